@@ -1,4 +1,4 @@
-//! Files that cannot be used as they are, and what a load may use instead.
+//! The files that cannot be used, and what a load uses instead.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -7,35 +7,35 @@ use xy_protocol::server::ServerName;
 
 use crate::report::Problem;
 
-/// The last good texts of `xy.kdl` and of profiles, by the names that reports show.
+/// The last good texts of `xy.kdl` and of profiles, by their names in reports.
 pub type LastGood = BTreeMap<String, String>;
 
-/// The state of a home before a load.
+/// The state of an earlier daemon that a load takes into account.
 #[derive(Debug, Clone, Default)]
-pub struct Earlier {
-    /// Texts to use where a file cannot be used now.
+pub struct PriorState {
+    /// The texts to use for files that cannot be used now.
     pub last_good: LastGood,
-    /// Servers that have their ports already, and keep them.
+    /// The running servers, which keep their ports.
     pub living: BTreeSet<ServerName>,
 }
 
 /// The files of a load that cannot be used.
 #[derive(Debug, Clone, Default)]
 pub struct BadFiles {
-    /// Servers that are left out, and the files that configure them.
+    /// The servers that are left out, and the files that configure them.
     pub servers: BTreeMap<ServerName, PathBuf>,
-    /// Files and folders whose mistakes concern their own servers only, as reports show them.
+    /// The files and folders whose errors affect their own servers only, by their names in reports.
     pub contained: BTreeSet<String>,
-    /// Folders that others may write, by the names that reports show. No file in them is used.
+    /// The folders that other users can write, by their names in reports. No file in them is used.
     pub folders: BTreeMap<String, PathBuf>,
-    /// Files whose last good version is in use, as reports show them.
+    /// The files whose last good version is in use, by their names in reports.
     pub replaced: BTreeSet<String>,
-    /// The texts in use of `xy.kdl` and of profiles: the last good ones from now on.
+    /// The texts of `xy.kdl` and of profiles in use: the last good ones from now on.
     pub texts: LastGood,
 }
 
 impl BadFiles {
-    /// Returns true if the other files can be used in spite of `problem`.
+    /// Returns true if the other files can be used despite `problem`.
     pub fn is_contained(&self, problem: &Problem) -> bool {
         self.contained.contains(&problem.file) || self.replaced.contains(&problem.file)
     }

@@ -1,8 +1,8 @@
-//! Raw files to settings, collecting every problem.
+//! Converts raw files to settings, and collects every problem.
 //!
-//! Nothing here reads a file; [`Surroundings`] answers what has to be known of
-//! the machine. A server with a mistake is left out of the settings, and so is
-//! the second of two servers with one port: what is left is valid by construction.
+//! Nothing here reads a file; [`Machine`] answers questions about the machine. A server with an
+//! error is left out of the settings, and so is the second of two servers with the same port. The
+//! remaining settings are valid by construction.
 
 mod blocks;
 mod container;
@@ -10,7 +10,6 @@ mod environment;
 mod fields;
 mod gateway;
 mod instances;
-mod itself;
 mod limits;
 mod mcp_json;
 mod park;
@@ -22,6 +21,7 @@ mod read;
 mod remote;
 mod rules;
 mod secrets;
+mod self_reference;
 mod values;
 mod words;
 
@@ -33,19 +33,19 @@ use std::time::Duration;
 
 use xy_protocol::server::ServerName;
 
-use self::fields::{Fields, Whose};
+use self::fields::{FieldScope, Fields};
 use self::problems::{Problems, without_repeats};
 use self::read::{Reader, Spanned};
-use self::rules::{Joining, check_restart, restart_rules};
+use self::rules::{ServerBuilder, check_restart, restart_rules};
 use self::values::Zero;
 use self::words::{Word, word};
 use crate::bad_files::BadFiles;
 use crate::environment::EnvironmentDefaults;
 use crate::profile::ProfileSettings;
 use crate::raw;
-use crate::report::{Kind, Problem};
-use crate::settings::{ORPHAN_TIMEOUT, Rules, ServerSettings, Settings, Source};
-use crate::source::{At, SourceFile};
+use crate::report::{Problem, ProblemKind};
+use crate::settings::{DEFAULT_ORPHAN_TIMEOUT, Rules, ServerSettings, Settings, Source};
+use crate::source::{SourceFile, SourceSpan};
 
 const DAEMON_WORDS: [Word; 8] = [
     word("gateway", r#"gateway { listen "127.0.0.1:7979" }"#),
@@ -58,161 +58,162 @@ const DAEMON_WORDS: [Word; 8] = [
     word("strict", "strict #true"),
 ];
 
-const NO_WAIT: Zero = Zero::Senseless("servers would end with the daemon that is being replaced");
+const ZERO_ORPHAN_TIMEOUT: Zero =
+    Zero::Forbidden("servers would stop when their daemon is replaced");
 
-/// What the files say, and what is wrong with them.
+/// The settings of the files, and their problems.
 #[derive(Debug, Clone, Default)]
 pub struct Loaded {
-    /// The servers without mistakes.
+    /// The settings, with servers without errors only.
     pub settings: Settings,
-    /// Everything that is wrong or odd, by file and line.
+    /// All errors and warnings, by file and line.
     pub problems: Vec<Problem>,
-    /// How many server files there are, with mistakes or without.
+    /// The number of server files, with or without errors.
     pub server_files: usize,
-    /// How many files there are in all: also those of profiles, and the daemon's own.
+    /// The number of all files, including profiles and the daemon's own.
     pub files: usize,
-    /// The servers whose files have mistakes, or cannot be read.
-    pub broken: Broken,
-    /// The servers that are left out as they are this daemon itself, and why that is certain.
-    pub itself: BTreeMap<ServerName, String>,
-    /// What the environment says.
+    /// The servers whose files have errors, or cannot be read.
+    pub broken: BrokenServers,
+    /// The servers that are left out because they are this daemon itself, with the reason.
+    pub self_references: BTreeMap<ServerName, String>,
+    /// The defaults from the environment.
     pub environment: EnvironmentDefaults,
     /// The files that cannot be used, and what is used instead.
     pub bad: BadFiles,
 }
 
-/// Servers of which nothing can be said now.
+/// The servers without usable settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Broken {
-    /// All: what holds for every server cannot be read.
-    Every,
-    /// These.
-    These(BTreeSet<ServerName>),
-    /// All but these: a file of which it is not known who stands in it cannot be read.
-    AllBut(BTreeSet<ServerName>),
+pub enum BrokenServers {
+    /// All servers: settings that apply to every server cannot be read.
+    All,
+    /// These servers.
+    Only(BTreeSet<ServerName>),
+    /// All servers except these: a file with unknown servers cannot be read.
+    AllExcept(BTreeSet<ServerName>),
 }
 
-impl Default for Broken {
+impl Default for BrokenServers {
     fn default() -> Self {
-        Self::These(BTreeSet::new())
+        Self::Only(BTreeSet::new())
     }
 }
 
-impl Broken {
-    /// Whether it is one of them.
+impl BrokenServers {
+    /// Returns true if the server is one of them.
     pub fn contains(&self, name: &ServerName) -> bool {
         match self {
-            Self::Every => true,
-            Self::These(names) => names.contains(name),
-            Self::AllBut(names) => !names.contains(name),
+            Self::All => true,
+            Self::Only(names) => names.contains(name),
+            Self::AllExcept(names) => !names.contains(name),
         }
     }
 }
 
 impl Loaded {
-    /// Whether a daemon may use these settings: there is no error, though perhaps a warning.
+    /// Returns true if a daemon may use these settings: there are no errors, at most warnings.
     pub fn is_valid(&self) -> bool {
         !self.problems.iter().any(Problem::is_error)
     }
 }
 
-/// A file that somebody has read.
+/// A file that was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileText {
-    /// Where it is.
+    /// The path of the file.
     pub path: PathBuf,
-    /// Its name in reports.
+    /// The name of the file in reports.
     pub shown: String,
-    /// What it says.
+    /// The text of the file.
     pub text: String,
 }
 
-/// What a check has to know of the machine; nothing, where it does not say.
-pub trait Surroundings {
-    /// The home folder, for suggestions.
+/// The facts about the machine that a check needs. The defaults are for an unknown machine.
+pub trait Machine {
+    /// Returns the home folder, for suggestions.
     fn home(&self) -> Option<PathBuf> {
         None
     }
-    /// The PATH that programs are looked up on; `None` if it is not known.
+    /// Returns the PATH for programs; `None` if it is unknown.
     fn search_path(&self) -> Option<OsString> {
         None
     }
-    /// What is at a path.
-    fn look(&self, _path: &Path) -> Found {
-        Found::Unknown
+    /// Returns what is at a path.
+    fn inspect(&self, _path: &Path) -> PathKind {
+        PathKind::Unknown
     }
     /// Returns true if the program at a path is the running one.
     fn is_this_program(&self, _path: &Path) -> bool {
         false
     }
-    /// Which limits can be kept.
-    fn limits(&self) -> KeptLimits {
-        KeptLimits::any()
+    /// Returns the limits that can be enforced.
+    fn limits(&self) -> LimitSupport {
+        LimitSupport::any()
     }
     /// Returns true if other users can read the file; `None` if that is unknown.
     fn others_can_read(&self, _path: &Path) -> Option<bool> {
         None
     }
-    /// A variable of the environment.
+    /// Returns an environment variable.
     fn variable(&self, _name: &str) -> Option<OsString> {
         None
     }
 }
 
-/// Which limits a machine can keep.
+/// The limits that a machine can enforce.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KeptLimits {
-    /// The most open files that can be allowed; absent if that is any number, or not known.
-    pub most_files: Option<u64>,
-    /// How memory is limited.
-    pub memory: Kept,
-    /// How processes are limited; never per process.
-    pub pids: Kept,
+pub struct LimitSupport {
+    /// Maximum number of open files; absent if it is unlimited or unknown.
+    pub max_open_files: Option<u64>,
+    /// How memory limits are enforced.
+    pub memory: Enforcement,
+    /// How process limits are enforced; never per process.
+    pub pids: Enforcement,
 }
 
-/// How a limit is kept.
+/// How a limit is enforced.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Kept {
-    /// For all processes of a server together, by a cgroup.
+pub enum Enforcement {
+    /// By a cgroup, for all processes of a server together.
     ByCgroup,
-    /// For each process of a server alone.
+    /// For each process of a server separately.
     PerProcess,
-    /// Not at all.
-    NotAtAll {
+    /// The limit cannot be enforced.
+    Unavailable {
         /// The reason, as the end of a sentence.
         why: String,
     },
 }
 
-impl KeptLimits {
-    /// Those of a machine that can keep any, or of which nothing is known.
+impl LimitSupport {
+    /// Returns support for all limits, also used for an unknown machine.
     pub fn any() -> Self {
-        Self { most_files: None, memory: Kept::ByCgroup, pids: Kept::ByCgroup }
+        Self { max_open_files: None, memory: Enforcement::ByCgroup, pids: Enforcement::ByCgroup }
     }
 }
 
 /// What is at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Found {
-    /// Nothing, or nothing that can be seen.
-    Nothing,
+pub enum PathKind {
+    /// Nothing visible.
+    Missing,
     /// A folder.
     Folder,
     /// A file that may be executed.
     Program,
     /// A file that may not be executed.
     File,
-    /// That is not known, so nothing is said of it.
+    /// Unknown, so it is not reported.
     Unknown,
 }
 
-/// Judges the daemon's own file and all server files.
+/// Checks the daemon's own file and all server files.
 pub fn check(
     daemon_file: Option<&FileText>,
     server_files: &[FileText],
-    surroundings: &dyn Surroundings,
+    machine: &dyn Machine,
 ) -> Loaded {
-    check_all(daemon_file, Texts { servers: server_files, ..Texts::default() }, surroundings)
+    check_all(daemon_file, Texts { servers: server_files, ..Texts::default() }, machine)
 }
 
 /// The texts of all files but the daemon's own.
@@ -226,19 +227,19 @@ pub struct Texts<'a> {
     pub profiles: &'a [FileText],
 }
 
-/// Judges all files. Of two servers with one name, a server file counts before a client's, and
-/// an earlier file before a later one. A profile that has a mistake shows nothing.
+/// Checks all files. Of two servers with the same name, a server file has precedence over a
+/// client's, and an earlier file over a later one. A profile with an error shows nothing.
 pub fn check_all(
     daemon_file: Option<&FileText>,
     texts: Texts<'_>,
-    surroundings: &dyn Surroundings,
+    machine: &dyn Machine,
 ) -> Loaded {
-    let (environment, problems) = EnvironmentDefaults::read(|name| surroundings.variable(name));
+    let (environment, problems) = EnvironmentDefaults::read(|name| machine.variable(name));
     let mut checker = Checker {
-        surroundings,
+        machine,
         environment,
         defaults: Fields::default(),
-        orphan_timeout: ORPHAN_TIMEOUT,
+        orphan_timeout: DEFAULT_ORPHAN_TIMEOUT,
         ports: HashMap::new(),
         shared: HashMap::new(),
         files: HashMap::new(),
@@ -269,16 +270,16 @@ pub fn check_all(
     }
     let broken = checker.broken.keys().cloned().collect();
     checker.loaded.broken =
-        if checker.every_is_broken { Broken::Every } else { Broken::These(broken) };
+        if checker.every_is_broken { BrokenServers::All } else { BrokenServers::Only(broken) };
     checker.loaded.bad.servers = checker.broken;
     checker.loaded.problems = without_repeats(checker.loaded.problems);
     checker.loaded
 }
 
-/// Judges one text alone: `xy.kdl` if that is its name, a profile if it is in a folder of
-/// that name, a client's if it ends in `.json`, else a server file.
+/// Checks one text alone: `xy.kdl` by its name, a profile by its `profiles` folder, a client's file
+/// by its `.json` ending, otherwise a server file.
 ///
-/// Nothing of the machine is looked at, so no program is found missing.
+/// The machine is not inspected, so programs are never reported as missing.
 pub fn check_text(name: &str, text: &str) -> Loaded {
     let is_profile = Path::new(name).parent().is_some_and(|it| it.ends_with("profiles"));
     let file =
@@ -287,36 +288,36 @@ pub fn check_text(name: &str, text: &str) -> Loaded {
     match file.path.file_name() {
         Some(_) if is_profile => {
             let profiles = std::slice::from_ref(&file);
-            check_all(None, Texts { profiles, ..Texts::default() }, &Anywhere)
+            check_all(None, Texts { profiles, ..Texts::default() }, &UnknownMachine)
         }
-        Some(file_name) if file_name == "xy.kdl" => check(Some(&file), &[], &Anywhere),
+        Some(file_name) if file_name == "xy.kdl" => check(Some(&file), &[], &UnknownMachine),
         _ if is_json => {
             let clients = std::slice::from_ref(&file);
-            check_all(None, Texts { clients, ..Texts::default() }, &Anywhere)
+            check_all(None, Texts { clients, ..Texts::default() }, &UnknownMachine)
         }
-        _ => check(None, std::slice::from_ref(&file), &Anywhere),
+        _ => check(None, std::slice::from_ref(&file), &UnknownMachine),
     }
 }
 
-/// A machine of which nothing is known.
-pub(crate) struct Anywhere;
+/// An unknown machine.
+pub(crate) struct UnknownMachine;
 
-impl Surroundings for Anywhere {}
+impl Machine for UnknownMachine {}
 
 struct Checker<'a> {
-    surroundings: &'a dyn Surroundings,
+    machine: &'a dyn Machine,
     environment: EnvironmentDefaults,
     defaults: Fields,
     orphan_timeout: Duration,
-    /// Who has which port, in the order of files.
+    /// The port claims so far, in the order of files.
     ports: HashMap<u16, Spanned<u16>>,
-    /// Who was the first with which key, in the order of files.
-    shared: HashMap<String, (At, Arc<ServerSettings>)>,
-    /// Which file configures whom, whether or not it has mistakes.
+    /// The first server with each `share-key`, in the order of files.
+    shared: HashMap<String, (SourceSpan, Arc<ServerSettings>)>,
+    /// The file that configures each server, with or without errors.
     files: HashMap<ServerName, String>,
-    /// The servers with mistakes in a client's file, and that file.
+    /// The servers with errors in a client's file, and that file.
     broken: BTreeMap<ServerName, PathBuf>,
-    /// Whether a client's file cannot be read: whose servers it has is not known.
+    /// True if a client's file cannot be read, so that its servers are unknown.
     every_is_broken: bool,
     loaded: Loaded,
 }
@@ -327,27 +328,27 @@ impl Checker<'_> {
         let mut problems = Problems::default();
         let raw::Parsed { nodes, problems: faults } = raw::parse(&file);
         problems.extend(faults);
-        let surroundings = self.surroundings;
-        let mut reader = Reader { file: &file, problems: &mut problems, surroundings };
+        let machine = self.machine;
+        let mut reader = Reader { file: &file, problems: &mut problems, machine };
         for (node, word) in reader.known(&nodes, &DAEMON_WORDS, None) {
             match word.name {
                 "defaults" => {
                     if let Some(children) = reader.block(node, word) {
-                        self.defaults = Fields::read(&mut reader, children, Whose::Defaults);
+                        self.defaults = Fields::read(&mut reader, children, FieldScope::Defaults);
                     }
                 }
                 "orphan-timeout" => {
-                    if let Some(wait) = reader.duration(node, word, NO_WAIT) {
+                    if let Some(wait) = reader.duration(node, word, ZERO_ORPHAN_TIMEOUT) {
                         self.orphan_timeout = wait.value;
                     }
                 }
                 "supervisor" => {
-                    let said = reader.flag(node, word);
-                    self.loaded.settings.supervisor = said.map(|it| it.value);
+                    let flag = reader.flag(node, word);
+                    self.loaded.settings.supervisor = flag.map(|it| it.value);
                 }
                 "strict" => {
-                    let said = reader.flag(node, word);
-                    self.loaded.settings.strict = said.map(|it| it.value);
+                    let flag = reader.flag(node, word);
+                    self.loaded.settings.strict = flag.map(|it| it.value);
                 }
                 "gateway" => {
                     self.loaded.settings.gateway = gateway::read(&mut reader, node, word);
@@ -361,7 +362,7 @@ impl Checker<'_> {
                 _ => self.loaded.settings.park = park::read(&mut reader, node, word),
             }
         }
-        // Without a server to use them, mistakes among the defaults are mistakes too.
+        // Errors in the defaults are reported even if no server uses them.
         let restart = restart_rules(&self.defaults.restart, &self.environment);
         check_restart(&self.defaults.restart, &restart, &mut problems);
         self.loaded.problems.extend(problems.finish(&file.shown));
@@ -374,9 +375,9 @@ impl Checker<'_> {
         self.files.extend(name.clone().map(|name| (name, file.shown.clone())));
         let raw::Parsed { nodes, problems: faults } = raw::parse(&file);
         problems.extend(faults);
-        let surroundings = self.surroundings;
-        let mut reader = Reader { file: &file, problems: &mut problems, surroundings };
-        let fields = Fields::read(&mut reader, &nodes, Whose::Server);
+        let machine = self.machine;
+        let mut reader = Reader { file: &file, problems: &mut problems, machine };
+        let fields = Fields::read(&mut reader, &nodes, FieldScope::Server);
         self.server(name, &file, fields, &mut problems);
         self.loaded.problems.extend(problems.finish(&file.shown));
     }
@@ -389,8 +390,8 @@ impl Checker<'_> {
         let mut profile = ProfileSettings::closed(stem, &file.shown);
         let raw::Parsed { nodes, problems: faults } = raw::parse(&file);
         problems.extend(faults);
-        let surroundings = self.surroundings;
-        let mut reader = Reader { file: &file, problems: &mut problems, surroundings };
+        let machine = self.machine;
+        let mut reader = Reader { file: &file, problems: &mut problems, machine };
         let read = profile::read(&mut reader, &nodes, stem);
         if !problems.has_errors() {
             let names: Vec<&str> = self.files.keys().map(ServerName::as_str).collect();
@@ -417,23 +418,27 @@ impl Checker<'_> {
         let kind_at = fields.kinds.first().map(|(_, at)| at.clone());
         let share_key = fields.share_key.clone();
         let fields = fields.or(&self.defaults);
-        let (surroundings, environment) = (self.surroundings, &self.environment);
-        let mut joining = Joining { file, fields, problems, surroundings, environment };
-        let kind = joining.kind();
-        let (isolation, era) = (joining.isolation(), joining.era());
-        let rules = Rules { orphan_timeout: self.orphan_timeout, ..joining.rules() };
+        let (machine, environment) = (self.machine, &self.environment);
+        let mut builder = ServerBuilder { file, fields, problems, machine, environment };
+        let kind = builder.kind();
+        let (isolation, era) = (builder.isolation(), builder.era());
+        let rules = Rules { orphan_timeout: self.orphan_timeout, ..builder.rules() };
         let (Some(name), Some(kind), false) = (name, kind, problems.has_errors()) else {
             return;
         };
         let gateway = &self.loaded.settings.gateway;
-        if let (Some(at), Some(why)) = (kind_at, itself::why(&name, &kind, gateway, surroundings)) {
-            let message = format!("server `{name}` is this same xy, and is not used");
+        if let (Some(at), Some(why)) =
+            (kind_at, self_reference::find(&name, &kind, gateway, machine))
+        {
+            let message = format!("server `{name}` is this daemon itself, and is not used");
             let problem = Problem::warning(&at, message).label(why.clone());
-            problems.push(problem.suggest("remove it: xy would serve itself without end"));
-            self.loaded.itself.insert(name, why);
+            problems.push(problem.suggest("remove it: xy would serve itself endlessly"));
+            self.loaded.self_references.insert(name, why);
             return;
         }
-        if secrets::are_in(&kind) && self.surroundings.others_can_read(&file.path) == Some(true) {
+        if secrets::contains_secrets(&kind)
+            && self.machine.others_can_read(&file.path) == Some(true)
+        {
             problems.push(secrets::readable_by_others(file));
         }
         let source =
@@ -455,14 +460,13 @@ impl Checker<'_> {
         self.loaded.settings.servers.insert(name, server);
     }
 
-    /// The first file says what the process is; every later one with the same key has to say
-    /// the same.
+    /// Checks that all servers with the same key have the same settings as the first.
     fn claim_key(&mut self, key: Spanned<String>, server: &Arc<ServerSettings>) -> Option<Problem> {
         let Some((at, first)) = self.shared.get(&key.value) else {
             self.shared.insert(key.value, (key.at, server.clone()));
             return None;
         };
-        let what = if first.kind != server.kind {
+        let difference = if first.kind != server.kind {
             "are not the same process"
         } else if first.isolation != server.isolation {
             "do not have the same `isolation`"
@@ -472,12 +476,12 @@ impl Checker<'_> {
             return None;
         };
         let (one, other) = (&at.file.shown, &key.at.file.shown);
-        let message = format!("`{other}` has the `share-key` of `{one}`, but they {what}");
+        let message = format!("`{other}` has the `share-key` of `{one}`, but they {difference}");
         let problem = Problem::error(&key.at, message);
-        Some(problem.label("give it another key, or none").related(at, "the first with this key"))
+        Some(problem.label("give it another key, or none").related(at, "first used here"))
     }
 
-    /// The first file has the port; every later one conflicts with it.
+    /// Claims a port for the first file that has it; each later one conflicts with it.
     fn claim_port(&mut self, port: &Spanned<u16>) -> Option<Problem> {
         let Some(first) = self.ports.get(&port.value) else {
             self.ports.insert(port.value, port.clone());
@@ -487,12 +491,12 @@ impl Checker<'_> {
             "port {} of `{}` is already used by `{}`",
             port.value, port.at.file.shown, first.at.file.shown
         );
-        let problem = Problem::error(&port.at, message).kind(Kind::PortConflict);
+        let problem = Problem::error(&port.at, message).kind(ProblemKind::PortConflict);
         Some(problem.label("give one of them another port").related(&first.at, "used here first"))
     }
 }
 
-/// The name of a server is the stem of its file.
+/// Returns the name of a server, the stem of its file.
 fn server_name(file: &SourceFile) -> Result<ServerName, Problem> {
     let stem = file.path.file_stem().unwrap_or_default().to_string_lossy();
     ServerName::new(&stem).map_err(|why| {
@@ -501,7 +505,7 @@ fn server_name(file: &SourceFile) -> Result<ServerName, Problem> {
     })
 }
 
-/// The name of a profile is the stem of its file, and stands in URLs.
+/// Returns the name of a profile, the stem of its file, which appears in URLs.
 fn profile_name(file: &SourceFile) -> Result<String, Problem> {
     let stem = file.path.file_stem().unwrap_or_default().to_string_lossy();
     ServerName::new(&stem).map(|name| name.to_string()).map_err(|why| {

@@ -1,66 +1,79 @@
-//! What the environment says where no file does.
+//! Defaults from environment variables.
 //!
-//! Built in < environment < `defaults` of `xy.kdl` < the file of a server. A variable that
-//! cannot be understood is an error like one in a file; one that is empty is not there.
+//! Precedence, lowest first: built-in values, the environment, `defaults` of `xy.kdl`, the server's
+//! file. A variable that cannot be parsed is an error, like one in a file. An empty variable counts
+//! as unset.
 
 use std::ffi::OsString;
 use std::time::Duration;
 
 use crate::report::{Problem, quote};
-use crate::settings::{LONGEST, Rules};
+use crate::settings::{MAX_DURATION, Rules};
 
-/// The place of problems that are in no file.
+/// The file name in reports about environment variables.
 pub const ENVIRONMENT: &str = "environment";
 
-/// Whether servers are supervised at all.
+/// The variable that turns supervision on or off.
 pub const SUPERVISOR_ENABLED: &str = "XY_SUPERVISOR_ENABLED";
 
-/// `max-attempts`.
+/// The variable for `max-attempts`.
 const MAX_ATTEMPTS: &str = "XY_MAX_RESTART_ATTEMPTS";
 
-/// `backoff-initial`.
+/// The variable for `backoff-initial`.
 const RESTART_DELAY: &str = "XY_RESTART_DELAY_MS";
 
-/// `interval` of `health`.
+/// The variable for `interval` of `health`.
 const HEALTH_INTERVAL: &str = "XY_HEALTH_CHECK_INTERVAL_MS";
 
-/// `timeout` of `health`.
+/// The variable for `timeout` of `health`.
 const HEALTH_TIMEOUT: &str = "XY_HEALTH_CHECK_TIMEOUT_MS";
 
-/// What the environment says; nothing, where it says nothing.
+/// The defaults from the environment; `None` for each unset variable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EnvironmentDefaults {
-    /// Whether servers are supervised; if not, each client runs its own.
+    /// Whether the daemon supervises servers; otherwise each client runs its own.
     pub supervisor_enabled: Option<bool>,
-    /// More restarts in a row than this are too many; 0 turns the limit off.
+    /// Maximum number of restarts in a row; 0 disables the limit.
     pub max_attempts: Option<u32>,
     /// The first delay before a restart.
     pub restart_delay: Option<Duration>,
-    /// How often health is looked at.
+    /// The interval between health probes.
     pub health_interval: Option<Duration>,
-    /// How long an answer to that may take.
+    /// The timeout of a health probe.
     pub health_timeout: Option<Duration>,
 }
 
 impl EnvironmentDefaults {
-    /// Reads all variables; what is wrong with them is told at once.
+    /// Reads all variables, and returns their values with every problem.
     pub fn read(variable: impl Fn(&str) -> Option<OsString>) -> (Self, Vec<Problem>) {
         let mut problems = Vec::new();
         let defaults = Self {
-            supervisor_enabled: kept(supervisor_enabled(&variable), &mut problems),
-            max_attempts: kept(read_one(&variable, MAX_ATTEMPTS, attempts), &mut problems),
-            restart_delay: kept(read_one(&variable, RESTART_DELAY, any_time), &mut problems),
-            health_interval: kept(read_one(&variable, HEALTH_INTERVAL, some_time), &mut problems),
-            health_timeout: kept(read_one(&variable, HEALTH_TIMEOUT, some_time), &mut problems),
+            supervisor_enabled: ok_or_report(supervisor_enabled(&variable), &mut problems),
+            max_attempts: ok_or_report(
+                read_one(&variable, MAX_ATTEMPTS, parse_attempts),
+                &mut problems,
+            ),
+            restart_delay: ok_or_report(
+                read_one(&variable, RESTART_DELAY, parse_time),
+                &mut problems,
+            ),
+            health_interval: ok_or_report(
+                read_one(&variable, HEALTH_INTERVAL, parse_nonzero_time),
+                &mut problems,
+            ),
+            health_timeout: ok_or_report(
+                read_one(&variable, HEALTH_TIMEOUT, parse_nonzero_time),
+                &mut problems,
+            ),
         };
         (defaults, problems)
     }
 
-    /// The rules of a server of which no file says anything.
+    /// Returns the rules of a server for which no file sets any.
     pub fn rules(&self) -> Rules {
         let mut rules = Rules::default();
-        if let Some(attempts) = self.max_attempts {
-            rules.restart.max_attempts = attempts;
+        if let Some(parse_attempts) = self.max_attempts {
+            rules.restart.max_attempts = parse_attempts;
         }
         if let Some(delay) = self.restart_delay {
             rules.restart.backoff_initial = delay;
@@ -76,27 +89,27 @@ impl EnvironmentDefaults {
     }
 }
 
-/// Whether servers are supervised, as far as the environment says.
+/// Returns whether servers are supervised according to the environment; `None` if it is unset.
 pub fn supervisor_enabled(
     variable: impl Fn(&str) -> Option<OsString>,
 ) -> Result<Option<bool>, Problem> {
-    read_one(variable, SUPERVISOR_ENABLED, switch)
+    read_one(variable, SUPERVISOR_ENABLED, parse_bool)
 }
 
-fn kept<T>(read: Result<Option<T>, Problem>, problems: &mut Vec<Problem>) -> Option<T> {
+fn ok_or_report<T>(read: Result<Option<T>, Problem>, problems: &mut Vec<Problem>) -> Option<T> {
     read.unwrap_or_else(|problem| {
         problems.push(problem);
         None
     })
 }
 
-/// A value, or what is expected instead.
-type Understood<T> = Result<T, &'static str>;
+/// A parsed value, or a description of what is expected instead.
+type ParseResult<T> = Result<T, &'static str>;
 
 fn read_one<T>(
     variable: impl Fn(&str) -> Option<OsString>,
     name: &str,
-    understand: fn(&str) -> Understood<T>,
+    parse: fn(&str) -> ParseResult<T>,
 ) -> Result<Option<T>, Problem> {
     let given = variable(name).unwrap_or_default();
     let text = given.to_string_lossy();
@@ -104,13 +117,13 @@ fn read_one<T>(
     if text.is_empty() {
         return Ok(None);
     }
-    understand(text).map(Some).map_err(|expected| {
+    parse(text).map(Some).map_err(|expected| {
         let message = format!("the variable `{name}` cannot be {}", quote(text));
         Problem::in_file(ENVIRONMENT, message).suggest(format!("give it {expected}, or unset it"))
     })
 }
 
-fn switch(text: &str) -> Understood<bool> {
+fn parse_bool(text: &str) -> ParseResult<bool> {
     match text.to_ascii_lowercase().as_str() {
         "true" | "1" => Ok(true),
         "false" | "0" => Ok(false),
@@ -118,15 +131,15 @@ fn switch(text: &str) -> Understood<bool> {
     }
 }
 
-fn attempts(text: &str) -> Understood<u32> {
+fn parse_attempts(text: &str) -> ParseResult<u32> {
     text.parse().map_err(|_| "a whole number, 0 for no limit")
 }
 
-fn any_time(text: &str) -> Understood<Duration> {
+fn parse_time(text: &str) -> ParseResult<Duration> {
     millis(text).ok_or("a whole number of milliseconds, a year at most")
 }
 
-fn some_time(text: &str) -> Understood<Duration> {
+fn parse_nonzero_time(text: &str) -> ParseResult<Duration> {
     millis(text)
         .filter(|time| !time.is_zero())
         .ok_or("a whole number of milliseconds, 1 at least and a year at most")
@@ -134,7 +147,7 @@ fn some_time(text: &str) -> Understood<Duration> {
 
 fn millis(text: &str) -> Option<Duration> {
     let time = Duration::from_millis(text.parse().ok()?);
-    (time <= LONGEST).then_some(time)
+    (time <= MAX_DURATION).then_some(time)
 }
 
 #[cfg(test)]
@@ -148,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_or_empty_says_nothing() {
+    fn unset_and_empty_variables_have_no_effect() {
         let nothing = (EnvironmentDefaults::default(), Vec::new());
         assert_eq!(read(&[]), nothing);
         assert_eq!(read(&[(MAX_ATTEMPTS, ""), (RESTART_DELAY, " ")]), nothing);
@@ -156,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn every_variable_is_understood() {
+    fn every_variable_is_parsed() {
         let (defaults, problems) = read(&[
             (SUPERVISOR_ENABLED, "False"),
             (MAX_ATTEMPTS, "0"),
@@ -175,11 +188,11 @@ mod tests {
         let restart = defaults.rules().restart;
         assert_eq!(restart.max_attempts, 0);
         assert_eq!(restart.backoff_initial, Duration::from_secs(45));
-        assert_eq!(restart.backoff_max, Duration::from_secs(45), "no delay is over the longest");
+        assert_eq!(restart.backoff_max, Duration::from_secs(45), "no delay exceeds the maximum");
     }
 
     #[test]
-    fn all_that_cannot_be_understood_is_told() {
+    fn invalid_variables_are_reported() {
         let (defaults, problems) = read(&[
             (SUPERVISOR_ENABLED, "maybe"),
             (MAX_ATTEMPTS, "-1"),
@@ -188,8 +201,8 @@ mod tests {
             (HEALTH_TIMEOUT, "99999999999999999999\u{1b}[31m"),
         ]);
         assert_eq!(defaults, EnvironmentDefaults::default());
-        let told: Vec<String> = problems.iter().map(ToString::to_string).collect();
-        insta::assert_snapshot!(told.join("\n"), @r"
+        let described: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        insta::assert_snapshot!(described.join("\n"), @r"
         error: the variable `XY_SUPERVISOR_ENABLED` cannot be `maybe`
          --> environment
           = hint: give it `true` or `false`, or unset it

@@ -1,7 +1,8 @@
-//! KDL files to trusted settings: raw (with spans) → check (all problems at once) → settings.
+//! Reads KDL files into validated settings: raw nodes (with spans) → checks (all problems at once)
+//! → settings.
 //!
-//! [`load()`] reads the files of [`Paths`]; it is the only thing here that touches
-//! a disk. [`check()`] and [`check_text`] judge texts that somebody else has read.
+//! [`load()`] reads the files of [`Paths`] and is the only part that touches a disk. [`check()`]
+//! and [`check_text`] check texts that the caller has read.
 
 pub mod bad_files;
 pub mod check;
@@ -18,14 +19,14 @@ pub mod supervision;
 pub mod trust;
 pub mod write;
 
-pub use bad_files::{BadFiles, Earlier, LastGood};
+pub use bad_files::{BadFiles, LastGood, PriorState};
 pub use check::{
-    Broken, FileText, Found, Kept, KeptLimits, Loaded, Surroundings, Texts, check, check_all,
-    check_text,
+    BrokenServers, Enforcement, FileText, LimitSupport, Loaded, Machine, PathKind, Texts, check,
+    check_all, check_text,
 };
 pub use environment::EnvironmentDefaults;
-pub use load::{check_new, load, load_after};
+pub use load::{check_new, load, load_with};
 pub use paths::{PathError, Paths};
-pub use report::{Kind, Paint, Place, Problem, Related};
+pub use report::{Location, Paint, Problem, ProblemKind, Related};
 pub use settings::Settings;
 pub use xy_protocol::control::Severity;

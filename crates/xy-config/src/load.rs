@@ -1,5 +1,5 @@
-//! Reads the files. Besides `trust.rs`, which looks at owners and modes, nothing else in this
-//! crate touches a disk.
+//! Reads the configuration files. Apart from `trust.rs`, which inspects owners and modes, nothing
+//! else in this crate touches a disk.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -10,56 +10,60 @@ use std::sync::Arc;
 
 use xy_protocol::server::ServerName;
 
-use crate::bad_files::{Earlier, LastGood};
+use crate::bad_files::{LastGood, PriorState};
 use crate::check::{
-    Anywhere, Broken, FileText, Found, KeptLimits, Loaded, Surroundings, Texts, check, check_all,
+    BrokenServers, FileText, LimitSupport, Loaded, Machine, PathKind, Texts, UnknownMachine, check,
+    check_all,
 };
 use crate::environment::{ENVIRONMENT, supervisor_enabled};
 use crate::paths::Paths;
 use crate::profile::{DEFAULT_PROFILE, ProfileSettings};
-use crate::report::{Kind, Problem};
+use crate::report::{Problem, ProblemKind};
 use crate::supervision::Supervision;
 use crate::trust::{self, Untrusted};
 
-/// A longer file is not a configuration.
+/// Maximum size of a configuration file.
 pub const MAX_FILE_BYTES: u64 = 1024 * 1024;
-/// A longer file of an MCP client is not one. Some keep much else beside their servers.
+/// Maximum size of an MCP client's file. Some clients store much else beside their servers.
 pub const MAX_MCP_FILE_BYTES: u64 = 16 * 1024 * 1024;
 /// Maximum number of server files.
 pub const MAX_SERVER_FILES: usize = 1000;
 /// Maximum number of profiles.
 pub const MAX_PROFILE_FILES: usize = 200;
 
-/// Reads and judges all files, on a machine that keeps these limits.
-pub fn load(paths: &Paths, limits: &KeptLimits) -> Loaded {
-    load_after(paths, limits, &Earlier::default())
+/// Reads and checks all files, for a machine that supports these limits.
+pub fn load(paths: &Paths, limits: &LimitSupport) -> Loaded {
+    load_with(paths, limits, &PriorState::default())
 }
 
-/// Reads and judges all files. Where `xy.kdl` or a profile cannot be used, its last good text
-/// is; of two servers with one port the living one keeps it, else the first by name.
-pub fn load_after(paths: &Paths, limits: &KeptLimits, earlier: &Earlier) -> Loaded {
+/// Reads and checks all files, with the state of an earlier daemon.
+///
+/// If `xy.kdl` or a profile cannot be used, its last good text is used. Of two servers with the
+/// same port, the running one keeps it, or the first by name.
+pub fn load_with(paths: &Paths, limits: &LimitSupport, earlier: &PriorState) -> Loaded {
     let mut files = Files::read(paths);
-    let mut loaded = files.judge(paths, limits);
+    let mut loaded = files.check(paths, limits);
     let replaced = files.replace_bad(&loaded.problems, &earlier.last_good);
-    let is_contested = !earlier.living.is_empty()
-        && loaded.problems.iter().any(|it| it.kind == Kind::PortConflict);
-    if is_contested {
-        files.put_first(&earlier.living);
+    let has_port_conflict = !earlier.living.is_empty()
+        && loaded.problems.iter().any(|it| it.kind == ProblemKind::PortConflict);
+    if has_port_conflict {
+        files.move_first(&earlier.living);
     }
-    if is_contested || !replaced.is_empty() {
-        let first = std::mem::replace(&mut loaded, files.judge(paths, limits));
-        tell_replaced(&mut loaded, &first.problems, replaced);
+    if has_port_conflict || !replaced.is_empty() {
+        let first = std::mem::replace(&mut loaded, files.check(paths, limits));
+        report_replaced(&mut loaded, &first.problems, replaced);
     }
-    let contained = files.untrusted.iter().filter(|folder| files.is_contained(folder, &loaded));
-    let contained: Vec<_> = contained.map(|folder| paths.shown(folder)).collect();
-    loaded.bad.contained.extend(contained);
+    let contained_folders =
+        files.untrusted.iter().filter(|folder| files.is_contained(folder, &loaded));
+    let contained_folders: Vec<_> = contained_folders.map(|folder| paths.shown(folder)).collect();
+    loaded.bad.contained.extend(contained_folders);
     loaded.bad.folders =
         files.untrusted.iter().map(|folder| (paths.shown(folder), folder.clone())).collect();
     loaded.broken = broken(paths, &files.listed, &loaded);
     let left_out = |path: &PathBuf| {
         let name = ServerName::new(path.file_stem()?.to_str()?).ok()?;
         let is_used = loaded.settings.servers.contains_key(&name);
-        (!is_used && !loaded.itself.contains_key(&name)).then(|| (name, path.clone()))
+        (!is_used && !loaded.self_references.contains_key(&name)).then(|| (name, path.clone()))
     };
     let left_out: Vec<_> = files.listed.iter().filter_map(left_out).collect();
     loaded.bad.servers.extend(left_out);
@@ -74,22 +78,22 @@ fn is_good(loaded: &Loaded, shown: &str) -> bool {
         || !loaded.problems.iter().any(|it| it.is_error() && it.file == shown)
 }
 
-/// What is on the disk, but for the files of MCP clients: `xy.kdl` names those.
+/// The files on disk, except those of MCP clients, which `xy.kdl` names.
 struct Files {
     daemon_path: PathBuf,
     daemon_shown: String,
     daemon_file: Option<FileText>,
-    /// The server files, read or not.
+    /// All server files, including unreadable ones.
     listed: Vec<PathBuf>,
     servers: Vec<FileText>,
-    /// The profiles, read or not, and the names that reports show.
+    /// All profiles, including unreadable ones, and their names in reports.
     listed_profiles: Vec<(PathBuf, String)>,
     profiles: Vec<FileText>,
-    /// Folders of the configuration that others may write.
+    /// The configuration folders that other users can write.
     untrusted: BTreeSet<PathBuf>,
     /// True if an earlier daemon has stored the last good texts of these files.
     has_last_good: bool,
-    /// What could not be read.
+    /// The problems of files that could not be read.
     problems: Vec<Problem>,
 }
 
@@ -101,7 +105,7 @@ impl Files {
         let profiles = kdl_files(paths, &paths.profiles_dir, MAX_PROFILE_FILES, &mut problems);
         let mut read = |listed: &[PathBuf]| -> Vec<FileText> {
             let read = listed.iter().map(|path| read_file(paths, path));
-            read.filter_map(|it| it.map_err(|problem| tell_once(&mut problems, problem)).ok())
+            read.filter_map(|it| it.map_err(|problem| push_unique(&mut problems, problem)).ok())
                 .collect()
         };
         let (servers, read_profiles) = (read(&listed), read(&profiles));
@@ -123,17 +127,17 @@ impl Files {
         }
     }
 
-    fn judge(&self, paths: &Paths, limits: &KeptLimits) -> Loaded {
+    fn check(&self, paths: &Paths, limits: &LimitSupport) -> Loaded {
         let mut problems = self.problems.clone();
         let named = self.daemon_file.as_ref().map(client_files).unwrap_or_default();
         let clients = mcp_files(paths, &named, &mut problems);
         let texts = Texts { servers: &self.servers, clients: &clients, profiles: &self.profiles };
-        let mut loaded = check_all(self.daemon_file.as_ref(), texts, &Machine { limits });
+        let mut loaded = check_all(self.daemon_file.as_ref(), texts, &LocalMachine { limits });
         close_unread(&self.listed_profiles, &mut loaded);
         let folder = paths.shown(&paths.profiles_dir);
-        let is_known = self.has_last_good && self.untrusted.contains(&paths.profiles_dir);
-        if !is_known && problems.iter().any(|it| it.is_error() && it.file == folder) {
-            // Its `default.kdl`, if there is one, may hide something.
+        let is_replaceable = self.has_last_good && self.untrusted.contains(&paths.profiles_dir);
+        if !is_replaceable && problems.iter().any(|it| it.is_error() && it.file == folder) {
+            // An unreadable folder may hold a `default.kdl` that hides something.
             let closed = || Arc::new(ProfileSettings::closed(DEFAULT_PROFILE, &folder));
             loaded.settings.profiles.entry(DEFAULT_PROFILE.to_owned()).or_insert_with(closed);
         }
@@ -149,9 +153,9 @@ impl Files {
         loaded
     }
 
-    /// Takes the last good text of each file that has an error and may not be left out. In a
-    /// folder that others may write, each file counts as one, also if it is gone. Returns the
-    /// files by the names that reports show.
+    /// Replaces each file that has an error and must not be left out by its last good text. In a
+    /// folder that other users can write, every file counts as bad, even a missing one. Returns the
+    /// names of the replaced files in reports.
     fn replace_bad(&mut self, problems: &[Problem], last_good: &LastGood) -> BTreeSet<String> {
         self.has_last_good = !last_good.is_empty();
         self.list_removed_profiles(last_good);
@@ -179,7 +183,7 @@ impl Files {
         replaced
     }
 
-    /// Lists the profiles that an earlier daemon had, and that another user may have removed.
+    /// Adds the profiles that an earlier daemon had, and that another user may have removed.
     fn list_removed_profiles(&mut self, last_good: &LastGood) {
         let Some(config_dir) = self.daemon_path.parent() else { return };
         for shown in last_good.keys().filter(|it| **it != self.daemon_shown) {
@@ -191,8 +195,8 @@ impl Files {
         }
     }
 
-    /// Returns true if all files in an untrusted folder that hold for all servers have been
-    /// replaced by their last good texts.
+    /// Returns true if all files in an untrusted folder that affect all servers have been replaced
+    /// by their last good texts.
     fn is_contained(&self, folder: &Path, loaded: &Loaded) -> bool {
         let is_replaced = |path: &Path, shown: &String| {
             !path.starts_with(folder) || loaded.bad.replaced.contains(shown)
@@ -201,16 +205,16 @@ impl Files {
             && self.listed_profiles.iter().all(|(path, shown)| is_replaced(path, shown))
     }
 
-    /// Has these servers claim their ports before all others.
-    fn put_first(&mut self, living: &BTreeSet<ServerName>) {
+    /// Sorts these servers first, so that they claim their ports before all others.
+    fn move_first(&mut self, living: &BTreeSet<ServerName>) {
         let name = |file: &FileText| ServerName::new(file.path.file_stem()?.to_str()?).ok();
         self.servers.sort_by_key(|file| !name(file).is_some_and(|it| living.contains(&it)));
     }
 }
 
-/// Reports the mistakes of the files, and not those of the texts that are used instead. A text
-/// that is not good any more, as the rules have changed, replaces nothing.
-fn tell_replaced(loaded: &mut Loaded, first: &[Problem], replaced: BTreeSet<String>) {
+/// Reports the problems of the files, and not those of the texts that are used instead. A last good
+/// text that is no longer valid under new rules replaces nothing.
+fn report_replaced(loaded: &mut Loaded, first: &[Problem], replaced: BTreeSet<String>) {
     let (of_texts, others): (Vec<_>, Vec<_>) =
         loaded.problems.drain(..).partition(|it| replaced.contains(&it.file));
     loaded.problems.extend(first.iter().filter(|it| replaced.contains(&it.file)).cloned());
@@ -218,47 +222,49 @@ fn tell_replaced(loaded: &mut Loaded, first: &[Problem], replaced: BTreeSet<Stri
         if !of_texts.iter().any(|it| it.is_error() && it.file == shown) {
             let message = "a daemon uses the last good version of this file";
             let problem = Problem::in_file(&shown, message).warn();
-            loaded.problems.push(problem.suggest("correct the file, then run `xy reload`"));
+            loaded.problems.push(problem.suggest("fix the file, then run `xy reload`"));
             loaded.bad.replaced.insert(shown);
         }
     }
     loaded.problems.extend(others);
 }
 
-/// Judges a server that is to come, as if this was its file, by the daemon's own file or its
-/// last good text. What other files say does not matter to it.
+/// Checks the settings of a new server as if `file` were on disk. Uses the daemon's own file or its
+/// last good text for defaults, and ignores all other files.
 pub fn check_new(
     paths: &Paths,
-    limits: &KeptLimits,
+    limits: &LimitSupport,
     file: &FileText,
     last_good: &LastGood,
 ) -> Loaded {
     let mut problems = Vec::new();
     let mut daemon_file = daemon_file(paths, &mut problems);
     let shown = paths.shown(&paths.daemon_file);
-    let is_bad = |file: &FileText| !check(Some(file), &[], &Machine { limits }).is_valid();
+    let is_bad = |file: &FileText| !check(Some(file), &[], &LocalMachine { limits }).is_valid();
     if (!problems.is_empty() || daemon_file.as_ref().is_some_and(is_bad))
         && let Some(text) = last_good.get(&shown).cloned()
     {
         problems.clear();
         daemon_file = Some(FileText { path: paths.daemon_file.clone(), shown, text });
     }
-    let mut loaded = check(daemon_file.as_ref(), std::slice::from_ref(file), &Machine { limits });
+    let mut loaded =
+        check(daemon_file.as_ref(), std::slice::from_ref(file), &LocalMachine { limits });
     problems.append(&mut loaded.problems);
     loaded.problems = problems;
     loaded
 }
 
-/// Whether servers are supervised. A file that cannot be read says nothing here: that is told to
-/// whoever starts a daemon. The environment is a problem if it cannot be understood.
+/// Returns whether servers are supervised. Ignores a file that cannot be read, which is reported
+/// when a daemon starts. Returns an error if the environment variable cannot be parsed.
 pub fn supervision(paths: &Paths) -> Result<Supervision, Problem> {
     let environment = supervisor_enabled(|name| std::env::var_os(name))?;
     let file = daemon_file(paths, &mut Vec::new());
-    let said = file.and_then(|file| check(Some(&file), &[], &Anywhere).settings.supervisor);
-    Ok(Supervision::of((&paths.shown(&paths.daemon_file), said), environment))
+    let in_file =
+        file.and_then(|file| check(Some(&file), &[], &UnknownMachine).settings.supervisor);
+    Ok(Supervision::of((&paths.shown(&paths.daemon_file), in_file), environment))
 }
 
-/// A profile whose file is there and cannot be read shows nothing.
+/// Adds profiles that show nothing for files that exist and could not be read.
 fn close_unread(profiles: &[(PathBuf, String)], loaded: &mut Loaded) {
     for (path, shown) in profiles {
         let name = path.file_stem().and_then(OsStr::to_str).unwrap_or_default();
@@ -269,35 +275,35 @@ fn close_unread(profiles: &[(PathBuf, String)], loaded: &mut Loaded) {
     }
 }
 
-/// The files of MCP clients that the daemon's own names. Whatever is wrong with it is told when
-/// all files are judged.
+/// Returns the files of MCP clients that the daemon's own file names. Its problems are reported
+/// when all files are checked.
 fn client_files(daemon_file: &FileText) -> Vec<PathBuf> {
-    check(Some(daemon_file), &[], &Anywhere).settings.mcp_json
+    check(Some(daemon_file), &[], &UnknownMachine).settings.mcp_json
 }
 
-/// The files of MCP clients, each once: those of the command line, and those that the daemon's
-/// own file names. One that is not there is an error: somebody named it.
+/// Reads the files of MCP clients, each once: those of the command line and those that the daemon's
+/// own file names. A missing file is an error, since the user named it.
 fn mcp_files(paths: &Paths, named: &[PathBuf], problems: &mut Vec<Problem>) -> Vec<FileText> {
     let (mut read, mut seen) = (Vec::new(), BTreeSet::new());
     for path in paths.mcp_json.iter().chain(named).filter(|path| seen.insert(*path)) {
         let file = if exists(path) {
             read_bounded(paths, path, MAX_MCP_FILE_BYTES)
         } else {
-            let problem = Problem::in_file(&paths.shown(path), "there is no such file");
+            let problem = Problem::in_file(&paths.shown(path), "the file does not exist");
             let advice = if paths.mcp_json.contains(path) {
-                "correct the path after `--mcp-json`, or leave it out"
+                "fix the path after `--mcp-json`, or leave it out"
             } else {
-                "correct the path after `mcp-json` in `xy.kdl`, or remove it there"
+                "fix the path after `mcp-json` in `xy.kdl`, or remove it"
             };
-            Err(problem.kind(Kind::Unreadable).suggest(advice))
+            Err(problem.kind(ProblemKind::Unreadable).suggest(advice))
         };
-        read.extend(file.map_err(|problem| tell_once(problems, problem)));
+        read.extend(file.map_err(|problem| push_unique(problems, problem)));
     }
     read
 }
 
-/// Returns the servers whose files are there and cannot be used.
-fn broken(paths: &Paths, listed: &[PathBuf], loaded: &Loaded) -> Broken {
+/// Returns the servers whose files exist and cannot be used.
+fn broken(paths: &Paths, listed: &[PathBuf], loaded: &Loaded) -> BrokenServers {
     let folders = [&*paths.daemon_file, &paths.servers_dir, &paths.config_dir, config_home(paths)];
     let for_all = folders.map(|path| paths.shown(path));
     let is_for_all = |file: &String| {
@@ -306,59 +312,61 @@ fn broken(paths: &Paths, listed: &[PathBuf], loaded: &Loaded) -> Broken {
         (for_all.contains(file) || file == ENVIRONMENT) && !is_contained
     };
     if loaded.problems.iter().any(|it| it.is_error() && is_for_all(&it.file)) {
-        return Broken::Every;
+        return BrokenServers::All;
     }
-    let all_but_the_read = || Broken::AllBut(loaded.settings.servers.keys().cloned().collect());
-    // A folder that is not there was hardly emptied file by file: perhaps a disk is missing. From
-    // one that others may write, files may have been removed.
+    let all_except_loaded =
+        || BrokenServers::AllExcept(loaded.settings.servers.keys().cloned().collect());
+    // A missing folder was probably not emptied file by file: a disk may be missing. In a folder
+    // that other users can write, files may have been removed.
     let is_untrusted = |folder: &PathBuf| paths.servers_dir.starts_with(folder);
     if !exists(&paths.servers_dir) || loaded.bad.folders.values().any(is_untrusted) {
-        return all_but_the_read();
+        return all_except_loaded();
     }
-    // Nor is it known who stands in a client's file that is not there, or cannot be read.
+    // The servers of a client's file that is missing or unreadable are unknown, too.
     let is_lost = |path: &PathBuf| {
         let shown = paths.shown(path);
-        loaded.problems.iter().any(|it| it.kind == Kind::Unreadable && it.file == shown)
+        loaded.problems.iter().any(|it| it.kind == ProblemKind::Unreadable && it.file == shown)
     };
     if loaded.settings.mcp_json.iter().any(is_lost) {
-        return all_but_the_read();
+        return all_except_loaded();
     }
     let names = listed.iter().filter_map(|path| ServerName::new(path.file_stem()?.to_str()?).ok());
     let of_clients = match &loaded.broken {
-        Broken::These(names) => names.clone(),
-        Broken::Every | Broken::AllBut(_) => return all_but_the_read(),
+        BrokenServers::Only(names) => names.clone(),
+        BrokenServers::All | BrokenServers::AllExcept(_) => return all_except_loaded(),
     };
     let is_not_used = |name: &ServerName| {
-        !loaded.settings.servers.contains_key(name) && !loaded.itself.contains_key(name)
+        !loaded.settings.servers.contains_key(name) && !loaded.self_references.contains_key(name)
     };
-    Broken::These(names.filter(is_not_used).chain(of_clients).collect())
+    BrokenServers::Only(names.filter(is_not_used).chain(of_clients).collect())
 }
 
-/// The daemon's own file, if there is one.
+/// Reads the daemon's own file, if it exists.
 fn daemon_file(paths: &Paths, problems: &mut Vec<Problem>) -> Option<FileText> {
     if !exists(&paths.daemon_file) {
         return None;
     }
-    read_file(paths, &paths.daemon_file).map_err(|problem| tell_once(problems, problem)).ok()
+    read_file(paths, &paths.daemon_file).map_err(|problem| push_unique(problems, problem)).ok()
 }
 
-/// Adds a problem. One of a folder is met with each file in it.
-fn tell_once(problems: &mut Vec<Problem>, problem: Problem) {
+/// Adds a problem, unless it was added before: each file of an untrusted folder reports the same
+/// one.
+fn push_unique(problems: &mut Vec<Problem>, problem: Problem) {
     if !problems.contains(&problem) {
         problems.push(problem);
     }
 }
 
-/// The files of a folder, by name.
+/// Returns the KDL files of a folder, sorted by name.
 fn kdl_files(
     paths: &Paths,
     folder: &Path,
-    most: usize,
+    limit: usize,
     problems: &mut Vec<Problem>,
 ) -> Vec<PathBuf> {
     let unreadable = |cause: &io::Error| {
         Problem::in_file(&paths.shown(folder), format!("the folder cannot be read: {cause}"))
-            .kind(Kind::Unreadable)
+            .kind(ProblemKind::Unreadable)
             .suggest("make it a folder that you can read, or remove it")
     };
     if !exists(folder) {
@@ -377,23 +385,23 @@ fn kdl_files(
         }
     }
     names.sort();
-    if names.len() > most {
-        let what = folder.file_name().and_then(OsStr::to_str).unwrap_or_default();
-        let message = format!("there are {} {} files", names.len(), what.trim_end_matches('s'));
+    if names.len() > limit {
+        let kind = folder.file_name().and_then(OsStr::to_str).unwrap_or_default();
+        let message = format!("there are {} {} files", names.len(), kind.trim_end_matches('s'));
         let problem = Problem::in_file(&paths.shown(folder), message);
-        problems.push(problem.suggest(format!("xy reads at most {most}")));
-        names.truncate(most);
+        problems.push(problem.suggest(format!("xy reads at most {limit}")));
+        names.truncate(limit);
     }
     names.into_iter().map(|name| folder.join(name)).collect()
 }
 
-/// Ends in `.kdl`, and is not hidden; editors' backups are one or the other.
+/// Returns true for a visible `.kdl` file. Editors' backups are hidden or end otherwise.
 fn is_kdl_file(name: &OsStr) -> bool {
     let bytes = name.as_encoded_bytes();
     bytes.ends_with(b".kdl") && !bytes.starts_with(b".") && !bytes.starts_with(b"#")
 }
 
-/// Whether there is anything at a path, be it a link to nowhere.
+/// Returns true if anything is at a path, even a dangling link.
 fn exists(path: &Path) -> bool {
     match fs::symlink_metadata(path) {
         Ok(_) => true,
@@ -405,38 +413,41 @@ fn read_file(paths: &Paths, path: &Path) -> Result<FileText, Problem> {
     read_bounded(paths, path, MAX_FILE_BYTES)
 }
 
-fn read_bounded(paths: &Paths, path: &Path, most: u64) -> Result<FileText, Problem> {
+fn read_bounded(paths: &Paths, path: &Path, limit: u64) -> Result<FileText, Problem> {
     let shown = paths.shown(path);
     let unreadable = |message: String, advice: &str| {
-        Problem::in_file(&shown, message).kind(Kind::Unreadable).suggest(advice)
+        Problem::in_file(&shown, message).kind(ProblemKind::Unreadable).suggest(advice)
     };
     let system = |cause: io::Error| match cause.kind() {
         io::ErrorKind::NotFound => {
-            unreadable(format!("a link to nowhere: {cause}"), "correct the link, or remove it")
+            unreadable(format!("the link is dangling: {cause}"), "fix the link, or remove it")
         }
         io::ErrorKind::PermissionDenied => {
             unreadable(format!("the file cannot be read: {cause}"), "allow it with `chmod u+r`")
         }
-        _ => unreadable(format!("the file cannot be read: {cause}"), "correct or remove it"),
+        _ => unreadable(format!("the file cannot be read: {cause}"), "fix or remove it"),
     };
     let found = fs::metadata(path).map_err(system)?;
     if !found.is_file() {
-        let what = if found.is_dir() { "a folder" } else { "not a regular file" };
-        return Err(unreadable(format!("this is {what}"), "put a file there, or rename it"));
+        let kind = if found.is_dir() { "a folder" } else { "not a regular file" };
+        return Err(unreadable(format!("this is {kind}"), "put a file there, or rename it"));
     }
     let mut bytes = Vec::new();
     let file = File::open(path).map_err(system)?;
     check_trust(paths, path, &file.metadata().map_err(system)?).map_err(|untrusted| {
-        // A folder of ours is a problem of its own; one elsewhere is a problem of this file.
-        let is_of_ours = untrusted.path.starts_with(config_home(paths));
-        let about = if is_of_ours { paths.shown(&untrusted.path) } else { shown.clone() };
+        // A folder of xy is a problem of its own; another folder is a problem of this file.
+        let is_in_config_home = untrusted.path.starts_with(config_home(paths));
+        let about = if is_in_config_home { paths.shown(&untrusted.path) } else { shown.clone() };
         let problem = Problem::in_file(&about, format!("not used: {untrusted}"));
-        problem.kind(Kind::Unreadable).suggest(untrusted.remedy())
+        problem.kind(ProblemKind::Unreadable).suggest(untrusted.remedy())
     })?;
-    file.take(most + 1).read_to_end(&mut bytes).map_err(system)?;
-    if bytes.len() as u64 > most {
-        let message = format!("the file is larger than {} MiB", most >> 20);
-        return Err(unreadable(message, "a server needs a few lines only; is it the right file?"));
+    file.take(limit + 1).read_to_end(&mut bytes).map_err(system)?;
+    if bytes.len() as u64 > limit {
+        let message = format!("the file is larger than {} MiB", limit >> 20);
+        return Err(unreadable(
+            message,
+            "a server needs only a few lines; is this the right file?",
+        ));
     }
     let text = String::from_utf8(bytes).map_err(|cause| {
         let offset = cause.utf8_error().valid_up_to();
@@ -446,8 +457,8 @@ fn read_bounded(paths: &Paths, path: &Path, most: u64) -> Result<FileText, Probl
     Ok(FileText { path: path.to_owned(), shown, text })
 }
 
-/// Checks a file and its folders: up to the XDG folder, or the one that it is in; behind a link
-/// also the one that it leads to.
+/// Checks that a file and its folders are trusted, up to the XDG folder or the one that holds it.
+/// Behind a link, also checks the folder that it leads to.
 fn check_trust(paths: &Paths, path: &Path, found: &fs::Metadata) -> Result<(), Untrusted> {
     trust::check(path, found)?;
     let home = config_home(paths);
@@ -458,24 +469,24 @@ fn check_trust(paths: &Paths, path: &Path, found: &fs::Metadata) -> Result<(), U
     fs::canonicalize(path).map_or(Ok(()), |real| trust::check_folder_of(&real))
 }
 
-/// Returns the folders of the configuration that others may write.
+/// Returns the configuration folders that other users can write.
 fn untrusted_folders(paths: &Paths) -> BTreeSet<PathBuf> {
     let folders = [&paths.servers_dir, &paths.profiles_dir, &paths.config_dir];
     let check = |folder: &PathBuf| trust::check_folders(folder, config_home(paths));
     folders.into_iter().filter_map(|folder| check(folder).err()).map(|it| it.path).collect()
 }
 
-/// The XDG folder that the configuration is in.
+/// Returns the XDG folder that holds the configuration.
 fn config_home(paths: &Paths) -> &Path {
     paths.config_dir.parent().unwrap_or(&paths.config_dir)
 }
 
-/// The machine we are on.
-struct Machine<'a> {
-    limits: &'a KeptLimits,
+/// The machine that this process runs on.
+struct LocalMachine<'a> {
+    limits: &'a LimitSupport,
 }
 
-impl Surroundings for Machine<'_> {
+impl Machine for LocalMachine<'_> {
     fn home(&self) -> Option<PathBuf> {
         etcetera::home_dir().ok()
     }
@@ -484,12 +495,12 @@ impl Surroundings for Machine<'_> {
         std::env::var_os("PATH")
     }
 
-    fn look(&self, path: &Path) -> Found {
+    fn inspect(&self, path: &Path) -> PathKind {
         match fs::metadata(path) {
-            Err(_) => Found::Nothing,
-            Ok(found) if found.is_dir() => Found::Folder,
-            Ok(found) if is_executable(&found) => Found::Program,
-            Ok(_) => Found::File,
+            Err(_) => PathKind::Missing,
+            Ok(found) if found.is_dir() => PathKind::Folder,
+            Ok(found) if is_executable(&found) => PathKind::Program,
+            Ok(_) => PathKind::File,
         }
     }
 
@@ -499,14 +510,14 @@ impl Surroundings for Machine<'_> {
     }
 
     fn is_this_program(&self, path: &Path) -> bool {
-        // A running program is known by its file, even if another has taken its name since.
+        // The running program is known by its file, even if another file has taken its name since.
         let running = Path::new("/proc/self/exe");
         let this = fs::metadata(running).or_else(|_| fs::metadata(std::env::current_exe()?));
         let (Ok(this), Ok(that)) = (this, fs::metadata(path)) else { return false };
         is_same_file(&this, &that)
     }
 
-    fn limits(&self) -> KeptLimits {
+    fn limits(&self) -> LimitSupport {
         self.limits.clone()
     }
 
@@ -521,8 +532,8 @@ fn is_executable(found: &fs::Metadata) -> bool {
     found.permissions().mode() & 0o111 != 0
 }
 
-/// Whether other users can read a file: by its mode, and those of the folders on the way. A
-/// group with the number of its user is that user's own.
+/// Returns true if other users can read a file, by its mode and those of its parent folders. A
+/// group with the same id as its user counts as private.
 #[cfg(unix)]
 fn others_can_read(path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;

@@ -1,73 +1,73 @@
-//! Where xy keeps its files: the XDG folders, on Linux and macOS alike.
+//! The paths of xy's files: the XDG folders, on Linux and macOS alike.
 //!
-//! Nothing is created or read here.
+//! This module neither creates nor reads files.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// The longest path a socket may have: `sun_path` without its final zero.
+/// Maximum length of a socket path: `sun_path` without its final zero.
 pub const MAX_SOCKET_PATH: usize = if cfg!(target_os = "linux") { 107 } else { 103 };
 
 /// All files and folders of xy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Paths {
-    /// What people write.
+    /// The configuration folder, which users write.
     pub config_dir: PathBuf,
-    /// One file per server.
+    /// The folder with one file per server.
     pub servers_dir: PathBuf,
-    /// One file per profile.
+    /// The folder with one file per profile.
     pub profiles_dir: PathBuf,
     /// The daemon's own settings, `xy.kdl`.
     pub daemon_file: PathBuf,
-    /// Files of MCP clients whose servers are read in place. Nobody has any unless they say so.
+    /// Files of MCP clients whose servers are read in place. Empty unless the user names some.
     pub mcp_json: Vec<PathBuf>,
-    /// What xy itself writes.
+    /// The state folder, which xy writes.
     pub state_dir: PathBuf,
-    /// The output of servers.
+    /// The folder with the output of servers.
     pub logs_dir: PathBuf,
-    /// A lock and a socket for each shim.
+    /// The folder with a lock and a socket for each shim.
     pub shims_dir: PathBuf,
-    /// Where a daemon with this environment listens. A running daemon may have had another one:
-    /// clients look at [`Paths::control_places`].
+    /// The control socket of a daemon with this environment. A running daemon may have had another
+    /// environment, so clients use [`Paths::control_socket_candidates`].
     pub control_socket: PathBuf,
-    /// Where such a daemon listens for MCP clients of this machine; clients look at
-    /// [`Paths::mcp_places`].
+    /// The socket of such a daemon for MCP clients of this machine. Clients use
+    /// [`Paths::mcp_socket_candidates`].
     pub mcp_socket: PathBuf,
-    /// Whoever holds its lock is the daemon.
+    /// The lock file; its holder is the daemon.
     pub lock_file: PathBuf,
-    /// What the operator wants of each server.
-    pub wishes_file: PathBuf,
-    /// What a detached daemon has to say.
+    /// The file with the desired state of each server.
+    pub desired_state_file: PathBuf,
+    /// The log of a detached daemon.
     pub daemon_log: PathBuf,
-    /// What clients have to show that come in over HTTP.
+    /// The file with the token of HTTP clients.
     pub token_file: PathBuf,
-    /// What they have to show if they shall also manage servers.
+    /// The file with the token of HTTP clients that may manage servers.
     pub manage_token_file: PathBuf,
-    /// The tokens that were made for some clients: what tells them, not they themselves.
+    /// The file with the digests of named tokens.
     pub tokens_file: PathBuf,
-    /// What is signed with that clients carry from one daemon to the next.
+    /// The file with the key that signs state which clients carry from one daemon to the next.
     pub state_key_file: PathBuf,
-    /// The sessions of clients over HTTP, for the next daemon.
+    /// The file with the sessions of HTTP clients, for the next daemon.
     pub http_sessions_file: PathBuf,
-    /// What servers last said of themselves.
+    /// The folder with the latest manifest of each server.
     pub manifests_dir: PathBuf,
-    /// The servers that were added while a daemon ran.
-    pub added_file: PathBuf,
-    /// The last good texts of `xy.kdl` and of profiles.
+    /// The file with the servers that were added while a daemon ran.
+    pub runtime_servers_file: PathBuf,
+    /// The file with the last good texts of `xy.kdl` and of profiles.
     pub last_good_file: PathBuf,
-    /// What happened to servers; older entries are beside it.
+    /// The journal of server events; older entries are in files beside it.
     pub events_file: PathBuf,
-    /// The variable that decides where the sockets are.
+    /// The environment variable that decides where the sockets are.
     socket_variable: &'static str,
 }
 
-/// Why the paths cannot be used.
+/// The reason why the paths cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PathError {
-    /// Everything hangs on a home folder.
+    /// There is no home folder, which all paths need.
     #[error("there is no home folder: set HOME to an absolute path")]
     NoHome,
-    /// The system would cut it off.
+    /// The socket path is longer than the system allows.
     #[error(
         "the socket path `{path}` is {length} bytes long, but this system allows {limit}: \
          set {variable} to a shorter folder"
@@ -77,24 +77,23 @@ pub enum PathError {
         path: String,
         /// Its length in bytes.
         length: usize,
-        /// The longest that works.
+        /// The maximum length.
         limit: usize,
-        /// What to change.
+        /// The variable to change.
         variable: &'static str,
     },
 }
 
 impl Paths {
-    /// The paths for the process that asks.
+    /// Returns the paths for the environment of this process.
     pub fn from_env() -> Result<Self, PathError> {
         let home = etcetera::home_dir().map_err(|_| PathError::NoHome)?;
         Self::resolve(&home, |name| std::env::var_os(name))
     }
 
-    /// The paths for a home folder and an environment.
+    /// Returns the paths for a home folder and an environment.
     ///
-    /// A variable that is empty or not absolute counts as unset, as the XDG
-    /// specification asks.
+    /// A variable that is empty or not absolute counts as unset, as the XDG specification requires.
     pub fn resolve(
         home: &Path,
         variable: impl Fn(&str) -> Option<OsString>,
@@ -124,7 +123,7 @@ impl Paths {
             control_socket: socket_dir.join("xy.sock"),
             mcp_socket: socket_dir.join("xy-mcp.sock"),
             lock_file: state_dir.join("xy.pid"),
-            wishes_file: state_dir.join("wishes.json"),
+            desired_state_file: state_dir.join("wishes.json"),
             daemon_log: state_dir.join("daemon.log"),
             token_file: state_dir.join("token"),
             manage_token_file: state_dir.join("manage-token"),
@@ -132,7 +131,7 @@ impl Paths {
             state_key_file: state_dir.join("state-key"),
             http_sessions_file: state_dir.join("http-sessions"),
             manifests_dir: state_dir.join("manifests"),
-            added_file: state_dir.join("added.json"),
+            runtime_servers_file: state_dir.join("added.json"),
             last_good_file: state_dir.join("last-good.json"),
             events_file: state_dir.join("events.jsonl"),
             state_dir,
@@ -140,26 +139,26 @@ impl Paths {
         })
     }
 
-    /// Returns where clients look for the control socket, in this order.
+    /// Returns the paths at which clients look for the control socket, in this order.
     ///
     /// The state folder holds the socket of every daemon of this home, or a link to it, whatever
-    /// `XDG_RUNTIME_DIR` the daemon had. The runtime folder only helps where that link is missing.
-    pub fn control_places(&self) -> [PathBuf; 2] {
-        self.places(&self.control_socket)
+    /// `XDG_RUNTIME_DIR` the daemon had. The runtime folder only helps if that link is missing.
+    pub fn control_socket_candidates(&self) -> [PathBuf; 2] {
+        self.socket_candidates(&self.control_socket)
     }
 
-    /// Returns where clients look for the socket of MCP clients, in the order of
-    /// [`Paths::control_places`].
-    pub fn mcp_places(&self) -> [PathBuf; 2] {
-        self.places(&self.mcp_socket)
+    /// Returns the paths at which clients look for the gateway's socket, in the order of
+    /// [`Paths::control_socket_candidates`].
+    pub fn mcp_socket_candidates(&self) -> [PathBuf; 2] {
+        self.socket_candidates(&self.mcp_socket)
     }
 
-    fn places(&self, socket: &Path) -> [PathBuf; 2] {
+    fn socket_candidates(&self, socket: &Path) -> [PathBuf; 2] {
         let name = socket.file_name().unwrap_or_default();
         [self.state_dir.join(name), socket.to_owned()]
     }
 
-    /// Whether a server's file is one of ours, which we may change.
+    /// Returns true if a file is in the folder of server files, where xy may change it.
     pub fn is_server_file(&self, file: &Path) -> bool {
         let is_kdl = file.extension().is_some_and(|it| it == "kdl");
         is_kdl && file.parent() == Some(&self.servers_dir)
@@ -171,7 +170,7 @@ impl Paths {
         Self { mcp_json, ..self }
     }
 
-    /// Whether the system can bind the sockets at their paths.
+    /// Returns an error if a socket path is too long to bind.
     pub fn check_socket(&self) -> Result<(), PathError> {
         for socket in [&self.control_socket, &self.mcp_socket] {
             let length = socket.as_os_str().len();
@@ -187,12 +186,12 @@ impl Paths {
         Ok(())
     }
 
-    /// Returns the variable to set for another folder of sockets.
+    /// Returns the variable that moves the sockets to another folder.
     pub fn socket_variable(&self) -> &'static str {
         self.socket_variable
     }
 
-    /// A path as reports show it: relative to the configuration folder if inside it.
+    /// Returns a path as reports show it: relative to the configuration folder if it is inside.
     pub fn shown(&self, path: &Path) -> String {
         let inside = path.strip_prefix(&self.config_dir).ok();
         let shorter = inside.filter(|rest| !rest.as_os_str().is_empty()).unwrap_or(path);
@@ -219,12 +218,12 @@ mod tests {
         assert_eq!(paths.control_socket, Path::new("/home/user/.local/state/xy/xy.sock"));
         assert_eq!(paths.lock_file, Path::new("/home/user/.local/state/xy/xy.pid"));
         assert_eq!(paths.logs_dir, Path::new("/home/user/.local/state/xy/logs"));
-        assert_eq!(paths.wishes_file, Path::new("/home/user/.local/state/xy/wishes.json"));
+        assert_eq!(paths.desired_state_file, Path::new("/home/user/.local/state/xy/wishes.json"));
         assert_eq!(paths.daemon_log, Path::new("/home/user/.local/state/xy/daemon.log"));
         assert_eq!(paths.mcp_socket, Path::new("/home/user/.local/state/xy/xy-mcp.sock"));
         assert_eq!(paths.token_file, Path::new("/home/user/.local/state/xy/token"));
         assert_eq!(paths.manifests_dir, Path::new("/home/user/.local/state/xy/manifests"));
-        assert_eq!(paths.added_file, Path::new("/home/user/.local/state/xy/added.json"));
+        assert_eq!(paths.runtime_servers_file, Path::new("/home/user/.local/state/xy/added.json"));
         assert_eq!(paths.events_file, Path::new("/home/user/.local/state/xy/events.jsonl"));
     }
 
@@ -244,10 +243,16 @@ mod tests {
     #[test]
     fn clients_look_in_the_state_folder_first() {
         let with = resolve(&[("XDG_STATE_HOME", "/s"), ("XDG_RUNTIME_DIR", "/r")]);
-        assert_eq!(with.control_places(), ["/s/xy/xy.sock", "/r/xy.sock"].map(PathBuf::from));
-        assert_eq!(with.mcp_places(), ["/s/xy/xy-mcp.sock", "/r/xy-mcp.sock"].map(PathBuf::from));
+        assert_eq!(
+            with.control_socket_candidates(),
+            ["/s/xy/xy.sock", "/r/xy.sock"].map(PathBuf::from)
+        );
+        assert_eq!(
+            with.mcp_socket_candidates(),
+            ["/s/xy/xy-mcp.sock", "/r/xy-mcp.sock"].map(PathBuf::from)
+        );
         let without = resolve(&[("XDG_STATE_HOME", "/s")]);
-        assert_eq!(without.control_places()[0], with.control_places()[0]);
+        assert_eq!(without.control_socket_candidates()[0], with.control_socket_candidates()[0]);
     }
 
     #[test]
@@ -263,29 +268,29 @@ mod tests {
     }
 
     #[test]
-    fn a_home_that_is_not_absolute_is_none() {
+    fn relative_home_is_refused() {
         assert_eq!(Paths::resolve(Path::new(""), |_| None), Err(PathError::NoHome));
     }
 
     #[test]
-    fn a_socket_path_may_be_as_long_as_the_system_allows_and_no_longer() {
+    fn socket_path_longer_than_the_system_allows_is_refused() {
         let runtime = |length: usize| format!("/{}", "r".repeat(length - "//xy-mcp.sock".len()));
         let fits = resolve(&[("XDG_RUNTIME_DIR", &runtime(MAX_SOCKET_PATH))]);
         assert_eq!(fits.check_socket(), Ok(()));
         let too_long = resolve(&[("XDG_RUNTIME_DIR", &runtime(MAX_SOCKET_PATH + 1))]);
-        let told = too_long.check_socket().unwrap_err().to_string();
-        assert!(told.contains("XDG_RUNTIME_DIR") && told.contains("/xy-mcp.sock"), "{told}");
-        assert!(told.contains(&(MAX_SOCKET_PATH + 1).to_string()), "{told}");
-        assert!(told.contains(&MAX_SOCKET_PATH.to_string()), "{told}");
+        let error = too_long.check_socket().unwrap_err().to_string();
+        assert!(error.contains("XDG_RUNTIME_DIR") && error.contains("/xy-mcp.sock"), "{error}");
+        assert!(error.contains(&(MAX_SOCKET_PATH + 1).to_string()), "{error}");
+        assert!(error.contains(&MAX_SOCKET_PATH.to_string()), "{error}");
     }
 
     #[test]
-    fn the_variable_to_change_is_the_one_that_decided() {
+    fn error_names_the_variable_to_change() {
         let long = format!("/{}", "s".repeat(200));
-        let told = resolve(&[("XDG_STATE_HOME", &long)]).check_socket().unwrap_err().to_string();
+        let error = resolve(&[("XDG_STATE_HOME", &long)]).check_socket().unwrap_err().to_string();
         assert!(
-            told.ends_with("set XDG_RUNTIME_DIR or XDG_STATE_HOME to a shorter folder"),
-            "{told}"
+            error.ends_with("set XDG_RUNTIME_DIR or XDG_STATE_HOME to a shorter folder"),
+            "{error}"
         );
     }
 

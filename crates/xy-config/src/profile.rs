@@ -1,22 +1,22 @@
-//! What a profile says of what its clients are shown: valid by construction. Pure.
+//! The settings of profiles: which items their clients see. Valid by construction. Pure.
 //!
-//! The order of lines never matters. `deny` wins over `allow`, and where anything is allowed
-//! by name the rest of its kind is not shown; the gateway's `scope.rs` decides by it.
+//! The order of lines never matters. `deny` overrides `allow`. If anything of a kind is allowed by
+//! name, all other items of that kind are hidden. The gateway's `scope.rs` applies these rules.
 
-/// The profile of a client that names none.
+/// The profile of clients that name none.
 pub const DEFAULT_PROFILE: &str = "default";
 
-/// A name outside is never longer, unless a profile says so.
+/// The default maximum length of a name that clients see.
 pub const NAME_BUDGET: usize = 50;
 
-/// A name outside begins with its server's, of up to 32 characters, and ends in digits that
-/// tell it from others: with less there would be no room for either.
-pub const LEAST_NAME_BUDGET: u32 = 44;
+/// The smallest name budget. A name begins with its server's name, of up to 32 characters, and may
+/// end in digits that make it unique. A smaller budget would not fit both.
+pub const MIN_NAME_BUDGET: u32 = 44;
 
-/// No model's interface takes longer names.
-pub const MOST_NAME_BUDGET: u32 = 128;
+/// The largest name budget: model APIs do not accept longer names.
+pub const MAX_NAME_BUDGET: u32 = 128;
 
-/// The names of xy's own tools, which no other tool is given.
+/// The names of xy's own tools, which are reserved.
 pub const OWN_TOOLS: [&str; 11] = [
     "add_server",
     "remove_server",
@@ -31,122 +31,122 @@ pub const OWN_TOOLS: [&str; 11] = [
     "call_tool",
 ];
 
-/// What one profile shows.
+/// The settings of one profile.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ProfileSettings {
-    /// The stem of its file.
+    /// The name: the stem of its file.
     pub name: String,
-    /// Its file, as reports show it.
+    /// The file, as reports show it.
     pub file: String,
-    /// Only these servers; all, if there are none.
+    /// The visible servers; all, if empty.
     pub servers: Vec<Pattern>,
-    /// Not these servers.
+    /// The hidden servers.
     pub deny_servers: Vec<Pattern>,
-    /// Which tools, by their names outside.
+    /// The filter of tools, by the names that clients see.
     pub tools: Filter,
-    /// Which items of some servers, by what those call them.
+    /// The filters of single servers' items, by the servers' own names.
     pub blocks: Vec<ServerBlock>,
-    /// Tools that are shown otherwise than their servers say.
+    /// Tools with another name or description than their servers give.
     pub overrides: Vec<ToolOverride>,
-    /// Whether tools are listed or found.
+    /// Whether clients list tools or search for them.
     pub mode: ToolMode,
-    /// Where that is said.
+    /// The line that sets `mode`.
     pub mode_line: Option<u32>,
-    /// What is listed although tools are to be found.
+    /// The tools that are listed even in search mode.
     pub pins: Vec<Pattern>,
-    /// The longest name outside.
+    /// Maximum length of a name that clients see.
     pub name_budget: Option<usize>,
-    /// Whether xy's own managing tools are hidden, also from those who have the right.
+    /// True if xy's own management tools are hidden, even from clients that may use them.
     pub hides_managing: bool,
-    /// Where that is said.
+    /// The line that sets `hides_managing`.
     pub managing_line: Option<u32>,
 }
 
-/// Whether tools are listed or found.
+/// Whether clients list tools or search for them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum ToolMode {
-    /// All are listed.
+    /// All tools are listed.
     #[default]
     All,
     /// Clients search for them.
     Search,
 }
 
-/// Which items of the servers that fit.
+/// The filters for the items of matching servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerBlock {
-    /// Which servers.
+    /// The matching servers.
     pub server: Pattern,
-    /// Their tools.
+    /// The filter of tools.
     pub tools: Filter,
-    /// Their prompts.
+    /// The filter of prompts.
     pub prompts: Filter,
-    /// Their resources and templates, by URI.
+    /// The filter of resources and resource templates, by URI.
     pub resources: Filter,
 }
 
-/// What is shown and what is not.
+/// A filter of items by name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Only these, if there are any.
+    /// The visible items; all, if empty.
     pub allow: Vec<Pattern>,
-    /// Never these.
+    /// The hidden items, even if `allow` matches them.
     pub deny: Vec<Pattern>,
 }
 
 impl Filter {
-    /// Whether it says nothing.
+    /// Returns true if the filter has no patterns.
     pub fn is_empty(&self) -> bool {
         self.allow.is_empty() && self.deny.is_empty()
     }
 }
 
-/// A tool that is shown otherwise than its server says.
+/// A tool with another name or description than its server gives.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolOverride {
-    /// Whose it is.
+    /// The server of the tool.
     pub server: String,
-    /// What that calls it.
+    /// The server's own name of the tool.
     pub tool: String,
-    /// Where the profile names it.
+    /// The line of the profile that names the tool.
     pub line: u32,
-    /// What clients call it.
+    /// The name that clients see.
     pub name: Option<String>,
-    /// What clients read of it.
+    /// The description that clients see.
     pub description: Option<String>,
 }
 
-/// A text in which `*` stands for any text, and where it is written.
+/// A pattern in which `*` stands for any text, with its line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern {
-    /// As it is written.
+    /// The pattern as it is written.
     pub text: String,
-    /// On which line.
+    /// The line of the pattern.
     pub line: u32,
 }
 
 impl Pattern {
-    /// Whether it stands for `name`. Takes time with the length of both, and no more.
+    /// Returns true if the pattern matches `name`. Takes linear time in the length of both.
     pub fn matches(&self, name: &str) -> bool {
         let Some((first, rest)) = self.text.split_once('*') else { return self.text == name };
         let (between, last) = rest.rsplit_once('*').unwrap_or(("", rest));
         let inside = name.strip_prefix(first).and_then(|rest| rest.strip_suffix(last));
         let Some(mut inside) = inside else { return false };
-        // Of several places the first leaves the most for the others.
+        // The first match leaves the most text for the other parts.
         between.split('*').all(|part| {
             let found = inside.find(part);
             found.map(|at| inside = &inside[at + part.len()..]).is_some()
         })
     }
 
-    /// Whether it can stand for one text only.
+    /// Returns true if the pattern has no `*`.
     pub fn is_plain(&self) -> bool {
         !self.text.contains('*')
     }
 }
 
 impl ProfileSettings {
-    /// What is shown of a profile whose file cannot be used: nothing, rather than too much.
+    /// Returns a profile that shows nothing, for a file that cannot be used.
     pub fn closed(name: &str, file: &str) -> Self {
         let everything = Pattern { text: "*".to_owned(), line: 1 };
         Self {
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_star_stands_for_any_text() {
+    fn star_matches_any_text() {
         let table = [
             ("a", "a", true),
             ("a", "ab", false),
@@ -200,21 +200,24 @@ mod tests {
         }
     }
 
-    /// The same, as it is said: slow, and plainly right.
-    fn slowly(pattern: &[char], name: &[char]) -> bool {
+    /// Matches a pattern recursively: slow, but evidently correct.
+    fn matches_slowly(pattern: &[char], name: &[char]) -> bool {
         match (pattern, name) {
             ([], []) => true,
-            (['*', rest @ ..], _) => (0..=name.len()).any(|skip| slowly(rest, &name[skip..])),
-            ([first, rest @ ..], [head, tail @ ..]) => first == head && slowly(rest, tail),
+            (['*', rest @ ..], _) => {
+                (0..=name.len()).any(|skip| matches_slowly(rest, &name[skip..]))
+            }
+            ([first, rest @ ..], [head, tail @ ..]) => first == head && matches_slowly(rest, tail),
             _ => false,
         }
     }
 
     proptest! {
         #[test]
-        fn patterns_match_as_they_are_said_to(pattern in "[ab*é]{0,8}", name in "[abé]{0,10}") {
+        fn patterns_match_like_the_reference(pattern in "[ab*é]{0,8}", name in "[abé]{0,10}") {
             let letters = |text: &str| text.chars().collect::<Vec<char>>();
-            prop_assert_eq!(matches(&pattern, &name), slowly(&letters(&pattern), &letters(&name)));
+            let expected = matches_slowly(&letters(&pattern), &letters(&name));
+            prop_assert_eq!(matches(&pattern, &name), expected);
         }
     }
 }

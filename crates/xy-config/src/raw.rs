@@ -1,8 +1,8 @@
-//! A file as it was written, spans kept.
+//! The nodes of a KDL file as written, with spans.
 //!
-//! Knows KDL, in `json.rs` JSON, and in `mistakes.rs` and `foreign.rs` what people write who
-//! know another language better. What the nodes mean is for `check` to say. A node that cannot
-//! be read is told as a problem and marked as broken; the rest of the file is read all the same.
+//! This module knows KDL; `json.rs` knows JSON. `mistakes.rs` and `foreign.rs` recognise what users
+//! write who know another language better. `check` decides what nodes mean. An unreadable node is
+//! reported and marked as broken, and the rest of the file is read.
 
 mod foreign;
 pub(crate) mod json;
@@ -17,20 +17,21 @@ use kdl::{KdlEntry, KdlError, KdlNode, KdlValue};
 
 use self::mistakes::{Line, Mistake, MistakeKind};
 use self::shape::{Fault, FaultKind, MAX_DEPTH, MAX_NESTING_MARKS, NodeShape, Shape, shape_of};
-use crate::report::{Kind, Problem, quote};
-use crate::source::{At, SourceFile, Span};
+use crate::report::{Problem, ProblemKind, quote};
+use crate::source::{SourceFile, SourceSpan, Span};
 
-/// At most this many faults of one text are told.
+/// Maximum number of syntax problems that are reported per text.
 const MAX_SYNTAX_PROBLEMS: usize = 20;
-/// At most this many lines are told of which nothing is known but that they cannot be read.
+/// Maximum number of lines that are reported as unreadable without a specific reason.
 const MAX_UNREADABLE: usize = 3;
-/// At most this many lines are taken for those of a block whose `{` is missing.
-const MAX_LOST: usize = 100;
-/// A block with more nodes than this is no configuration.
+/// Maximum number of lines that are attributed to a block whose `{` is missing.
+const MAX_BLOCK_LINES: usize = 100;
+/// Maximum number of nodes in a block.
 const MAX_NODES: usize = 5000;
-/// With so few marks, a node is parsed on the stack of the caller.
-const FEW_MARKS: usize = 16;
-/// Enough for [`MAX_NESTING_MARKS`] calls of the parser in a debug build, twice over.
+/// Maximum number of nesting marks with which a node is parsed on the caller's stack.
+const SHALLOW_MARKS: usize = 16;
+/// The stack size for deep nodes: twice what [`MAX_NESTING_MARKS`] parser calls need in a debug
+/// build.
 const DEEP_STACK: usize = 64 * 1024 * 1024;
 
 /// A node: a name, arguments, properties, children.
@@ -43,8 +44,8 @@ pub(crate) struct RawNode {
     pub(crate) args: Vec<RawValue>,
     pub(crate) props: Vec<RawProp>,
     pub(crate) children: Option<Vec<RawNode>>,
-    /// Whether its text has a mistake that has been told: nothing else is to be said of it. If
-    /// it has no name either, it may have been any field.
+    /// True if its text has an error that was reported, so that no other problem of it is reported.
+    /// Without a name, it may have been any field.
     pub(crate) is_broken: bool,
 }
 
@@ -54,14 +55,14 @@ impl RawNode {
         Self { name, name_span, annotation: None, args, props, children: None, is_broken: true }
     }
 
-    /// Some text that may have been any field.
+    /// Creates a broken node for text that may have been any field.
     fn unknown(span: Span) -> Self {
         Self::broken((String::new(), span))
     }
 
-    /// Whether it, or something in it, is broken.
-    pub(crate) fn holds_broken(&self) -> bool {
-        self.is_broken || self.children.iter().flatten().any(Self::holds_broken)
+    /// Returns true if the node or one of its descendants is broken.
+    pub(crate) fn has_broken_part(&self) -> bool {
+        self.is_broken || self.children.iter().flatten().any(Self::has_broken_part)
     }
 }
 
@@ -81,7 +82,7 @@ pub(crate) struct RawValue {
     pub(crate) annotation: Option<Span>,
 }
 
-/// What an argument says.
+/// The value of an argument.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Value {
     Text(String),
@@ -91,17 +92,17 @@ pub(crate) enum Value {
     Null,
 }
 
-/// The nodes of a file, and why some of it is not KDL.
+/// The nodes of a file, and its syntax problems.
 #[derive(Debug, Default)]
 pub(crate) struct Parsed {
     pub(crate) nodes: Vec<RawNode>,
     pub(crate) problems: Vec<Problem>,
 }
 
-/// Reads the nodes of a file.
+/// Parses the nodes of a file.
 pub(crate) fn parse(file: &Arc<SourceFile>) -> Parsed {
     let mut shape = shape_of(&file.text);
-    let lost = lost_braces(&mut shape);
+    let lost = take_lost_braces(&mut shape);
     let mut parser = Parser { file, text: &shape.text, problems: Vec::new(), unreadable: 0 };
     for fault in shape.faults.iter().take(MAX_SYNTAX_PROBLEMS) {
         parser.problems.push(explain(file, fault));
@@ -114,28 +115,28 @@ pub(crate) fn parse(file: &Arc<SourceFile>) -> Parsed {
     Parsed { nodes, problems: parser.problems }
 }
 
-/// A block whose `{` was forgotten.
+/// A block without its `{`.
 struct LostBrace {
     name: Range<usize>,
     close: usize,
 }
 
-/// Takes out blocks of which only the `{` is missing: a name alone, lines below it that are
-/// indented more, and a `}` that closes nothing.
-fn lost_braces(shape: &mut Shape) -> Vec<LostBrace> {
+/// Removes blocks that lack only their `{`: a name alone, more deeply indented lines below it, and
+/// a `}` without a partner.
+fn take_lost_braces(shape: &mut Shape) -> Vec<LostBrace> {
     let mut lost = Vec::new();
-    let mut looked_at = 0;
+    let mut checked = 0;
     let Shape { text, nodes, faults, .. } = shape;
     faults.retain(|fault| {
-        looked_at += 1;
-        if looked_at > MAX_SYNTAX_PROBLEMS {
-            return true; // It is not told anyway.
+        checked += 1;
+        if checked > MAX_SYNTAX_PROBLEMS {
+            return true; // It is not reported anyway.
         }
         let close = fault.span.start;
         let end = nodes.partition_point(|node| node.range.start < close);
         let indent = |node: &NodeShape| shape::indent(text, node.range.start);
         let inside = |node: &&NodeShape| indent(node) > shape::indent(text, close);
-        let count = nodes[..end].iter().rev().take(MAX_LOST).take_while(inside).count();
+        let count = nodes[..end].iter().rev().take(MAX_BLOCK_LINES).take_while(inside).count();
         let name = nodes[..end - count].last().filter(|node| {
             let is_name = !text[node.range.clone()].contains(char::is_whitespace);
             is_name && node.block.is_none() && indent(node) == shape::indent(text, close)
@@ -156,19 +157,19 @@ struct Parser<'a> {
     /// The text of the file, comments blanked out.
     text: &'a str,
     problems: Vec<Problem>,
-    /// How many problems say no more than that a line cannot be read.
+    /// The number of problems that only say that a line cannot be read.
     unreadable: usize,
 }
 
 impl Parser<'_> {
-    /// The nodes of the whole file, which may be of another language.
+    /// Returns the nodes of the whole file, which may be in another language.
     fn file_nodes(&mut self, shapes: &[NodeShape]) -> Vec<RawNode> {
         let Some((language, span)) = foreign::language(self.text, shapes) else {
             return self.nodes(shapes, 0);
         };
         let message = format!("this is {}, and xy reads KDL", language.name());
         let advice = foreign::advice_for_lines(self.text, shapes);
-        self.tell(span, message, advice);
+        self.report(span, message, advice);
         vec![RawNode::unknown(span)]
     }
 
@@ -178,7 +179,7 @@ impl Parser<'_> {
             let start = next.range.start + offset;
             let span = Span { start, end: start + 1 };
             let message = format!("there are more than {MAX_NODES} fields");
-            self.tell(span, message, "is this the right file?");
+            self.report(span, message, "is this the right file?");
             nodes.push(RawNode::unknown(span));
         }
         for shape in shapes.iter().take(MAX_NODES) {
@@ -197,7 +198,7 @@ impl Parser<'_> {
         nodes
     }
 
-    /// Whether an object begins as JSON does: with a text in quotes and a `:`.
+    /// Returns true if an object begins like JSON: with a quoted text and a `:`.
     fn is_json(&self, shape: &NodeShape) -> bool {
         let inside = self.text[shape.range.clone()].trim_start_matches('{').trim_start();
         inside.starts_with('"') && {
@@ -209,9 +210,9 @@ impl Parser<'_> {
     fn without_brace(&mut self, block: &LostBrace) -> RawNode {
         let span = Span { start: block.name.start, end: block.name.end };
         let name = self.text[block.name.clone()].to_owned();
-        let line = At::new(self.file, Span { start: block.close, end: block.close }).line();
+        let line = SourceSpan::new(self.file, Span { start: block.close, end: block.close }).line();
         let message = format!("{} has no `{{` for the `}}` in line {line}", quote(&name));
-        self.tell(span, message, format!("write {}", quote(&format!("{name} {{"))));
+        self.report(span, message, format!("write {}", quote(&format!("{name} {{"))));
         RawNode::broken((name, span))
     }
 
@@ -225,18 +226,18 @@ impl Parser<'_> {
             ("this block has no name", advice)
         };
         let first_line = Span { start: span.start, end: span.start + 1 };
-        self.tell(first_line, message, advice);
+        self.report(first_line, message, advice);
         RawNode::unknown(span)
     }
 
     fn brace_in_own_line(&mut self, shape: &NodeShape, last: &mut RawNode) {
         let span = Span { start: shape.range.start, end: shape.range.start + 1 };
-        let message = format!("this `{{` has to stand in the line of {}", quote(&last.name));
-        self.tell(span, message, format!("write {}", quote(&format!("{} {{", last.name))));
+        let message = format!("this `{{` must be on the line of {}", quote(&last.name));
+        self.report(span, message, format!("write {}", quote(&format!("{} {{", last.name))));
         last.is_broken = true;
     }
 
-    /// One node; `None` if it is commented out.
+    /// Reads one node; `None` if it is commented out.
     fn node(&mut self, shape: &NodeShape) -> Option<RawNode> {
         let NodeShape { range, block, has_slashdash, hash_comment, .. } = shape;
         if *has_slashdash {
@@ -248,7 +249,7 @@ impl Parser<'_> {
             let span = Span { start: hash, end: range.end };
             let rest = self.file.shown_text(span);
             let rest = rest.trim_start_matches('#').trim().chars().take(40).collect::<String>();
-            self.tell(
+            self.report(
                 span,
                 "a comment begins with `//`, not with `#`",
                 format!("write `// {rest}`"),
@@ -281,18 +282,18 @@ impl Parser<'_> {
 
     fn children(&mut self, open: usize, close: usize) -> Vec<RawNode> {
         let inside = open + 1..close.max(open + 1);
-        // What is wrong with the shape was told with that of the whole text.
+        // Problems of the shape were reported with those of the whole text.
         let shape = shape_of(&self.text[inside.clone()]);
         let nodes = self.nodes(&shape.nodes, inside.start);
         if !shape.faults.is_empty() && self.problems.is_empty() {
             let span = Span { start: open, end: open + 1 };
-            self.tell(span, "xy cannot read this block", "look for a brace too many or too few");
+            self.report(span, "xy cannot read this block", "check for a missing or extra brace");
         }
         nodes
     }
 
-    /// A node with a mistake in the line of its name. If that is of another language, so is its
-    /// block, and no more is said of it.
+    /// Reports a mistake in the line of a node's name. If the line is in another language, so is
+    /// its block, which is then skipped.
     fn broken(
         &mut self,
         mistake: Mistake,
@@ -302,7 +303,7 @@ impl Parser<'_> {
     ) -> RawNode {
         let is_foreign = mistake.kind == MistakeKind::Foreign;
         let Mistake { message, span, suggestion, .. } = mistake;
-        self.tell(span, message, suggestion);
+        self.report(span, message, suggestion);
         let mut node = name.map_or_else(|| RawNode::unknown(span), RawNode::broken);
         if let Some((open, close)) = block.filter(|_| !is_foreign) {
             node.children = Some(self.children(open, close.unwrap_or(end)));
@@ -310,7 +311,7 @@ impl Parser<'_> {
         node
     }
 
-    /// What follows a block, which should be nothing.
+    /// Reports text after a block.
     fn tail(&mut self, range: Range<usize>) {
         let text = self.text[range.clone()].trim_start();
         let start = range.end - text.len();
@@ -320,13 +321,13 @@ impl Parser<'_> {
         }
         let span = Span { start, end: start + text.len() };
         if text == "," {
-            self.tell(span, "no comma follows a block", "remove it");
+            self.report(span, "no comma follows a block", "remove it");
         } else {
-            self.tell(span, "this cannot stand after a `}`", "begin a new line before it");
+            self.report(span, "this cannot follow a `}`", "begin a new line before it");
         }
     }
 
-    /// A node that the parser reads as a whole.
+    /// Parses a node without checking its parts.
     fn leaf(&mut self, range: &Range<usize>) -> Option<RawNode> {
         match parse_node(&self.text[range.clone()]) {
             Ok(node) => node.map(|node| raw_node(&node, range.start)),
@@ -340,14 +341,14 @@ impl Parser<'_> {
                 if self.unreadable < MAX_UNREADABLE {
                     self.unreadable += 1;
                     let (message, advice) = if self.text[range.clone()].contains("\"\"\"") {
-                        let advice = "it begins in the line after `\"\"\"`, and each line is \
-                                      indented as the closing `\"\"\"` is";
-                        ("xy cannot read this text of several lines", advice)
+                        let advice = "start the text on the line after `\"\"\"`, and indent each line \
+                                      like the closing `\"\"\"`";
+                        ("xy cannot read this multi-line text", advice)
                     } else {
                         let advice = "a field is a name and its values: `args \"-y\" \"x\"`";
                         ("xy cannot read this", advice)
                     };
-                    self.tell(span.unwrap_or(whole), message, advice);
+                    self.report(span.unwrap_or(whole), message, advice);
                 }
                 let tokens = lex::tokens(&self.text[range.clone()]);
                 let text = &self.text[range.clone()];
@@ -359,9 +360,10 @@ impl Parser<'_> {
         }
     }
 
-    fn tell(&mut self, span: Span, message: impl Into<String>, suggestion: impl Into<String>) {
+    fn report(&mut self, span: Span, message: impl Into<String>, suggestion: impl Into<String>) {
         if self.problems.len() < MAX_SYNTAX_PROBLEMS {
-            let problem = Problem::error(&At::new(self.file, span), message).kind(Kind::Syntax);
+            let problem = Problem::error(&SourceSpan::new(self.file, span), message)
+                .kind(ProblemKind::Syntax);
             self.problems.push(problem.suggest(suggestion));
         }
     }
@@ -369,18 +371,22 @@ impl Parser<'_> {
 
 /// Parses one node; `None` if it is commented out.
 fn parse_node(text: &str) -> Result<Option<KdlNode>, KdlError> {
-    if shape::marks(text) <= FEW_MARKS { parse_here(text) } else { on_deep_stack(text, parse_here) }
+    if shape::marks(text) <= SHALLOW_MARKS {
+        parse_on_this_stack(text)
+    } else {
+        parse_on_deep_stack(text, parse_on_this_stack)
+    }
 }
 
-fn parse_here(text: &str) -> Result<Option<KdlNode>, KdlError> {
+fn parse_on_this_stack(text: &str) -> Result<Option<KdlNode>, KdlError> {
     match text.strip_prefix("/-") {
-        // A stand-in of the same length, so that spans stay true.
+        // A replacement of the same length keeps the spans valid.
         Some(rest) => KdlNode::parse(&format!("  {rest}")).map(|_| None),
         None => KdlNode::parse(text).map(Some),
     }
 }
 
-fn on_deep_stack<T: Send>(
+fn parse_on_deep_stack<T: Send>(
     text: &str,
     parse: impl FnOnce(&str) -> Result<T, KdlError> + Send,
 ) -> Result<T, KdlError> {
@@ -425,22 +431,22 @@ fn raw_prop(entry: &KdlEntry, offset: usize) -> Option<RawProp> {
     Some(RawProp { name, span: moved((entry.span().offset(), entry.span().len()), offset) })
 }
 
-/// A span of one node, as offset and length, as a span of the whole text.
+/// Converts a span of one node, as offset and length, to a span of the whole text.
 fn moved(span: (usize, usize), offset: usize) -> Span {
     let (start, length) = (span.0 + offset, span.1);
     Span { start, end: start + length }
 }
 
 fn explain(file: &Arc<SourceFile>, fault: &Fault) -> Problem {
-    let at = At::new(file, fault.span);
-    let problem = |message: String| Problem::error(&at, message).kind(Kind::Syntax);
+    let at = SourceSpan::new(file, fault.span);
+    let problem = |message: String| Problem::error(&at, message).kind(ProblemKind::Syntax);
     match fault.kind {
-        FaultKind::StrayBrace => problem("this `}` closes nothing".to_owned())
+        FaultKind::StrayBrace => problem("this `}` has no matching `{`".to_owned())
             .suggest("remove it, or write the `{` it belongs to"),
         FaultKind::OpenBlock => {
             let advice = match fault.ends_before {
                 Some(start) => {
-                    let line = At::new(file, Span { start, end: start }).line();
+                    let line = SourceSpan::new(file, Span { start, end: start }).line();
                     format!("add a `}}` before line {line}")
                 }
                 None => "add a `}` where it ends".to_owned(),
@@ -474,13 +480,13 @@ mod tests {
         if parsed.problems.is_empty() { Ok(parsed.nodes) } else { Err(parsed.problems) }
     }
 
-    fn told(text: &str) -> String {
+    fn reports(text: &str) -> String {
         let problems = read(text).unwrap_err();
         problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
     }
 
     #[test]
-    fn nodes_keep_their_values_and_spans() {
+    fn nodes_have_values_and_spans() {
         let text = "\u{feff}/* c */ a \"é\" 0x10 // d\n(t)b (u8)1 k=#true { c #null; d 1.5 }\n";
         let nodes = read(text).unwrap();
         let slice = |span: Span| &text[span.start..span.end];
@@ -498,26 +504,26 @@ mod tests {
     }
 
     #[test]
-    fn every_fault_of_a_text_is_told() {
-        insta::assert_snapshot!(told(
+    fn all_syntax_problems_are_reported() {
+        insta::assert_snapshot!(reports(
             "command \"x\nport true\nargs 1.\nenv {\n  A \"\\q\"\n}\n}\nstop = 1\n/* open"
         ));
     }
 
     #[test]
-    fn a_block_that_is_never_closed_is_told_once() {
-        insta::assert_snapshot!(told("a 1\nenv {\n  A 1\nport 2\n"));
+    fn unclosed_block_is_reported_once() {
+        insta::assert_snapshot!(reports("a 1\nenv {\n  A 1\nport 2\n"));
     }
 
     #[test]
-    fn what_is_commented_out_is_not_there() {
+    fn commented_out_nodes_are_skipped() {
         let nodes = read("/- a 1\nb /- 1 2 /-{ c }\n/-\nd {\n e\n}").unwrap();
         assert_eq!(nodes.len(), 1);
         assert_eq!(nodes[0].args.len(), 1);
     }
 
     #[test]
-    fn hostile_texts_cost_neither_the_stack_nor_much_time() {
+    fn hostile_texts_use_little_stack_and_time() {
         for (part, count) in [
             ("a{", 20_000),
             ("}", 20_000),
@@ -537,36 +543,36 @@ mod tests {
         assert!(read(&format!("a \"\\q{}\"", "{".repeat(510))).is_err());
     }
 
-    /// Bits of KDL that mean something to the scanner or to the parser.
-    fn bits() -> impl Strategy<Value = String> {
+    /// Generates fragments of KDL that matter to the scanner or the parser.
+    fn kdl_fragments() -> impl Strategy<Value = String> {
         let bit = prop::sample::select(vec![
             "a", "b 1", " ", "\n", ";", "{", "}", "\"", "\"x\"", "\"\"\"", "\\", "\\\"", "#",
             "#true", "//", "/*", "*/", "/-", "=", "(", ")", "k=1", "é", "\r\n", "\u{2028}", "#\"",
             "\"#", "{ b }",
         ]);
-        prop::collection::vec(bit, 0..24).prop_map(|bits| bits.concat())
+        prop::collection::vec(bit, 0..24).prop_map(|kdl_fragments| kdl_fragments.concat())
     }
 
-    /// Bits of other languages besides.
-    fn foreign_bits() -> impl Strategy<Value = String> {
+    /// Generates fragments of other languages.
+    fn foreign_fragments() -> impl Strategy<Value = String> {
         let bit = prop::sample::select(vec![
             "a", "\"x\"", " ", "\n", "{", "}", "[", "]", ":", ",", "'", "“", "=", "# x", "#", "\"",
             "//", "://", "  b 1\n", "- c",
         ]);
-        prop::collection::vec(bit, 0..24).prop_map(|bits| bits.concat())
+        prop::collection::vec(bit, 0..24).prop_map(|kdl_fragments| kdl_fragments.concat())
     }
 
     proptest! {
         #[test]
-        fn no_mistake_is_passed_over(text in foreign_bits()) {
+        fn accepted_text_is_valid_kdl(text in foreign_fragments()) {
             if read(&text).is_ok() {
                 prop_assert!(KdlDocument::parse_v2(&text).is_ok());
             }
         }
 
         #[test]
-        fn what_the_parser_accepts_as_a_whole_is_accepted_in_parts(text in bits()) {
-            // After a block the parser lets a node follow that is commented out; we do not.
+        fn valid_kdl_is_accepted_in_parts(text in kdl_fragments()) {
+            // The KDL parser accepts a commented-out node after a block; xy does not.
             prop_assume!(!text.contains('}') || !text.contains("/-"));
             if let Ok(whole) = KdlDocument::parse_v2(&text) {
                 let names: Vec<_> = whole.nodes().iter().map(|node| node.name().value().to_owned()).collect();
@@ -577,9 +583,9 @@ mod tests {
         }
 
         #[test]
-        fn what_is_accepted_in_parts_is_accepted_as_a_whole(text in bits()) {
-            let text = text.replace(';', " "); // A `;` that ends nothing is let pass.
-            // So is a second `\` that continues a line which goes on already.
+        fn text_accepted_in_parts_is_valid_kdl(text in kdl_fragments()) {
+            let text = text.replace(';', " "); // A `;` without a node is accepted.
+            // So is a second `\` after one that continues the line.
             prop_assume!(text.matches('\\').count() < 2);
             if read(&text).is_ok() {
                 prop_assert!(KdlDocument::parse_v2(&text).is_ok());

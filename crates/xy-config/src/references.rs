@@ -1,31 +1,31 @@
-//! References to variables, as MCP clients have them in their files: pure.
+//! References to variables, as MCP clients have them in their files. Pure.
 //!
-//! xy replaces none of them. A value that holds one is passed on as it is written, which is
-//! hardly ever meant, so `check` and `status` warn of it.
+//! xy replaces none of them. A value that holds a reference is passed on unchanged, which is rarely
+//! intended, so `check` and `status` warn about it.
 
 use crate::settings::ServerSettings;
 
-/// A longer one is text that only looks like a reference.
-const LONGEST: usize = 200;
+/// Maximum length of a reference; longer text only looks like one.
+const MAX_REFERENCE_BYTES: usize = 200;
 
-/// Programs that replace variables in their arguments themselves.
+/// Programs that expand variables in their arguments.
 const SHELLS: [&str; 6] = ["sh", "bash", "zsh", "dash", "ksh", "fish"];
 
-/// At most this many warnings of one server are shown.
+/// Maximum number of warnings per server.
 const MAX_WARNINGS: usize = 5;
 
 /// A reference in a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Reference<'t> {
-    /// As it is written.
+    /// The reference as it is written.
     pub(crate) written: &'t str,
-    /// The variable of the environment that it names; `None` if it names something else, such
-    /// as an answer of a person or a folder.
+    /// The environment variable that it names; `None` if it names something else, such as user
+    /// input or a folder.
     pub(crate) variable: Option<&'t str>,
 }
 
-/// Finds the first reference in a text: `$NAME` if that is all of it, `${…}`, `{env:…}` or
-/// `{file:…}` anywhere.
+/// Returns the first reference in a text: `$NAME` if that is the whole text, and `${…}`, `{env:…}`
+/// or `{file:…}` anywhere.
 pub(crate) fn find(text: &str) -> Option<Reference<'_>> {
     if let Some(name) = text.strip_prefix('$').filter(|name| is_name(name)) {
         return Some(Reference { written: text, variable: Some(name) });
@@ -33,35 +33,36 @@ pub(crate) fn find(text: &str) -> Option<Reference<'_>> {
     text.match_indices('{').find_map(|(at, _)| {
         let is_shell = text[..at].ends_with('$');
         let inside = &text[at + 1..];
-        let inside = &inside[..inside.bytes().take(LONGEST).position(|it| it == b'}')?];
+        let inside =
+            &inside[..inside.bytes().take(MAX_REFERENCE_BYTES).position(|it| it == b'}')?];
         let start = if is_shell { at - 1 } else { at };
         let mut end = at + 1 + inside.len() + 1;
         // `${{ secrets.NAME }}` ends with two.
         end += usize::from(inside.starts_with('{') && text[end..].starts_with('}'));
         let written = &text[start..end];
-        let said = inside.trim();
-        let by_env = said.strip_prefix("env:").filter(|name| is_name(name));
+        let content = inside.trim();
+        let by_env = content.strip_prefix("env:").filter(|name| is_name(name));
         match by_env {
             Some(name) => Some(Reference { written, variable: Some(name) }),
             None if !is_shell => {
-                said.starts_with("file:").then_some(Reference { written, variable: None })
+                content.starts_with("file:").then_some(Reference { written, variable: None })
             }
             None => {
-                let name = said.split(":-").next().unwrap_or_default();
-                let is_known = CLIENTS_OWN.iter().any(|own| name.starts_with(own));
+                let name = content.split(":-").next().unwrap_or_default();
+                let is_known = CLIENT_VARIABLES.iter().any(|own| name.starts_with(own));
                 let variable = Some(name).filter(|name| is_name(name) && !is_known);
                 let is_reference = variable.is_some()
                     || is_known
-                    || said.starts_with(['{', '/'])
-                    || said.contains(':');
+                    || content.starts_with(['{', '/'])
+                    || content.contains(':');
                 is_reference.then_some(Reference { written, variable })
             }
         }
     })
 }
 
-/// What clients replace that is in no environment.
-const CLIENTS_OWN: [&str; 10] = [
+/// Names that clients replace and that are not environment variables.
+const CLIENT_VARIABLES: [&str; 10] = [
     "input:",
     "file:",
     "command:",
@@ -74,7 +75,7 @@ const CLIENTS_OWN: [&str; 10] = [
     "__dirname",
 ];
 
-/// Whether a text is a reference and nothing else, so that it is no secret itself.
+/// Returns true if a text is nothing but a reference, so that it is not a secret itself.
 pub(crate) fn is_reference(text: &str) -> bool {
     find(text).is_some_and(|it| it.written == text)
 }
@@ -85,43 +86,43 @@ fn is_name(text: &str) -> bool {
         && text.bytes().all(|it| it.is_ascii_alphanumeric() || it == b'_')
 }
 
-/// Whether a program replaces variables in its arguments.
+/// Returns true if a program expands variables in its arguments.
 pub(crate) fn is_shell(command: &str) -> bool {
     SHELLS.contains(&command.rsplit('/').next().unwrap_or_default())
 }
 
-/// Where a reference stands.
+/// The setting that contains a reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Holder<'a> {
     /// A variable of `env`.
     Variable(&'a str),
     /// A header.
     Header,
-    /// An argument, or anything else that is written down.
+    /// An argument, or any other value.
     Value,
 }
 
 impl Reference<'_> {
-    /// What is wrong with it.
+    /// Returns the warning about the reference.
     pub(crate) fn message(&self) -> String {
         format!(
-            "{} is passed on as it is: xy replaces no variables",
+            "{} is passed on unchanged: xy does not expand variables",
             crate::report::quote(self.written)
         )
     }
 
-    /// The way that works.
+    /// Returns what to write instead.
     pub(crate) fn advice(&self, holder: Holder<'_>) -> String {
         match (self.variable, holder) {
             (None, _) => {
-                "only the client whose file this was can fill it in: write the value".to_owned()
+                "only the client that this file is for can expand it: write the value".to_owned()
             }
             (Some(_), Holder::Variable(name)) => format!(
                 "remove it and set `{name}` in the environment of `xy daemon`, which servers \
                  inherit (a daemon that `xy connect` starts gets only `HOME`, `PATH` and the like)"
             ),
             (Some(_), Holder::Header) => {
-                "write the value itself, and let nobody else read the file: `chmod 600`".to_owned()
+                "write the value itself, and make the file private: `chmod 600`".to_owned()
             }
             (Some(name), Holder::Value) => format!(
                 "write the value itself, or let the program read `{name}`, which it inherits \
@@ -131,7 +132,7 @@ impl Reference<'_> {
     }
 }
 
-/// Warns of the references that a server is given as they are written.
+/// Returns warnings about the references that are passed to a server unchanged.
 pub fn warnings(server: &ServerSettings) -> Vec<String> {
     let mut found = Vec::new();
     let mut look = |place: String, text: &str| {
@@ -172,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn references_of_all_clients_are_found() {
+    fn references_of_all_clients_are_recognised() {
         let table = [
             ("$API_KEY", Some(("$API_KEY", Some("API_KEY")))),
             ("${API_KEY}", Some(("${API_KEY}", Some("API_KEY")))),
@@ -211,7 +212,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_is_too_odd(text in "[$A{}env: é]{0,30}") {
+        fn any_text_is_accepted(text in "[$A{}env: é]{0,30}") {
             if let Some(reference) = find(&text) {
                 prop_assert!(text.contains(reference.written));
             }

@@ -1,7 +1,7 @@
-//! A problem as a person reads it.
+//! Problems in the configuration, as users read them.
 //!
-//! A [`Problem`] holds the facts; `render` makes the text of it. Whatever a file
-//! holds, the text is safe to print: control characters never reach a terminal.
+//! A [`Problem`] holds the facts, and `render` makes its text. The text is safe to print whatever a
+//! file holds: control characters never reach a terminal.
 
 mod render;
 mod safe;
@@ -11,32 +11,32 @@ use std::fmt;
 use xy_protocol::control::{self, Severity};
 
 pub(crate) use self::safe::{quote, safe};
-use crate::source::At;
+use crate::source::SourceSpan;
 
-/// Something wrong, or odd, in the files.
+/// An error or warning about the files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// How bad.
+    /// The severity.
     pub severity: Severity,
-    /// Of which sort, for those who treat some apart.
-    pub kind: Kind,
-    /// What.
+    /// The kind, for callers that treat some kinds differently.
+    pub kind: ProblemKind,
+    /// The message.
     pub message: String,
-    /// In which file or folder, as reports show it.
+    /// The file or folder, as reports show it.
     pub file: String,
-    /// Where in it, when it is about a piece of its text.
-    pub place: Option<Place>,
-    /// What is to be said of the underlined text.
+    /// The location in the file, if the problem is about a part of its text.
+    pub place: Option<Location>,
+    /// The label of the underlined text.
     pub label: Option<String>,
-    /// What would be right.
+    /// The suggestion how to fix it.
     pub suggestion: Option<String>,
-    /// The other place, when two contradict each other.
+    /// The other location, if two contradict each other.
     pub related: Option<Related>,
 }
 
-/// The sorts of problems.
+/// The kind of a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum ProblemKind {
     /// A file or folder could not be read.
     Unreadable,
     /// A text is not KDL, or not JSON.
@@ -45,40 +45,40 @@ pub enum Kind {
     Invalid,
     /// Two servers have the same port.
     PortConflict,
-    /// It works, but looks like a mistake: a warning.
+    /// The text is valid, but looks like a mistake: a warning.
     Odd,
 }
 
-/// A piece of a line.
+/// A part of a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct Location {
     /// The file, as reports show it: relative to the configuration folder.
     pub file: String,
     /// The line, from 1.
     pub line: u32,
     /// The column, from 1, in characters.
     pub column: u32,
-    /// How many characters are meant; 0 means the gap before the column.
+    /// The number of characters; 0 means the gap before the column.
     pub length: u32,
-    /// The line, cut around the place (with `…`) when it is long.
+    /// The text of the line, cut around the location (with `…`) if it is long.
     pub line_text: String,
-    /// Where the place begins in `line_text`, from 0, in characters.
+    /// The start of the location in `line_text`, from 0, in characters.
     pub text_column: u32,
 }
 
-/// The other place of a problem.
+/// The second location of a problem.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Related {
-    /// Where.
-    pub place: Place,
-    /// What is there.
+    /// The location.
+    pub place: Location,
+    /// The label of the location.
     pub label: String,
 }
 
-/// Whether a rendering has colours.
+/// Whether a report is coloured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Paint {
-    /// No.
+    /// Without colours.
     #[default]
     Plain,
     /// With ANSI codes.
@@ -86,29 +86,29 @@ pub enum Paint {
 }
 
 impl Problem {
-    /// The problem as a person reads it, ending with a newline.
+    /// Renders the problem for users, ending with a newline.
     pub fn render(&self, paint: Paint) -> String {
         render::render(self, paint)
     }
 
-    /// Whether the files cannot be used because of it.
+    /// Returns true if the files cannot be used because of the problem.
     pub fn is_error(&self) -> bool {
         self.severity == Severity::Error
     }
 
-    pub(crate) fn error(at: &At, message: impl Into<String>) -> Self {
+    pub(crate) fn error(at: &SourceSpan, message: impl Into<String>) -> Self {
         Self { place: Some(at.place()), ..Self::in_file(&at.file.shown, message) }
     }
 
-    pub(crate) fn warning(at: &At, message: impl Into<String>) -> Self {
+    pub(crate) fn warning(at: &SourceSpan, message: impl Into<String>) -> Self {
         Self::error(at, message).warn()
     }
 
-    /// An error about a whole file or folder.
+    /// Creates an error about a whole file or folder.
     pub(crate) fn in_file(file: &str, message: impl Into<String>) -> Self {
         Self {
             severity: Severity::Error,
-            kind: Kind::Invalid,
+            kind: ProblemKind::Invalid,
             message: message.into(),
             file: file.to_owned(),
             place: None,
@@ -118,12 +118,12 @@ impl Problem {
         }
     }
 
-    /// The same as a warning.
+    /// Turns the problem into a warning.
     pub(crate) fn warn(self) -> Self {
-        Self { severity: Severity::Warning, kind: Kind::Odd, ..self }
+        Self { severity: Severity::Warning, kind: ProblemKind::Odd, ..self }
     }
 
-    pub(crate) fn kind(self, kind: Kind) -> Self {
+    pub(crate) fn kind(self, kind: ProblemKind) -> Self {
         Self { kind, ..self }
     }
 
@@ -142,7 +142,7 @@ impl Problem {
         }
     }
 
-    pub(crate) fn related(self, at: &At, label: impl Into<String>) -> Self {
+    pub(crate) fn related(self, at: &SourceSpan, label: impl Into<String>) -> Self {
         Self { related: Some(Related { place: at.place(), label: label.into() }), ..self }
     }
 }

@@ -1,4 +1,4 @@
-//! What the rest of xy sees of the files: valid by construction.
+//! The settings that the rest of xy uses: valid by construction.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,39 +18,40 @@ mod rules;
 pub use container::*;
 pub use rules::*;
 
-/// No duration is longer.
-pub const LONGEST: Duration = Duration::from_hours(365 * 24);
+/// Maximum duration in any setting.
+pub const MAX_DURATION: Duration = Duration::from_hours(365 * 24);
 
-/// How long servers wait for a new daemon unless a file says otherwise.
-pub const ORPHAN_TIMEOUT: Duration = Duration::from_secs(60);
+/// The default time that servers wait for a new daemon.
+pub const DEFAULT_ORPHAN_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Everything the files say.
+/// All settings from the files.
 #[derive(Debug, Clone, Default)]
 pub struct Settings {
     /// All servers, by name.
     pub servers: BTreeMap<ServerName, Arc<ServerSettings>>,
     /// All profiles, by name.
     pub profiles: Profiles,
-    /// Where MCP clients come in.
+    /// The HTTP gateway.
     pub gateway: GatewaySettings,
-    /// How much may wait for each server, and for how long.
+    /// Limits of calls that wait for a server.
     pub park: ParkSettings,
-    /// How many instances there may be, and how much they may use.
+    /// Limits of instances.
     pub instances: InstanceSettings,
-    /// Files of MCP clients whose servers are among these.
+    /// The files of MCP clients whose servers are among these.
     pub mcp_json: Vec<PathBuf>,
-    /// Whether servers are supervised, if the daemon's own file says so.
+    /// Whether servers are supervised; `None` if the daemon's own file does not set it.
     pub supervisor: Option<bool>,
-    /// Whether a bad file keeps a daemon from starting, if the daemon's own file says so.
+    /// Whether a bad file keeps a daemon from starting; `None` if the daemon's own file does not
+    /// set it.
     pub strict: Option<bool>,
 }
 
-/// How many instances of servers there may be at once, and how much memory they may use.
+/// Limits of the instances of all servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InstanceSettings {
-    /// So many; at least one.
+    /// Maximum number of instances; at least one.
     pub most: usize,
-    /// So many bytes, all of them together; any number, if absent.
+    /// Maximum memory of all instances together, in bytes; unlimited if absent.
     pub memory: Option<u64>,
 }
 
@@ -60,25 +61,26 @@ impl Default for InstanceSettings {
     }
 }
 
-/// What profiles show, by their names.
+/// The profiles, by name.
 pub type Profiles = BTreeMap<String, Arc<ProfileSettings>>;
 
-/// How much may wait for a server that is not there, and for how long.
+/// Limits of calls that wait for a server that is not running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ParkSettings {
-    /// So long a call waits.
+    /// Maximum time that a call waits.
     pub queue: Duration,
-    /// So many calls of each server.
+    /// Maximum number of waiting calls per server.
     pub calls: usize,
-    /// So many bytes of them. As many are kept of calls that are under way.
+    /// Maximum size of waiting calls per server, in bytes. In-flight calls have the same limit.
     pub bytes: u64,
-    /// So many calls of all servers together.
+    /// Maximum number of waiting calls of all servers together.
     pub total_calls: usize,
-    /// So many bytes of these.
+    /// Maximum size of waiting calls of all servers together, in bytes.
     pub total_bytes: u64,
-    /// So many calls whose clients were asked something and are to come back.
+    /// Maximum number of calls that wait for their client's input.
     pub held_calls: usize,
-    /// So many bytes of these, and as many of requests that servers may ask more about.
+    /// Maximum size of those calls, in bytes. Requests for which servers may ask for input have the
+    /// same limit.
     pub held_bytes: u64,
 }
 
@@ -96,22 +98,22 @@ impl Default for ParkSettings {
     }
 }
 
-/// Where MCP clients come in over HTTP, and how much of it they may use.
+/// The HTTP gateway and its limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GatewaySettings {
-    /// The address; port 0 is any that is free. `None`: nobody comes in over HTTP.
+    /// The address to listen on; port 0 selects a free one. `None` turns HTTP off.
     pub listen: Option<SocketAddr>,
-    /// Names by which clients call it, beside its addresses and those of loopback.
+    /// Host names that clients use, besides the listen address and loopback names.
     pub hosts: Vec<String>,
-    /// What clients have to show.
+    /// The authentication of clients.
     pub auth: Auth,
-    /// Sessions at the same time.
+    /// Maximum number of sessions.
     pub sessions: usize,
-    /// Streams at the same time, in each session.
+    /// Maximum number of streams per session.
     pub streams: usize,
-    /// Bytes of one request's body.
+    /// Maximum size of a request body, in bytes.
     pub body: u64,
-    /// A session in which nothing happens for so long ends.
+    /// The time without activity after which a session ends.
     pub idle: Duration,
 }
 
@@ -129,36 +131,36 @@ impl Default for GatewaySettings {
     }
 }
 
-/// What a client has to show to come in over HTTP.
+/// The authentication of HTTP clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Auth {
-    /// The token that is kept in the state folder.
+    /// Clients send the token from the state folder.
     Token,
-    /// Nothing: everybody on this machine comes in.
+    /// Clients send nothing: every process on this machine has access.
     None,
 }
 
-/// What one file says of one server, defaults filled in.
+/// The settings of one server, with defaults filled in.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerSettings {
-    /// The stem of its file.
+    /// The name of the server: the stem of its file.
     pub name: ServerName,
-    /// Where that is written.
+    /// Where the server is configured.
     pub source: Source,
-    /// What it is: a change here needs a new life.
+    /// What the server is. A change requires a restart.
     #[serde(flatten)]
     pub kind: ServerKind,
-    /// The rules it lives by: a change here applies to the living one.
+    /// The lifecycle rules of the server. A change applies to the running instance.
     pub rules: Rules,
-    /// Who shares an instance of it: a change here ends the old instances. What was stored
-    /// by a version that knew only shared ones is shared.
+    /// Which clients share an instance. A change ends the old instances. Settings that were stored
+    /// without this field are shared.
     #[serde(default)]
     pub isolation: Isolation,
-    /// Servers with the same key are one process under several names.
+    /// The key of servers that are one process under several names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share_key: Option<String>,
-    /// The only era in which xy speaks with it: a change here needs a new life. Without it, a
-    /// server that speaks both eras gets a process for each that its clients use.
+    /// The only MCP era in which xy speaks with the server. A change requires a restart. Without
+    /// it, a server that speaks both eras gets a process for each era that its clients use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub era: Option<Era>,
 }
@@ -166,38 +168,38 @@ pub struct ServerSettings {
 impl ServerSettings {
     /// Returns the only era in which xy speaks with the server, if it is bound to one.
     ///
-    /// Names that share a process share its state, which lives in one era.
+    /// Names that share a process share its state, which belongs to one era.
     pub fn only_era(&self) -> Option<Era> {
         self.era.or(self.share_key.as_ref().map(|_| Era::Legacy))
     }
 }
 
-/// What a server is. Stored under its name, beside the other settings: older versions knew
-/// only processes.
+/// What a server is. Stored under the variant's name beside the other settings, since older
+/// versions knew only processes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ServerKind {
-    /// A process of this machine.
+    /// A process on this machine.
     Process(ProcessSettings),
-    /// It lives somewhere else.
+    /// A remote server.
     Remote(RemoteSettings),
     /// A container of an engine on this machine.
     Container(Box<ContainerSettings>),
 }
 
-/// Where a server lives that is not of this machine, or that somebody else looks after.
+/// The endpoint of a server that runs elsewhere, or that another supervisor manages.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemoteSettings {
-    /// `http://…` or `https://…`, with a path. Its query may hold a key.
+    /// The URL, `http://…` or `https://…`, with a path. Its query may hold a key.
     pub url: String,
-    /// Sent with every request. Values may be secrets.
+    /// The headers of every request. Values may be secrets.
     pub headers: BTreeMap<String, String>,
-    /// Whether it speaks the older HTTP+SSE pair; else Streamable HTTP.
+    /// True if the server speaks the legacy HTTP+SSE transport instead of Streamable HTTP.
     pub is_older: bool,
 }
 
 impl RemoteSettings {
-    /// The URL as it may be shown to anybody.
+    /// Returns the URL without its query, which is safe to show.
     pub fn shown_url(&self) -> &str {
         without_query(&self.url)
     }
@@ -213,21 +215,21 @@ impl fmt::Debug for RemoteSettings {
     }
 }
 
-/// A URL without its query, in which keys are kept at times.
+/// Returns a URL without its query, which may hold a key.
 pub fn without_query(url: &str) -> &str {
     url.split('?').next().unwrap_or_default()
 }
 
-/// Where a server listens for MCP over HTTP.
+/// The HTTP endpoint of a server.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Endpoint {
-    /// `http://…` or `https://…`, the path included.
+    /// The URL, `http://…` or `https://…`, including the path.
     pub url: String,
-    /// Sent with every request. Values may be secrets.
+    /// The headers of every request. Values may be secrets.
     pub headers: BTreeMap<String, String>,
-    /// Whether it speaks the older HTTP+SSE pair; else Streamable HTTP.
+    /// True if the server speaks the legacy HTTP+SSE transport instead of Streamable HTTP.
     pub is_older: bool,
-    /// Whether it lives somewhere else: then it can be unreachable, and nobody here can end it.
+    /// True if the server is remote: it can be unreachable, and the daemon cannot stop it.
     pub is_remote: bool,
 }
 
@@ -243,7 +245,7 @@ impl fmt::Debug for Endpoint {
 }
 
 impl ServerSettings {
-    /// The process it is, if it is one of this machine.
+    /// Returns the process settings, if the server is a process.
     pub fn process(&self) -> Option<&ProcessSettings> {
         match &self.kind {
             ServerKind::Process(process) => Some(process),
@@ -251,7 +253,7 @@ impl ServerSettings {
         }
     }
 
-    /// Where it lives, if that is somewhere else.
+    /// Returns the remote settings, if the server is remote.
     pub fn remote(&self) -> Option<&RemoteSettings> {
         match &self.kind {
             ServerKind::Process(_) | ServerKind::Container(_) => None,
@@ -259,7 +261,7 @@ impl ServerSettings {
         }
     }
 
-    /// The container it is, if it is one.
+    /// Returns the container settings, if the server is a container.
     pub fn container(&self) -> Option<&ContainerSettings> {
         match &self.kind {
             ServerKind::Process(_) | ServerKind::Remote(_) => None,
@@ -267,7 +269,7 @@ impl ServerSettings {
         }
     }
 
-    /// How it speaks MCP.
+    /// Returns the MCP transport of the server.
     pub fn transport(&self) -> Transport {
         match &self.kind {
             ServerKind::Process(process) => process.transport,
@@ -277,7 +279,7 @@ impl ServerSettings {
         }
     }
 
-    /// The port of this machine that is its own.
+    /// Returns the port on this machine that the server uses.
     pub fn port(&self) -> Option<u16> {
         match &self.kind {
             ServerKind::Process(process) => process.port,
@@ -286,7 +288,7 @@ impl ServerSettings {
         }
     }
 
-    /// Where it listens, unless it speaks over its stdin and stdout.
+    /// Returns the endpoint of the server, unless it speaks over stdin and stdout.
     pub fn endpoint(&self) -> Option<Endpoint> {
         let path = match &self.kind {
             ServerKind::Process(process) => &process.path,
@@ -301,8 +303,8 @@ impl ServerSettings {
             Transport::Http => false,
             Transport::Sse => true,
         };
-        let usual = if is_older { "/sse" } else { "/mcp" };
-        let path = path.as_deref().unwrap_or(usual);
+        let default = if is_older { "/sse" } else { "/mcp" };
+        let path = path.as_deref().unwrap_or(default);
         Some(Endpoint {
             url: format!("http://127.0.0.1:{}{path}", self.port()?),
             headers: BTreeMap::new(),
@@ -312,13 +314,13 @@ impl ServerSettings {
     }
 }
 
-/// Who shares an instance of a server.
+/// Which clients share an instance of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub enum Isolation {
-    /// All clients have one instance, which is there whether or not there are clients.
+    /// All clients share one instance, which runs whether or not there are clients.
     #[default]
     Shared,
-    /// Each client has its own, which comes and goes with it.
+    /// Each client has its own instance, which starts and ends with it.
     Client,
 }
 
@@ -327,46 +329,46 @@ pub enum Isolation {
 pub struct Source {
     /// The file.
     pub file: PathBuf,
-    /// The line that says what it is, from 1: that of its `command`, its `url` or its `container`.
+    /// The line of `command`, `url` or `container`, from 1.
     pub command_line: u32,
-    /// The file has since been changed, and cannot be used as it is now.
+    /// True if the file has changed since and cannot be used now.
     #[serde(default)]
     pub is_outdated: bool,
-    /// No file configures it: it was added while the daemon ran, and `file` is where that
-    /// is kept.
+    /// True if no file configures the server: it was added while the daemon ran, and `file` is the
+    /// file that stores added servers.
     #[serde(default)]
     pub added: bool,
 }
 
-/// What a process is.
+/// The settings of a process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessSettings {
-    /// A path, or a name to look up on PATH.
+    /// The program: a path, or a name to look up on PATH.
     pub command: String,
     /// Its arguments.
     pub args: Vec<String>,
-    /// Set over the inherited environment.
+    /// Variables that extend or override the inherited environment.
     pub env: BTreeMap<String, String>,
-    /// Where it runs; the daemon's own folder if absent.
+    /// The working directory; the daemon's own if absent.
     pub working_dir: Option<PathBuf>,
-    /// How it speaks MCP.
+    /// The MCP transport.
     pub transport: Transport,
-    /// Where an http or sse server listens.
+    /// The port of an http or sse server.
     pub port: Option<u16>,
-    /// The path of its endpoint; `/mcp`, or `/sse` for the older pair, if absent.
+    /// The path of its endpoint; `/mcp`, or `/sse` for the legacy transport, if absent.
     pub path: Option<String>,
-    /// What it may use. What was stored by a version that knew no limits has none.
+    /// The resource limits. Settings that were stored without this field have none.
     #[serde(default)]
     pub limits: Limits,
 }
 
-/// What a server may use; nothing is said of what is absent.
+/// The resource limits of a server; an absent limit is not enforced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Limits {
-    /// Open files, in each of its processes.
+    /// Maximum number of open files, in each process.
     pub nofile: Option<u64>,
-    /// Bytes of memory.
+    /// Maximum memory, in bytes.
     pub memory: Option<u64>,
-    /// Processes and threads.
+    /// Maximum number of processes and threads.
     pub pids: Option<u32>,
 }

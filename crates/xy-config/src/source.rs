@@ -1,20 +1,20 @@
-//! A text with a name, and places in it.
+//! Named source texts, and spans in them.
 //!
-//! Spans count bytes, places count characters: a span becomes a place only when
-//! somebody is going to read it.
+//! Spans count bytes, locations count characters. A span is converted to a location only for a
+//! report.
 
-mod hidden;
-mod hidden_json;
+mod redact;
+mod redact_json;
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::report::Place;
+use crate::report::Location;
 
-/// How many characters of a line a report quotes.
+/// Maximum number of characters that a report quotes of a line.
 const QUOTED_CHARS: usize = 100;
-/// How many of them may stand before the underlined text.
+/// Maximum number of them before the underlined text.
 const QUOTED_BEFORE: usize = 40;
 
 /// A range of bytes in a text.
@@ -24,17 +24,17 @@ pub(crate) struct Span {
     pub(crate) end: usize,
 }
 
-/// A text, where it came from, and where its lines begin.
+/// A text, its origin, and the starts of its lines.
 #[derive(Debug)]
 pub(crate) struct SourceFile {
     pub(crate) path: PathBuf,
     /// The name that reports show.
     pub(crate) shown: String,
     pub(crate) text: String,
-    /// Whether the text is JSON and not KDL.
+    /// True if the text is JSON and not KDL.
     pub(crate) is_json: bool,
     line_starts: Vec<usize>,
-    /// What may be a secret, and is not shown.
+    /// The ranges that may be secret, which reports do not show.
     hidden: Vec<Range<usize>>,
 }
 
@@ -43,13 +43,14 @@ impl SourceFile {
         Self::with_hidden(path, shown, text, false)
     }
 
-    /// A text that is JSON and not KDL.
+    /// Creates the source of a JSON text.
     pub(crate) fn json(path: &Path, shown: &str, text: &str) -> Arc<Self> {
         Self::with_hidden(path, shown, text, true)
     }
 
     fn with_hidden(path: &Path, shown: &str, text: &str, is_json: bool) -> Arc<Self> {
-        let hidden = if is_json { hidden_json::hidden(text) } else { hidden::hidden(text) };
+        let hidden =
+            if is_json { redact_json::secret_ranges(text) } else { redact::secret_ranges(text) };
         let line_starts =
             std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
         Arc::new(Self {
@@ -62,7 +63,7 @@ impl SourceFile {
         })
     }
 
-    /// The characters of a range, as they may be shown to anybody.
+    /// Returns the characters of a range, with secrets masked.
     fn shown_chars(&self, range: Range<usize>) -> impl Iterator<Item = char> {
         let mut hidden = self.hidden.iter().skip_while({
             let start = range.start;
@@ -79,7 +80,7 @@ impl SourceFile {
         })
     }
 
-    /// The text of a span, as it may be shown to anybody.
+    /// Returns the text of a span, with secrets masked.
     pub(crate) fn shown_text(&self, span: Span) -> String {
         let (start, end) = (self.floor(span.start), self.floor(span.end));
         let mut shown = String::new();
@@ -95,12 +96,12 @@ impl SourceFile {
         shown
     }
 
-    /// The text of a span, as it was written.
+    /// Returns the text of a span as it is written.
     pub(crate) fn slice(&self, span: Span) -> &str {
         self.text.get(span.start..span.end).unwrap_or_default()
     }
 
-    /// The line of an offset, from 0, and where that line begins and ends.
+    /// Returns the line of an offset, from 0, with the offsets of its start and end.
     fn line_of(&self, offset: usize) -> (usize, usize, usize) {
         let index = self.line_starts.partition_point(|&start| start <= offset).saturating_sub(1);
         let start = self.line_starts[index];
@@ -109,26 +110,26 @@ impl SourceFile {
         (index, start, end)
     }
 
-    /// The nearest offset at or before this one that does not cut a character.
+    /// Returns the nearest character boundary at or before an offset.
     fn floor(&self, offset: usize) -> usize {
         let offset = offset.min(self.text.len());
         (0..=offset).rev().find(|&at| self.text.is_char_boundary(at)).unwrap_or(0)
     }
 }
 
-/// A span and the text it belongs to.
+/// A span and the text that it belongs to.
 #[derive(Debug, Clone)]
-pub(crate) struct At {
+pub(crate) struct SourceSpan {
     pub(crate) file: Arc<SourceFile>,
     pub(crate) span: Span,
 }
 
-impl At {
+impl SourceSpan {
     pub(crate) fn new(file: &Arc<SourceFile>, span: Span) -> Self {
         Self { file: Arc::clone(file), span }
     }
 
-    /// Where `text` stands on a line, from 1; else the whole line.
+    /// Returns the span of `text` in a line, from 1, or of the whole line.
     pub(crate) fn of_line(file: &Arc<SourceFile>, line: u32, text: &str) -> Self {
         let index = usize::try_from(line).unwrap_or(1).saturating_sub(1);
         let start = file.line_starts.get(index).copied().unwrap_or_default();
@@ -141,13 +142,13 @@ impl At {
         Self::new(file, span)
     }
 
-    /// The line, from 1.
+    /// Returns the line, from 1.
     pub(crate) fn line(&self) -> u32 {
         number(self.file.line_of(self.file.floor(self.span.start)).0 + 1)
     }
 
-    /// The place a person looks for; of a span over several lines, its first line.
-    pub(crate) fn place(&self) -> Place {
+    /// Returns the location for a report. A span over several lines is cut to its first line.
+    pub(crate) fn place(&self) -> Location {
         let file = &self.file;
         let start = file.floor(self.span.start);
         let (index, line_start, line_end) = file.line_of(start);
@@ -157,7 +158,7 @@ impl At {
         let marked: Vec<char> = file.shown_chars(start..end).collect();
         let (line_text, text_column, length) =
             quote_line(&before, &marked, file.shown_chars(end..line_end));
-        Place {
+        Location {
             file: file.shown.clone(),
             line: number(index + 1),
             column: number(before.len() + 1),
@@ -168,14 +169,14 @@ impl At {
     }
 }
 
-/// Cuts a long line around the marked text; answers with the text, where the
-/// marked part begins in it, and how long that part is.
+/// Cuts a long line around the marked text. Returns the text, the start of the marked part in it,
+/// and the length of that part.
 fn quote_line(
     before: &[char],
     marked: &[char],
     after: impl Iterator<Item = char>,
 ) -> (String, usize, usize) {
-    // One character more than could be shown tells whether some are left out.
+    // One more character than fits tells whether some are left out.
     let after: Vec<char> = after.take(QUOTED_CHARS + 1).collect();
     let fits = before.len() + marked.len() + after.len() <= QUOTED_CHARS;
     let most_before = if fits { QUOTED_CHARS } else { QUOTED_BEFORE };
@@ -202,7 +203,7 @@ fn number(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-/// A text with a star for each of these ranges.
+/// Replaces each of these ranges by a star.
 #[cfg(test)]
 fn starred(text: &str, hidden: Vec<Range<usize>>) -> String {
     let mut shown = text.to_owned();
@@ -216,9 +217,9 @@ fn starred(text: &str, hidden: Vec<Range<usize>>) -> String {
 mod tests {
     use super::*;
 
-    fn place(text: &str, start: usize, end: usize) -> Place {
+    fn place(text: &str, start: usize, end: usize) -> Location {
         let file = SourceFile::new(Path::new("/c/a.kdl"), "a.kdl", text);
-        At::new(&file, Span { start, end }).place()
+        SourceSpan::new(&file, Span { start, end }).place()
     }
 
     #[test]
@@ -229,13 +230,13 @@ mod tests {
     }
 
     #[test]
-    fn a_span_over_several_lines_is_cut_to_its_first() {
+    fn multi_line_span_is_cut_to_its_first_line() {
         let found = place("ab {\n c\n}", 3, 9);
         assert_eq!((found.line, found.column, found.length), (1, 4, 1));
     }
 
     #[test]
-    fn a_span_at_or_beyond_the_end_is_a_place_too() {
+    fn span_beyond_the_end_has_a_location() {
         for (start, end) in [(3, 3), (3, 9), (70, 90)] {
             let found = place("abc", start, end);
             assert_eq!((found.line, found.column, found.length), (1, 4, 0), "{start}..{end}");
@@ -245,12 +246,12 @@ mod tests {
     }
 
     #[test]
-    fn a_span_that_cuts_a_character_is_moved_to_its_start() {
+    fn span_inside_a_character_moves_to_its_start() {
         assert_eq!(place("aé", 2, 2).column, 2);
     }
 
     #[test]
-    fn a_long_line_is_cut_on_both_sides_of_the_span() {
+    fn long_line_is_cut_on_both_sides_of_the_span() {
         let text = format!("{}MARK{}", "a".repeat(500), "b".repeat(500));
         let found = place(&text, 500, 504);
         assert_eq!(found.column, 501);
@@ -262,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_span_is_cut_too() {
+    fn long_span_is_cut() {
         let found = place(&"x".repeat(5000), 0, 5000);
         assert_eq!(found.length as usize, QUOTED_CHARS - QUOTED_BEFORE);
         assert!(found.line_text.ends_with('…'));

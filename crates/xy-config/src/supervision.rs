@@ -1,39 +1,41 @@
-//! Whether servers are supervised at all: built in < environment < `supervisor` of `xy.kdl`.
-//! Pure; `load.rs` reads what it is decided by.
+//! The rule that turns supervision on or off. Pure.
+//!
+//! Precedence, lowest first: the built-in default, the environment, `supervisor` of `xy.kdl`.
+//! `load.rs` reads these inputs.
 
 use crate::environment::SUPERVISOR_ENABLED;
 
-/// Whether there is to be a daemon.
+/// Whether a daemon supervises the servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Supervision {
-    /// It looks after the servers.
+    /// The daemon supervises the servers.
     On,
-    /// Each client runs its own; who says so.
-    Off(SwitchedOff),
+    /// Each client runs its own servers, because of this setting.
+    Off(DisabledBy),
 }
 
-/// Who has switched supervision off.
+/// The setting that turns supervision off.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum SwitchedOff {
-    /// The daemon's own file, as people know it.
+pub enum DisabledBy {
+    /// The daemon's own file, by its name in reports.
     File(String),
-    /// The environment, and no file says otherwise.
+    /// The environment; no file sets it.
     Environment,
 }
 
 impl Supervision {
-    /// Decides by what the file of this name and the environment say.
-    pub fn of((name, said): (&str, Option<bool>), environment: Option<bool>) -> Self {
-        match (said, environment) {
-            (Some(false), _) => Self::Off(SwitchedOff::File(name.to_owned())),
-            (None, Some(false)) => Self::Off(SwitchedOff::Environment),
+    /// Decides from the value in the file of this name, and the value in the environment.
+    pub fn of((name, in_file): (&str, Option<bool>), environment: Option<bool>) -> Self {
+        match (in_file, environment) {
+            (Some(false), _) => Self::Off(DisabledBy::File(name.to_owned())),
+            (None, Some(false)) => Self::Off(DisabledBy::Environment),
             (Some(true), _) | (None, Some(true) | None) => Self::On,
         }
     }
 }
 
-impl SwitchedOff {
-    /// How it comes, as a sentence.
+impl DisabledBy {
+    /// Returns the cause as a sentence.
     pub fn cause(&self) -> String {
         match self {
             Self::File(name) => format!("`supervisor` is false in `{name}`"),
@@ -41,7 +43,7 @@ impl SwitchedOff {
         }
     }
 
-    /// What to do to switch it on.
+    /// Returns how to turn supervision on.
     pub fn remedy(&self) -> String {
         match self {
             Self::File(name) => format!("remove `supervisor #false` from `{name}`"),
@@ -55,15 +57,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_file_has_the_last_word() {
+    fn file_overrides_the_environment() {
         use Supervision::{Off, On};
 
         let file = |said| ("xy.kdl", said);
-        let by_file = || Off(SwitchedOff::File("xy.kdl".to_owned()));
+        let by_file = || Off(DisabledBy::File("xy.kdl".to_owned()));
         for (said, environment, expected) in [
             (None, None, On),
             (None, Some(true), On),
-            (None, Some(false), Off(SwitchedOff::Environment)),
+            (None, Some(false), Off(DisabledBy::Environment)),
             (Some(true), None, On),
             (Some(true), Some(false), On),
             (Some(false), None, by_file()),

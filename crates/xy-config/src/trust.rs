@@ -1,7 +1,8 @@
-//! Which files and folders are trusted: those that only their user can have changed, as with
-//! `StrictModes` of sshd.
+//! The rule that decides which files and folders are trusted: those that only their user can have
+//! changed, as with `StrictModes` of sshd.
 //!
-//! [`judge`] is the rule. The other functions look at the disk and apply it; they change nothing.
+//! [`check_entry`] is the rule. The other functions inspect the disk and apply it; they change
+//! nothing.
 
 use std::fmt;
 use std::fs::{self, File, Metadata, OpenOptions};
@@ -21,32 +22,32 @@ const STICKY: u32 = 0o1000;
 /// The user that xy runs as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct User {
-    /// The user's number.
+    /// The user id.
     pub uid: u32,
-    /// The primary group, if nobody else is in it. Under `umask 002`, which many systems have,
-    /// this group may write everything that the user makes.
+    /// The primary group, if the user is its only member. Under `umask 002`, which many systems
+    /// use, this group can write every file that the user creates.
     pub private_group: Option<u32>,
 }
 
 /// The owner, group and mode of a file or folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
-    /// The owner's number.
+    /// The owner's user id.
     pub uid: u32,
-    /// The group's number.
+    /// The group id.
     pub gid: u32,
     /// The permission bits.
     pub mode: u32,
 }
 
-/// Why a file or folder is not trusted.
+/// The reason why a file or folder is not trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Distrust {
     /// Another user owns it.
     OwnedBy(u32),
-    /// Everyone may write it.
+    /// Every user can write it.
     OpenToAll,
-    /// A group with other members may write it.
+    /// A group with other members can write it.
     OpenToGroup(u32),
 }
 
@@ -55,13 +56,13 @@ pub enum Distrust {
 pub struct Untrusted {
     /// The file or folder.
     pub path: PathBuf,
-    /// Why not.
+    /// The reason.
     pub why: Distrust,
 }
 
-/// Decides whether `user` can trust an entry: the owner is the user or root, and nobody else
-/// may write it, except the user's private group.
-pub fn judge(entry: Entry, user: User) -> Result<(), Distrust> {
+/// Returns an error unless `user` can trust an entry: the owner must be the user or root, and only
+/// the owner and the user's private group may write it.
+pub fn check_entry(entry: Entry, user: User) -> Result<(), Distrust> {
     if entry.uid != user.uid && entry.uid != 0 {
         return Err(Distrust::OwnedBy(entry.uid));
     }
@@ -74,49 +75,48 @@ pub fn judge(entry: Entry, user: User) -> Result<(), Distrust> {
     Ok(())
 }
 
-/// Decides about a folder of sockets: root's own folder is not the user's.
-fn judge_sockets(entry: Entry, user: User) -> Result<(), Distrust> {
-    if entry.uid == user.uid { judge(entry, user) } else { Err(Distrust::OwnedBy(entry.uid)) }
+/// Checks a folder of sockets, which must belong to the user: a folder of root is not enough.
+fn check_socket_entry(entry: Entry, user: User) -> Result<(), Distrust> {
+    if entry.uid == user.uid { check_entry(entry, user) } else { Err(Distrust::OwnedBy(entry.uid)) }
 }
 
-/// Decides about a folder above xy's own. In a sticky one, as `/tmp` is, nobody can replace
-/// what belongs to another, and xy's own folder is judged by itself.
-fn judge_above(entry: Entry, user: User) -> Result<(), Distrust> {
+/// Checks a folder above xy's own. In a sticky folder such as `/tmp`, users cannot replace files of
+/// others, and xy's own folder is checked separately.
+fn check_parent_entry(entry: Entry, user: User) -> Result<(), Distrust> {
     let is_sticky = entry.mode & STICKY != 0;
     let mode = if is_sticky { entry.mode & !(GROUP_WRITES | OTHERS_WRITE) } else { entry.mode };
-    judge(Entry { mode, ..entry }, user)
+    check_entry(Entry { mode, ..entry }, user)
 }
 
-/// Checks a file or folder that has been looked at.
+/// Checks a file or folder by its metadata.
 pub fn check(path: &Path, found: &Metadata) -> Result<(), Untrusted> {
-    apply(judge, path, found)
+    apply(check_entry, path, found)
 }
 
-/// Checks a folder and those above it, up to `home`, the XDG folder they are in. A folder that
-/// is missing is no problem.
+/// Checks a folder and its parents, up to `home`, the XDG folder. A missing folder is no problem.
 pub fn check_folders(folder: &Path, home: &Path) -> Result<(), Untrusted> {
     for folder in folder.ancestors().take_while(|folder| folder.starts_with(home)) {
-        let rule = if folder == home { judge_above } else { judge };
+        let rule = if folder == home { check_parent_entry } else { check_entry };
         check_folder(rule, folder)?;
     }
     Ok(())
 }
 
-/// Checks the folder that holds a file outside of xy's folders, or that a link leads to.
+/// Checks the folder of a file outside of xy's folders, or of a link's target.
 pub fn check_folder_of(file: &Path) -> Result<(), Untrusted> {
-    file.parent().map_or(Ok(()), |folder| check_folder(judge_above, folder))
+    file.parent().map_or(Ok(()), |folder| check_folder(check_parent_entry, folder))
 }
 
-/// Checks a folder in which a daemon listens: another user who could write there could listen
-/// in the daemon's place.
+/// Checks a folder in which a daemon listens. Another user who can write there could listen in the
+/// daemon's place.
 pub fn check_socket_folder(folder: &Path) -> Result<(), Untrusted> {
-    check_folder(judge_sockets, folder)
+    check_folder(check_socket_entry, folder)
 }
 
 type Rule = fn(Entry, User) -> Result<(), Distrust>;
 
 fn check_folder(rule: Rule, folder: &Path) -> Result<(), Untrusted> {
-    // One that cannot be looked at is missing, or cannot be used either.
+    // A folder without metadata is missing, or cannot be used either.
     fs::metadata(folder).map_or(Ok(()), |found| apply(rule, folder, &found))
 }
 
@@ -125,11 +125,11 @@ fn apply(rule: Rule, path: &Path, found: &Metadata) -> Result<(), Untrusted> {
     rule(entry, User::current()).map_err(|why| Untrusted { path: path.to_owned(), why })
 }
 
-/// Opens a regular file that is trusted, for reading. Follows links: the file itself is judged.
-/// A pipe in its place is an error and never waited for.
+/// Opens a trusted regular file for reading. Follows links, and checks the target itself. A pipe is
+/// an error, and opening it never blocks.
 pub fn open(path: &Path) -> io::Result<File> {
-    let no_waiting = OFlags::NONBLOCK.bits().cast_signed();
-    let file = File::options().read(true).custom_flags(no_waiting).open(path)?;
+    let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
+    let file = File::options().read(true).custom_flags(nonblocking).open(path)?;
     let found = file.metadata()?;
     if !found.is_file() {
         return Err(io::Error::other("it is not a regular file"));
@@ -138,15 +138,17 @@ pub fn open(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Opens a file that xy writes itself, as `options` say. A link is refused, as it could lead to
-/// any file; so is anything that is not a regular file, which is never waited for.
+/// Opens a file that xy writes, with the given options. Refuses a link, as it could lead to any
+/// file, and anything but a regular file. Opening never blocks.
 pub fn open_own(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let opened = options.custom_flags(flags.bits().cast_signed()).open(path);
     let file = opened.map_err(|cause| match cause.raw_os_error() {
         Some(code) if code == Errno::LOOP.raw_os_error() => {
             let path = path.display();
-            io::Error::other(format!("`{path}` is a link, and xy writes through none: remove it"))
+            io::Error::other(format!(
+                "`{path}` is a link, and xy does not write through links: remove it"
+            ))
         }
         _ => cause,
     })?;
@@ -157,7 +159,7 @@ pub fn open_own(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
 }
 
 impl Untrusted {
-    /// Returns what to do about a folder of sockets, which `variable` moves.
+    /// Returns the remedy for a folder of sockets, which `variable` moves.
     pub fn remedy_of_sockets(&self, variable: &str) -> String {
         let another = format!("set {variable} to a folder of your own");
         match self.why {
@@ -166,7 +168,7 @@ impl Untrusted {
         }
     }
 
-    /// Returns what to do about it.
+    /// Returns the remedy.
     pub fn remedy(&self) -> String {
         let path = quoted(&self.path);
         match self.why {
@@ -199,7 +201,7 @@ impl From<Untrusted> for io::Error {
     }
 }
 
-/// A path as a shell reads it.
+/// Quotes a path for a shell.
 fn quoted(path: &Path) -> String {
     let text = path.display().to_string();
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+@".contains(&byte);
@@ -213,7 +215,7 @@ impl User {
         *CURRENT.get_or_init(|| {
             let read = |file| fs::read_to_string(file).unwrap_or_default();
             let (uid, passwd) = (geteuid().as_raw(), read("/etc/passwd"));
-            // `newgrp` changes the group of a process, and not whose files are whose.
+            // `newgrp` changes the group of a process, but not the owner of its files.
             let gid = primary_group(uid, &passwd).unwrap_or_else(|| getegid().as_raw());
             let is_private = is_private(uid, gid, &passwd, &read("/etc/group"));
             Self { uid, private_group: is_private.then_some(gid) }
@@ -221,15 +223,16 @@ impl User {
     }
 }
 
-/// Returns the primary group of a user by the text of `/etc/passwd`.
+/// Returns the primary group of a user from the text of `/etc/passwd`.
 fn primary_group(uid: u32, passwd: &str) -> Option<u32> {
     let mut users = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
     let user = users.find(|user| user.get(2).and_then(|it| it.parse().ok()) == Some(uid))?;
     user.get(3)?.parse().ok()
 }
 
-/// Whether a user's primary group is the user's alone: it has the user's name, or number where
-/// the names are kept elsewhere; it has no other member, and is no other user's primary group.
+/// Returns true if a user's primary group is private. It must have the user's name, or the user's
+/// id if names are not in these files. It must have no other member, and must not be another user's
+/// primary group.
 fn is_private(uid: u32, gid: u32, passwd: &str, group: &str) -> bool {
     let fields = |line: &'_ str| line.split(':').map(str::to_owned).collect::<Vec<_>>();
     let is_number = |field: Option<&String>, number: u32| {
@@ -241,13 +244,13 @@ fn is_private(uid: u32, gid: u32, passwd: &str, group: &str) -> bool {
     let is_of_another =
         users.iter().any(|user| is_number(user.get(3), gid) && !is_number(user.get(2), uid));
     let group = group.lines().map(fields).find(|group| is_number(group.get(2), gid));
-    let is_named_alike = match (name, group.as_ref().and_then(|group| group.first())) {
+    let has_user_name = match (name, group.as_ref().and_then(|group| group.first())) {
         (Some(name), Some(group)) => name == group,
         _ => uid == gid,
     };
     let members = group.as_ref().and_then(|group| group.get(3)).map_or("", String::as_str);
     let is_alone = members.split(',').all(|it| it.is_empty() || Some(it) == name);
-    is_named_alike && is_alone && !is_of_another
+    has_user_name && is_alone && !is_of_another
 }
 
 #[cfg(test)]
@@ -260,7 +263,7 @@ mod tests {
     const US: User = User { uid: 1000, private_group: Some(1000) };
 
     #[test]
-    fn only_the_user_and_root_may_have_written_it() {
+    fn only_the_user_and_root_are_trusted() {
         use Distrust::{OpenToAll, OpenToGroup, OwnedBy};
         for (uid, gid, mode, expected) in [
             (1000, 1000, 0o600, Ok(())),
@@ -278,20 +281,23 @@ mod tests {
             (1001, 1001, 0o666, Err(OwnedBy(1001))),
         ] {
             let entry = Entry { uid, gid, mode };
-            assert_eq!(judge(entry, US), expected, "{entry:?}");
+            assert_eq!(check_entry(entry, US), expected, "{entry:?}");
         }
         let shared = User { private_group: None, ..US };
         let entry = Entry { uid: 1000, gid: 1000, mode: 0o664 };
-        assert_eq!(judge(entry, shared), Err(OpenToGroup(1000)));
+        assert_eq!(check_entry(entry, shared), Err(OpenToGroup(1000)));
     }
 
     #[test]
-    fn a_sticky_folder_may_be_above_ours_and_hold_no_sockets() {
+    fn sticky_folder_is_trusted_as_parent_but_not_for_sockets() {
         let tmp = Entry { uid: 0, gid: 0, mode: 0o1777 };
-        assert_eq!(judge(tmp, US), Err(Distrust::OpenToAll));
-        assert_eq!(judge_above(tmp, US), Ok(()));
-        assert_eq!(judge_above(Entry { mode: 0o777, ..tmp }, US), Err(Distrust::OpenToAll));
-        assert_eq!(judge_above(Entry { uid: 1001, ..tmp }, US), Err(Distrust::OwnedBy(1001)));
+        assert_eq!(check_entry(tmp, US), Err(Distrust::OpenToAll));
+        assert_eq!(check_parent_entry(tmp, US), Ok(()));
+        assert_eq!(check_parent_entry(Entry { mode: 0o777, ..tmp }, US), Err(Distrust::OpenToAll));
+        assert_eq!(
+            check_parent_entry(Entry { uid: 1001, ..tmp }, US),
+            Err(Distrust::OwnedBy(1001))
+        );
         for (uid, mode, is_fit) in [
             (1000, 0o700, true),
             (1000, 0o755, true),
@@ -301,12 +307,12 @@ mod tests {
             (1001, 0o700, false),
         ] {
             let entry = Entry { uid, gid: 1000, mode };
-            assert_eq!(judge_sockets(entry, US).is_ok(), is_fit, "{entry:?}");
+            assert_eq!(check_socket_entry(entry, US).is_ok(), is_fit, "{entry:?}");
         }
     }
 
     #[test]
-    fn a_private_group_is_named_as_its_user_and_has_no_other() {
+    fn private_group_has_its_users_name_and_no_other_member() {
         let passwd = "root:x:0:0::/:/bin/sh\none:x:1000:1000::/:/bin/sh\n\
                       two:x:1001:1002::/:/bin/sh\nnonsense\n";
         let cases = [
@@ -320,7 +326,7 @@ mod tests {
             (1000, 1002, "one:x:1002:\n", false), // Also two's.
             (1001, 1002, "two:x:1002:\n", true),
             (1001, 1002, "", false),
-            (5000, 5000, "", true), // Kept elsewhere.
+            (5000, 5000, "", true), // Not in these files.
             (5000, 5000, "some:x:5000:one\n", false),
             (5000, 20, "staff:x:20:root\n", false),
         ];
@@ -330,26 +336,26 @@ mod tests {
     }
 
     #[test]
-    fn a_remedy_can_be_pasted() {
-        let told = |path: &str, why| {
+    fn remedies_are_valid_shell_commands() {
+        let error = |path: &str, why| {
             let untrusted = Untrusted { path: path.into(), why };
             format!("{untrusted}: {}", untrusted.remedy())
         };
         assert_eq!(
-            told("/a/b.kdl", Distrust::OpenToAll),
+            error("/a/b.kdl", Distrust::OpenToAll),
             "everyone may write `/a/b.kdl`: run `chmod go-w /a/b.kdl`"
         );
         assert_eq!(
-            told("/a b/it's", Distrust::OpenToGroup(7)),
+            error("/a b/it's", Distrust::OpenToGroup(7)),
             r"group 7 may write `/a b/it's`: run `chmod g-w '/a b/it'\''s'`"
         );
         assert!(
-            told("/a", Distrust::OwnedBy(7)).starts_with("`/a` belongs to user 7: run `chown ")
+            error("/a", Distrust::OwnedBy(7)).starts_with("`/a` belongs to user 7: run `chown ")
         );
     }
 
     #[test]
-    fn each_folder_up_to_the_xdg_folder_is_checked() {
+    fn folders_up_to_the_xdg_folder_are_checked() {
         let root = tempfile::tempdir().unwrap();
         let (home, xy) = (root.path().join("config"), root.path().join("config/xy"));
         let servers = xy.join("servers");
@@ -369,20 +375,23 @@ mod tests {
     }
 
     #[test]
-    fn the_file_behind_a_link_is_judged() {
+    fn target_of_a_link_is_checked() {
         let folder = tempfile::tempdir().unwrap();
         let (file, link) = (folder.path().join("file"), folder.path().join("link"));
         fs::write(&file, "text").unwrap();
         symlink(&file, &link).unwrap();
         assert!(open(&link).is_ok());
         fs::set_permissions(&file, Permissions::from_mode(0o666)).unwrap();
-        let told = open(&link).unwrap_err().to_string();
-        assert!(told.starts_with("everyone may write `") && told.contains("chmod go-w"), "{told}");
+        let error = open(&link).unwrap_err().to_string();
+        assert!(
+            error.starts_with("everyone may write `") && error.contains("chmod go-w"),
+            "{error}"
+        );
         assert!(open(folder.path()).is_err());
     }
 
     #[test]
-    fn a_link_is_not_written_through() {
+    fn link_is_not_written_through() {
         let folder = tempfile::tempdir().unwrap();
         let [file, link, dangling] = ["file", "link", "dangling"].map(|it| folder.path().join(it));
         fs::write(&file, "precious").unwrap();
@@ -391,8 +400,8 @@ mod tests {
         let open =
             |path: &Path| open_own(File::options().write(true).create(true).truncate(true), path);
         for link in [&link, &dangling] {
-            let told = open(link).unwrap_err().to_string();
-            assert!(told.contains("is a link"), "{told}");
+            let error = open(link).unwrap_err().to_string();
+            assert!(error.contains("is a link"), "{error}");
         }
         assert_eq!(fs::read_to_string(&file).unwrap(), "precious");
         assert!(!folder.path().join("none").exists());

@@ -1,39 +1,38 @@
-//! A server as the text of its file.
+//! Writes a server's settings as the text of its file.
 //!
-//! What is written here is read and judged like any other file: nothing is checked twice,
-//! and nothing in other words.
+//! The text is read and checked like any other file, so nothing is checked here.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// What is said of a server that is to come. What is absent is not written; what fits
-/// nothing else is written all the same, for whoever judges it.
+/// The settings of a new server. Absent fields are not written. Invalid values are written
+/// unchanged, for the check to report.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct NewServer {
-    /// Its program.
+    /// The program.
     pub command: Option<String>,
-    /// Its arguments.
+    /// The arguments.
     pub args: Vec<String>,
-    /// Where it is found, if it lives somewhere else.
+    /// The URL, if the server is remote.
     pub url: Option<String>,
-    /// What is sent with every request to it.
+    /// The headers of every request to the server.
     pub headers: BTreeMap<String, String>,
-    /// How it speaks, as a file names it.
+    /// The transport, as written in a file.
     pub transport: Option<String>,
-    /// Its variables.
+    /// The environment variables.
     pub env: BTreeMap<String, String>,
-    /// Where it runs.
+    /// The working directory.
     pub working_dir: Option<String>,
-    /// Its restart policy, as a file names it.
+    /// The restart policy, as written in a file.
     pub policy: Option<String>,
-    /// Its grace, as a file gives it.
+    /// The grace period, as written in a file.
     pub grace: Option<String>,
-    /// How long it may take to be ready, as a file gives it.
+    /// The readiness timeout, as written in a file.
     pub ready_within: Option<String>,
 }
 
 impl NewServer {
-    /// The file of it.
+    /// Returns the text of the file.
     pub fn to_kdl(&self) -> String {
         let mut lines = Vec::new();
         lines.extend(field("command", self.command.as_ref()));
@@ -71,7 +70,7 @@ fn block(name: &str, fields: &BTreeMap<String, String>) -> Vec<String> {
     first.chain(fields.iter().map(field)).chain(["}".to_owned()]).collect()
 }
 
-/// A text as KDL writes it: on one line, and nothing in it that a reader could not see.
+/// Quotes a text for KDL, on one line, with all invisible characters escaped.
 pub(crate) fn quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
     for character in text.chars() {
@@ -83,7 +82,7 @@ pub(crate) fn quoted(text: &str) -> String {
             ' ' => quoted.push(' '),
             _ if is_plain(character) => quoted.push(character),
             _ => {
-                // Writing to a text cannot fail.
+                // Writing to a `String` cannot fail.
                 let _ = write!(quoted, "\\u{{{:x}}}", u32::from(character));
             }
         }
@@ -92,8 +91,8 @@ pub(crate) fn quoted(text: &str) -> String {
     quoted
 }
 
-/// Whether it may stand in a file as it is: KDL forbids controls and marks of direction, and
-/// spaces of other kinds look like spaces.
+/// Returns true if a character needs no escape. KDL forbids control characters and direction marks,
+/// and unusual spaces look like plain ones.
 fn is_plain(character: char) -> bool {
     let is_mark = matches!(
         character,
@@ -109,7 +108,7 @@ mod tests {
     use super::*;
     use crate::check_text;
 
-    fn some() -> NewServer {
+    fn example() -> NewServer {
         NewServer {
             command: Some("npx".into()),
             transport: Some("stdio".into()),
@@ -129,8 +128,8 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_plain_to_read() {
-        insta::assert_snapshot!(some().to_kdl(), @r#"
+    fn written_file_is_readable() {
+        insta::assert_snapshot!(example().to_kdl(), @r#"
         command "npx"
         args "-y" "a \"b\" \\ c" "" "\u{202e}\n\u{7f}"
         transport "stdio"
@@ -145,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn one_elsewhere_is_plain_to_read_too() {
+    fn written_file_of_a_remote_server_is_readable() {
         let new = NewServer {
             url: Some("https://a/b".into()),
             transport: Some("sse".into()),
@@ -164,14 +163,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_again(args: Vec<String>, value: String) {
+        fn written_settings_survive_reading(args: Vec<String>, value: String) {
             let without_nul = |text: &String| text.replace('\0', "");
             let args: Vec<String> = args.iter().map(without_nul).collect();
             let value = without_nul(&value);
             let new = NewServer {
                 args: args.clone(),
                 env: [("A".into(), value.clone())].into(),
-                ..some()
+                ..example()
             };
             let loaded = check_text("a.kdl", &new.to_kdl());
             prop_assert!(loaded.is_valid(), "{:?}", loaded.problems);

@@ -1,61 +1,64 @@
-//! Which bad files a daemon accepts, and what becomes of their servers. Pure.
+//! The rules for bad configuration files: which ones a daemon accepts, and what happens to their
+//! servers. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use xy_config::settings::ServerSettings;
-use xy_config::{Broken, Loaded, Paths};
+use xy_config::{BrokenServers, Loaded, Paths};
 use xy_protocol::control::{Problem, Severity};
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::ServerName;
 use xy_supervisor::reload::ServerMap;
 
-/// Maximum number of problems reported per server, and of warnings: a person corrects the first
-/// few, then checks again.
+/// Maximum number of problems reported per server, and of warnings. Users fix the first few, then
+/// check again.
 const MAX_PROBLEMS: usize = 20;
 
-/// Maximum length of a reason, in characters: it stands in a line of `list`.
+/// Maximum length of a reason, in characters. It is shown in one line of `list`.
 const MAX_REASON: usize = 200;
 
-/// Whether a bad file keeps a daemon from starting, as far as the command line says so.
+/// The options that decide whether a bad file keeps a daemon from starting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Strictness {
     /// `--strict` or `--lenient`, if given.
     pub flag: Option<bool>,
-    /// Whether a person reads what the daemon says, as it runs in the foreground.
-    pub is_watched: bool,
+    /// True if a user reads the daemon's output, as it runs in the foreground.
+    pub is_foreground: bool,
 }
 
-/// Decides whether a daemon starts with these files. The flag beats `xy.kdl`, which beats the
-/// default. With living servers to adopt it starts in any case: they have done nothing wrong.
+/// Returns true if a daemon may start with these files. The flag overrides `xy.kdl`, which
+/// overrides the default. A daemon with living servers to adopt always starts: bad files must not
+/// end them.
 pub(crate) fn may_start(by: Strictness, loaded: &Loaded, has_living: bool) -> bool {
-    let is_strict = by.flag.or(loaded.settings.strict).unwrap_or(by.is_watched);
+    let is_strict = by.flag.or(loaded.settings.strict).unwrap_or(by.is_foreground);
     let mut errors = loaded.problems.iter().filter(|it| it.is_error());
     has_living || errors.all(|it| !is_strict && loaded.bad.is_contained(it))
 }
 
-/// Decides whether a reload may change anything: only files that were bad before may be bad.
+/// Returns true if a reload may change anything: every bad file must have been bad before.
 pub(crate) fn may_reload(loaded: &Loaded, before: &Faults) -> bool {
     let mut errors = loaded.problems.iter().filter(|it| it.is_error());
     errors.all(|it| loaded.bad.is_contained(it) && before.files.contains(&it.file))
 }
 
-/// What is wrong with the files that a daemon has accepted.
+/// The problems of the files that a daemon has accepted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Faults {
-    /// The servers that have failed for their files.
+    /// The servers that have failed because of their files.
     pub(crate) servers: BTreeMap<ServerName, BadFile>,
     /// All files with errors, as reports show them.
     pub(crate) files: BTreeSet<String>,
-    /// What there is to say of files that belong to no single server.
+    /// Warnings about files that belong to no single server.
     pub(crate) warnings: Vec<String>,
-    /// Whether the last good version of `xy.kdl` is in use.
+    /// True if the last good version of `xy.kdl` is in use.
     pub(crate) has_old_settings: bool,
 }
 
 impl Faults {
-    /// Forgets a server whose file is good or gone. Other servers may stand in the same file.
+    /// Removes a server whose file is good or gone. Other servers may be configured in the same
+    /// file.
     pub(crate) fn forget(&mut self, name: &ServerName, shown: &str) {
         self.servers.remove(name);
         if !self.servers.values().any(|it| it.shown == shown) {
@@ -67,15 +70,15 @@ impl Faults {
 /// A file that keeps its server from starting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BadFile {
-    /// Where it is.
+    /// The path of the file.
     pub(crate) file: PathBuf,
-    /// Its name in reports.
+    /// The name of the file in reports.
     pub(crate) shown: String,
-    /// What is wrong with it, errors first.
+    /// The problems of the file, errors first.
     pub(crate) problems: Vec<Problem>,
-    /// That in one line.
+    /// The problems in one line.
     pub(crate) reason: String,
-    /// The remedy for its folder, if the folder is why the file is not used.
+    /// The remedy for the file's folder, if the file is unused because of its folder.
     pub(crate) remedy: Option<String>,
 }
 
@@ -86,7 +89,7 @@ impl BadFile {
         Self { file, shown, problems, reason, remedy: None }
     }
 
-    /// Returns the answer to whoever asks something of the server.
+    /// Returns the error for any request to the server.
     pub(crate) fn refusal(&self, name: &ServerName) -> CallError {
         CallError::new(ErrorKind::ConfigInvalid, format!("server `{name}` has failed"))
             .cause(&self.reason)
@@ -94,18 +97,18 @@ impl BadFile {
             .problems(self.problems.clone())
     }
 
-    /// Returns the way out.
+    /// Returns the hint that tells the user how to repair the file.
     pub(crate) fn hint(&self) -> String {
         match &self.remedy {
             Some(remedy) => format!("{remedy}, then run `xy reload`"),
             None => {
-                format!("correct `{}`, test it with `xy check`, then run `xy reload`", self.shown)
+                format!("fix `{}`, test it with `xy check`, then run `xy reload`", self.shown)
             }
         }
     }
 }
 
-/// Returns the first error, rather one with a place, and the number of others.
+/// Returns the first error, preferably one with a line, and the number of other errors.
 fn summary(problems: &[Problem], shown: &str) -> String {
     let errors: Vec<_> = problems.iter().filter(|it| it.severity == Severity::Error).collect();
     let placed = errors.iter().find(|it| it.line.is_some());
@@ -123,13 +126,14 @@ fn summary(problems: &[Problem], shown: &str) -> String {
     format!("{}{line}: {message}{others}", first.file)
 }
 
-/// Sorts the servers into those that run by these files and those that have failed for them.
-/// `kept` are the servers whose last good settings are known.
+/// Divides the servers into those that run with these files and those that have failed because of
+/// them. `kept` holds the servers whose last good settings are known.
 pub(crate) fn sort(loaded: &Loaded, kept: &ServerMap, paths: &Paths) -> (ServerMap, Faults) {
     let of_file = |is_meant: &dyn Fn(&xy_config::Problem) -> bool| {
         let mut problems: Vec<_> =
             loaded.problems.iter().filter(|it| is_meant(it)).map(Problem::from).collect();
-        problems.sort_by_key(|it| it.severity != Severity::Error); // Stable: by place otherwise.
+        // Stable: keeps the order by location.
+        problems.sort_by_key(|it| it.severity != Severity::Error);
         problems.truncate(MAX_PROBLEMS);
         problems
     };
@@ -143,8 +147,8 @@ pub(crate) fn sort(loaded: &Loaded, kept: &ServerMap, paths: &Paths) -> (ServerM
         failed.insert(name.clone(), bad);
     }
     let mut servers = loaded.settings.servers.clone();
-    if loaded.broken == Broken::Every {
-        // The settings that hold for all of them are not known.
+    if loaded.broken == BrokenServers::All {
+        // The settings that apply to all servers are unknown.
         for (name, settings) in std::mem::take(&mut servers) {
             let problems = of_file(&|it| !loaded.bad.contained.contains(&it.file));
             failed.insert(name, BadFile::new(settings.source.file.clone(), paths, problems));
@@ -167,10 +171,10 @@ pub(crate) fn sort(loaded: &Loaded, kept: &ServerMap, paths: &Paths) -> (ServerM
     let replaced = loaded.bad.replaced.iter().map(|file| {
         format!("`{file}` cannot be used, so its last good version is in use: see `xy check`")
     });
-    let mut told = BTreeSet::new();
+    let mut reported = BTreeSet::new();
     let nameless = errors()
         .filter(|it| loaded.bad.contained.contains(&it.file) && !is_of_server(&it.file))
-        .filter(|it| told.insert(&it.file))
+        .filter(|it| reported.insert(&it.file))
         .map(|it| {
             let message = it.message.trim_start_matches("not used: ");
             format!("`{}` is not used: {message}: see `xy check`", it.file)
@@ -184,7 +188,8 @@ pub(crate) fn sort(loaded: &Loaded, kept: &ServerMap, paths: &Paths) -> (ServerM
     (servers, faults)
 }
 
-/// A living server whose file cannot be used keeps its port from servers with good files.
+/// Takes the port of a living server from servers with good files, which then fail. The living
+/// server's own file cannot be used.
 fn yield_port(
     port: u16,
     holder: &ServerSettings,
@@ -211,8 +216,8 @@ fn yield_port(
     }
 }
 
-/// Returns the refusal of a reload whose settings claim the port of another living server. Only
-/// a reload of all files may move the port of that server.
+/// Returns the error for reloading settings that claim the port of another living server. Only a
+/// reload of all files may change that server's port.
 pub(crate) fn port_conflict(claiming: &ServerSettings, living: &ServerMap) -> Option<CallError> {
     let port = claiming.port()?;
     let is_holder = |it: &&Arc<ServerSettings>| it.port() == Some(port) && it.name != claiming.name;

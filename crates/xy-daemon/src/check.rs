@@ -1,19 +1,20 @@
-//! A look at the files, with or without a daemon: the answer to `check`.
+//! The answer to `check`: the problems of the configuration files, with or without a daemon.
 
 use xy_config::environment::ENVIRONMENT;
-use xy_config::{Earlier, Kind, Loaded, Paths};
+use xy_config::{Loaded, Paths, PriorState, ProblemKind};
 use xy_protocol::control::{CheckReport, Problem};
 use xy_protocol::error::{CallError, ErrorKind};
 
 use crate::{last_good, limits};
 
-/// Everything that is wrong or odd in the files.
+/// Reads the files, and reports every error and warning in them.
 pub fn report(paths: &Paths) -> CheckReport {
-    let last_good = last_good::look(&paths.last_good_file);
-    let earlier = Earlier { last_good, ..Earlier::default() };
-    report_of(&xy_config::load_after(paths, &limits::kept(), &earlier))
+    let last_good = last_good::read_only(&paths.last_good_file);
+    let earlier = PriorState { last_good, ..PriorState::default() };
+    report_of(&xy_config::load_with(paths, &limits::supported(), &earlier))
 }
 
+/// Converts the result of a load to the report that clients receive.
 pub(crate) fn report_of(loaded: &Loaded) -> CheckReport {
     CheckReport {
         valid: loaded.is_valid(),
@@ -25,13 +26,14 @@ pub(crate) fn report_of(loaded: &Loaded) -> CheckReport {
     }
 }
 
-/// Problems as they stand on the wire.
+/// Converts problems to the form that clients receive.
 pub(crate) fn problems_of(loaded: &Loaded) -> Vec<Problem> {
     loaded.problems.iter().map(Problem::from).collect()
 }
 
-/// Why one file cannot be used; `None` if that is not for an error in it, or in the daemon's.
-pub(crate) fn refusal_of(loaded: &Loaded, asked: &str, file: &str) -> Option<CallError> {
+/// Returns the error for a file that cannot be used. Returns `None` if neither the file nor a file
+/// for all servers has an error.
+pub(crate) fn refusal_of(loaded: &Loaded, message: &str, file: &str) -> Option<CallError> {
     let is_for_all = |shown: &str| {
         ["xy.kdl", "servers", ENVIRONMENT].contains(&shown)
             || loaded.bad.folders.contains_key(shown)
@@ -39,19 +41,20 @@ pub(crate) fn refusal_of(loaded: &Loaded, asked: &str, file: &str) -> Option<Cal
     let about = |problem: &&xy_config::Problem| problem.file == file || is_for_all(&problem.file);
     let problems: Vec<_> = loaded.problems.iter().filter(about).cloned().collect();
     let part = Loaded { problems, ..Loaded::default() };
-    (!part.is_valid()).then(|| refusal(&part, asked))
+    (!part.is_valid()).then(|| refusal(&part, message))
 }
 
-/// Why the files cannot be used; an error only in what differs between files is a conflict.
-pub(crate) fn refusal(loaded: &Loaded, asked: &str) -> CallError {
+/// Returns the error for files that cannot be used. If all errors are port conflicts, the error is
+/// one, too.
+pub(crate) fn refusal(loaded: &Loaded, message: &str) -> CallError {
     let errors: Vec<_> = loaded.problems.iter().filter(|problem| problem.is_error()).collect();
-    let only_ports = errors.iter().all(|problem| problem.kind == Kind::PortConflict);
-    let (kind, what) = match (only_ports, errors.len()) {
+    let only_ports = errors.iter().all(|problem| problem.kind == ProblemKind::PortConflict);
+    let (kind, summary) = match (only_ports, errors.len()) {
         (true, _) => (ErrorKind::PortConflict, "two servers have the same port".to_owned()),
         (false, 1) => (ErrorKind::ConfigInvalid, "the configuration has an error".to_owned()),
         (false, n) => (ErrorKind::ConfigInvalid, format!("the configuration has {n} errors")),
     };
-    CallError::new(kind, format!("{asked}: {what}"))
+    CallError::new(kind, format!("{message}: {summary}"))
         .hint("`xy check` shows all problems again, also without a daemon")
         .problems(problems_of(loaded))
 }

@@ -1,4 +1,4 @@
-//! What every handler can reach.
+//! The state that all request handlers share.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,102 +8,103 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 use xy_config::settings::{Profiles, ServerSettings};
-use xy_config::{Broken, Earlier, LastGood, Loaded, Paths};
+use xy_config::{BrokenServers, LastGood, Loaded, Paths, PriorState};
+use xy_container::ContainerLauncher;
 use xy_gateway::Admin;
 use xy_gateway::http::{ListenState, ListeningSocket, Token};
 use xy_protocol::control::{LimitHit, quoted};
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::{MAX_NAME_LENGTH, ServerEntry, ServerName};
-use xy_supervisor::fleet::{AddError, Applied, Closed, Fleet, Member};
+use xy_supervisor::fleet::{AddError, Closed, Fleet, Member, ReloadOutcome};
 use xy_supervisor::instance::InstanceHandle;
 use xy_supervisor::journal::Journal;
-use xy_supervisor::launch::container::ContainerLauncher;
-use xy_supervisor::launch::container::is_run_by_cli;
+use xy_supervisor::launch::container_cli::is_run_by_cli;
 use xy_supervisor::launch::process::ProcessLauncher;
 use xy_supervisor::reload::ServerMap;
 
 use crate::bad_files::{BadFile, Faults};
-use crate::earlier::EarlierTransitions;
 use crate::files::Lock;
-use crate::self_test::Flight;
+use crate::self_test::SingleFlight;
 use crate::sockets::Sockets;
 use crate::tokens::Tokens;
+use crate::transition_history::TransitionHistory;
 use crate::{last_good, limits};
 
-/// A name this unlike every known one gets no suggestion.
-const LIKENESS: f64 = 0.7;
+/// The minimum similarity of a name that is suggested for an unknown one.
+const MIN_SIMILARITY: f64 = 0.7;
 
-/// Told while another program holds the port, after the reason why nobody can come in.
-const SQUATTER: &str = "; another program holds this port, and tokens that clients send to it may \
-                        be stolen: free the port or change `listen` in xy.kdl, then run `xy token \
-                        rotate`";
+/// The warning that follows the reason why the HTTP gateway is not listening, if another program
+/// holds the port.
+const PORT_TAKEN_WARNING: &str = "; another program holds this port, and may steal tokens that \
+                                  clients send to it: free the port or change `listen` in xy.kdl, \
+                                  then run `xy token rotate`";
 
-/// The daemon, as its handlers see it.
+/// The daemon, as its request handlers see it.
 #[derive(Debug)]
 pub(crate) struct Daemon {
     pub(crate) fleet: Fleet,
     pub(crate) journal: Journal,
     pub(crate) paths: Paths,
     pub(crate) started_at: Instant,
-    /// Whether the daemon shall end, and how.
-    pub(crate) ending: watch::Sender<Ending>,
+    /// The phase of the daemon's life: serving, or ending in one of two ways.
+    pub(crate) phase: watch::Sender<Phase>,
     next_subscription: AtomicU64,
-    /// Reading all files takes a while and a thread: whoever wants to waits its turn.
-    reading: Arc<Semaphore>,
-    /// In milliseconds.
+    /// The configuration lock. Reading all files takes time and a thread, so readers take turns.
+    config_lock: Arc<Semaphore>,
+    /// The longest grace period of any server so far, in milliseconds.
     longest_grace: AtomicU64,
-    /// Whether there ever was one that an engine has to end.
+    /// True if any server so far was a container, which its engine has to end.
     has_containers: AtomicBool,
-    /// The gateway's, once there is one.
+    /// The gateway's admin interface, once the gateway is running.
     admin: OnceLock<Admin>,
     /// Why the HTTP gateway is not listening, beyond what the gateway itself reports.
-    no_token: OnceLock<String>,
-    /// Servers that are being added: until that is done, nobody else adds them.
+    listen_problem: OnceLock<String>,
+    /// The names of servers that are being added. A second request for the same name is refused.
     adding: Mutex<BTreeSet<ServerName>>,
-    /// What it listens at.
+    /// The sockets on which the daemon listens.
     pub(crate) sockets: Sockets,
-    /// What starts processes, and finds those that nobody owns.
+    /// The launcher of processes, which also finds orphaned ones.
     pub(crate) processes: Arc<ProcessLauncher>,
-    /// The same for containers.
+    /// The launcher of containers, which also finds orphaned ones.
     pub(crate) containers: ContainerLauncher,
-    /// The lock, if it was taken again because the first was lost with its folder.
+    /// The daemon's lock, if it was taken again after its file was lost with its folder.
     lock: Mutex<Option<Lock>>,
-    /// What happened to servers under earlier daemons.
-    pub(crate) earlier: EarlierTransitions,
-    /// The self-test that is under way.
-    pub(crate) self_test: Flight,
-    /// Tokens as the gateway knows them.
-    token_news: watch::Receiver<Arc<Vec<Token>>>,
-    /// The tokens that were made for clients over HTTP.
+    /// The state changes of servers under earlier daemons.
+    pub(crate) transition_history: TransitionHistory,
+    /// The self-test that is running, if any.
+    pub(crate) self_test: SingleFlight,
+    /// The tokens that the gateway accepts, updated on each change.
+    token_updates: watch::Receiver<Arc<Vec<Token>>>,
+    /// The tokens for clients over HTTP.
     pub(crate) tokens: Arc<Mutex<Tokens>>,
-    /// What profiles show, by the files.
+    /// The profiles in use, by name.
     pub(crate) profiles: watch::Sender<Arc<Profiles>>,
-    /// What is wrong with the files in use.
+    /// The problems of the configuration files in use.
     pub(crate) faults: watch::Sender<Arc<Faults>>,
 }
 
-/// A server that is being added, for as long as this lives.
-pub(crate) struct Underway<'d> {
+/// The reservation of the name of a server that is being added. Dropping it frees the name.
+pub(crate) struct NameReservation<'d> {
     daemon: &'d Daemon,
     name: ServerName,
 }
 
-impl Drop for Underway<'_> {
+impl Drop for NameReservation<'_> {
     fn drop(&mut self) {
-        self.daemon.names_underway().remove(&self.name);
+        self.daemon.reserved_names().remove(&self.name);
     }
 }
 
-/// How a daemon ends.
+/// The phase of a daemon's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ending {
-    /// Not yet.
-    No,
-    /// With all its servers.
-    Shutdown,
-    /// Without them: another daemon goes on.
-    Handover,
-    /// Nothing is left to be done but to go.
+pub(crate) enum Phase {
+    /// It serves requests.
+    Serving,
+    /// It stops all its servers, then exits.
+    ShuttingDown,
+    /// It leaves its servers running for another daemon, then exits.
+    HandingOver,
+    /// It has handed over its servers, and only has to exit.
     HandedOver,
 }
 
@@ -116,38 +117,38 @@ impl Daemon {
         (processes, containers): (Arc<ProcessLauncher>, ContainerLauncher),
     ) -> Self {
         let tokens = Tokens::read(&paths);
-        let (token_news, tokens) = (tokens.news(), Arc::new(Mutex::new(tokens)));
+        let (token_updates, tokens) = (tokens.subscribe(), Arc::new(Mutex::new(tokens)));
         Self {
             fleet,
             journal,
             paths,
             started_at: Instant::now(),
-            ending: watch::Sender::new(Ending::No),
+            phase: watch::Sender::new(Phase::Serving),
             next_subscription: AtomicU64::new(1),
-            reading: Arc::new(Semaphore::new(1)),
+            config_lock: Arc::new(Semaphore::new(1)),
             longest_grace: AtomicU64::new(0),
             has_containers: AtomicBool::new(false),
             admin: OnceLock::new(),
-            no_token: OnceLock::new(),
+            listen_problem: OnceLock::new(),
             adding: Mutex::default(),
             sockets,
             processes,
             containers,
             lock: Mutex::default(),
-            earlier: EarlierTransitions::default(),
-            self_test: Flight::default(),
+            transition_history: TransitionHistory::default(),
+            self_test: SingleFlight::default(),
             profiles: watch::Sender::new(Arc::default()),
             faults: watch::Sender::new(Arc::default()),
-            token_news,
+            token_updates,
             tokens,
         }
     }
 
-    /// The gateway is there.
-    pub(crate) fn open_admin(&self, admin: Admin, no_token: Option<String>) {
-        let _ = self.admin.set(admin); // There is only ever one.
-        if let Some(problem) = no_token {
-            let _ = self.no_token.set(problem); // The same.
+    /// Stores the gateway's admin interface, and the problem that keeps it from listening, if any.
+    pub(crate) fn set_admin(&self, admin: Admin, listen_problem: Option<String>) {
+        let _ = self.admin.set(admin); // Called once.
+        if let Some(problem) = listen_problem {
+            let _ = self.listen_problem.set(problem);
         }
     }
 
@@ -156,31 +157,32 @@ impl Daemon {
         self.admin.get().map(Admin::listening_socket)
     }
 
-    /// Holds a lock for as long as the daemon lives. An older one is of no file any more.
-    pub(crate) fn keep_lock(&self, lock: Lock) {
+    /// Keeps a lock for as long as the daemon lives. The file of an earlier lock no longer exists.
+    pub(crate) fn hold_lock(&self, lock: Lock) {
         *self.lock.lock().unwrap_or_else(PoisonError::into_inner) = Some(lock);
     }
 
-    /// Where people ask the gateway.
+    /// Returns the gateway's admin interface, or an error while the gateway is starting.
     pub(crate) fn admin(&self) -> Result<&Admin, CallError> {
-        let not_yet = || CallError::new(ErrorKind::NotRunning, "the gateway is not there yet");
+        let not_yet = || CallError::new(ErrorKind::NotRunning, "the gateway is still starting");
         self.admin.get().ok_or_else(|| not_yet().hint("try again in a moment"))
     }
 
-    /// Adds what the gateway knows that could be better about a server.
-    pub(crate) fn advise(&self, entry: &mut ServerEntry) {
+    /// Adds the gateway's advice about a server to the warnings of its entry.
+    pub(crate) fn add_advice(&self, entry: &mut ServerEntry) {
         entry.warnings.extend(self.admin.get().into_iter().flat_map(|it| it.advice(&entry.name)));
     }
 
-    /// Where clients come in over HTTP, or why they cannot; neither if they are not meant to.
+    /// Returns the URL of the HTTP gateway, or the problem that keeps it from listening. Both are
+    /// `None` if HTTP is not configured.
     pub(crate) fn gateway_url(&self) -> (Option<String>, Option<String>) {
-        if let Some(problem) = self.no_token.get() {
+        if let Some(problem) = self.listen_problem.get() {
             return (None, Some(problem.clone()));
         }
         match self.admin.get().and_then(Admin::listening) {
             Some(ListenState::Listening { addr }) => (Some(format!("http://{addr}/mcp")), None),
-            Some(ListenState::Taken { addr, cause, in_use, .. }) => {
-                let stolen = if in_use { SQUATTER } else { "" };
+            Some(ListenState::Unavailable { addr, cause, in_use, .. }) => {
+                let stolen = if in_use { PORT_TAKEN_WARNING } else { "" };
                 let problem = format!("HTTP gateway is not listening: {addr}: {cause}{stolen}");
                 (None, Some(format!("{problem}; trying again")))
             }
@@ -188,16 +190,16 @@ impl Daemon {
         }
     }
 
-    /// Limits that kept clients out lately, with the names of their tokens.
+    /// Returns the limits that recently rejected clients, with the names of the clients' tokens.
     pub(crate) fn limit_hits(&self) -> Vec<LimitHit> {
         let Some(admin) = self.admin.get() else { return Vec::new() };
-        let tokens = self.token_news.borrow();
+        let tokens = self.token_updates.borrow();
         let by = |token: Option<u64>| match token {
             None => "unauthenticated".to_owned(),
             Some(0) => "local clients".to_owned(),
             Some(id) => match tokens.iter().find(|it| it.id == id) {
                 Some(token) => token.name.clone(),
-                // A token that was removed meanwhile, or there are none at all.
+                // The token was removed meanwhile, or tokens are not required.
                 None => "any client".to_owned(),
             },
         };
@@ -209,59 +211,61 @@ impl Daemon {
         admin.limit_hits().into_iter().map(wire).collect()
     }
 
-    /// Has the daemon end like this, unless it is ending already.
-    pub(crate) fn end(&self, how: Ending) {
-        self.ending.send_if_modified(|ending| {
-            let is_first = *ending == Ending::No;
-            if is_first {
-                *ending = how;
+    /// Moves the daemon to the given phase, unless it is already ending.
+    pub(crate) fn end(&self, next: Phase) {
+        self.phase.send_if_modified(|phase| {
+            let is_serving = *phase == Phase::Serving;
+            if is_serving {
+                *phase = next;
             }
-            is_first
+            is_serving
         });
     }
 
-    /// A number for a new stream, never given twice.
-    pub(crate) fn new_subscription(&self) -> u64 {
+    /// Returns the id of a new stream. No id is returned twice.
+    pub(crate) fn next_subscription_id(&self) -> u64 {
         self.next_subscription.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// While the turn is held nobody reads the files, nor makes the servers what they say.
-    pub(crate) async fn turn(&self) -> Result<OwnedSemaphorePermit, CallError> {
-        self.reading.clone().acquire_owned().await.map_err(|cause| {
+    /// Takes the configuration lock. Its holder alone reads the files and applies them to the
+    /// servers.
+    pub(crate) async fn lock_configuration(&self) -> Result<OwnedSemaphorePermit, CallError> {
+        self.config_lock.clone().acquire_owned().await.map_err(|cause| {
             CallError::new(ErrorKind::Internal, "the files could not be read").cause(cause)
         })
     }
 
-    /// Reads the files, away from everything that has to stay quick. While the turn is
-    /// held nobody else reads them, so whoever read last also applies last.
+    /// Reads the files on a blocking thread. The returned lock ensures that the latest read is also
+    /// the latest to be applied.
     pub(crate) async fn load(&self) -> Result<(Loaded, OwnedSemaphorePermit), CallError> {
         let failed = || CallError::new(ErrorKind::Internal, "the files could not be read");
-        let turn = self.turn().await?;
+        let config_lock = self.lock_configuration().await?;
         let paths = self.paths.clone();
         let living = self.fleet.roster().keys().cloned().collect();
-        // The turn goes with the reading, which goes on even if the asker has left.
+        // The lock moves into the blocking task, which continues even if the requester has left.
         tokio::task::spawn_blocking(move || {
             let last_good = last_good::read(&paths.last_good_file);
-            let earlier = Earlier { last_good, living };
-            (xy_config::load_after(&paths, &limits::kept(), &earlier), turn)
+            let earlier = PriorState { last_good, living };
+            (xy_config::load_with(&paths, &limits::supported(), &earlier), config_lock)
         })
         .await
         .map_err(|cause| failed().cause(cause))
     }
 
-    /// Keeps the texts that are in use now for a daemon that finds bad ones.
-    pub(crate) async fn keep_good(&self, texts: LastGood) {
+    /// Stores the configuration texts in use, for a daemon that later finds bad files.
+    pub(crate) async fn save_last_good(&self, texts: LastGood) {
         let file = self.paths.last_good_file.clone();
-        // It says itself what failed.
-        let _ = tokio::task::spawn_blocking(move || last_good::keep(&file, &texts)).await;
+        // `last_good::write` logs its failures.
+        let _ = tokio::task::spawn_blocking(move || last_good::write(&file, &texts)).await;
     }
 
-    /// What is wrong with the files in use.
+    /// Returns the problems of the configuration files in use.
     pub(crate) fn faults(&self) -> Arc<Faults> {
         self.faults.borrow().clone()
     }
 
-    /// The file for which a server has failed. A server that is there has not.
+    /// Returns the bad file for which a server has failed. A server that is in the roster has not
+    /// failed for its file.
     pub(crate) fn bad_file(&self, name: &str) -> Option<(ServerName, BadFile)> {
         if self.fleet.roster().contains_key(name) {
             return None;
@@ -269,64 +273,76 @@ impl Daemon {
         self.faults.borrow().servers.get_key_value(name).map(cloned)
     }
 
-    /// Forgets that the file of a server was bad. Whoever calls it holds the turn.
+    /// Removes the record that the file of a server is bad. The caller holds the configuration
+    /// lock.
     pub(crate) fn forget_bad_file(&self, name: &ServerName, shown: &str) {
         self.faults.send_modify(|faults| Arc::make_mut(faults).forget(name, shown));
     }
 
-    /// All servers that have failed for their files.
+    /// Returns all servers that have failed for their files.
     pub(crate) fn bad_files(&self) -> Vec<(ServerName, BadFile)> {
         let roster = self.fleet.roster();
         let faults = self.faults();
         faults.servers.iter().filter(|(name, _)| !roster.contains_key(*name)).map(cloned).collect()
     }
 
-    /// Makes the servers what the files say.
+    /// Applies the files to the servers: starts, stops and updates them.
     pub(crate) async fn apply(
         &self,
         servers: ServerMap,
-        broken: Broken,
-    ) -> Result<Applied, CallError> {
-        self.note_graces(servers.values());
-        self.fleet.apply(servers, broken).await.map_err(closed)
+        broken: BrokenServers,
+    ) -> Result<ReloadOutcome, CallError> {
+        self.record_shutdown_needs(servers.values());
+        self.fleet.apply(servers, broken).await.map_err(shutting_down_error)
     }
 
-    /// Shows clients what the profiles say now; which of them are new, gone or others.
-    pub(crate) async fn show(&self, profiles: Profiles) -> Result<ChangedProfiles, CallError> {
+    /// Publishes new profiles to the gateway. Returns which profiles were added, removed or
+    /// changed.
+    pub(crate) async fn set_profiles(
+        &self,
+        profiles: Profiles,
+    ) -> Result<ChangedProfiles, CallError> {
         let profiles = Arc::new(profiles);
         let before = self.profiles.send_replace(profiles.clone());
         if let Some(admin) = self.admin.get() {
-            admin.show(profiles.clone()).await?;
+            admin.set_profiles(profiles.clone()).await?;
         }
         Ok(ChangedProfiles::between(&before, &profiles))
     }
 
-    /// Makes one server what its file says.
-    pub(crate) async fn update(&self, settings: Arc<ServerSettings>) -> Result<Applied, CallError> {
-        self.note_graces([&settings]);
-        self.fleet.update(settings).await.map_err(closed)
+    /// Updates one server so that it matches its file.
+    pub(crate) async fn update(
+        &self,
+        settings: Arc<ServerSettings>,
+    ) -> Result<ReloadOutcome, CallError> {
+        self.record_shutdown_needs([&settings]);
+        self.fleet.update(settings).await.map_err(shutting_down_error)
     }
 
-    /// Begins a server that no file configures.
+    /// Starts a server that no file configures.
     pub(crate) async fn add(
         &self,
         settings: Arc<ServerSettings>,
     ) -> Result<Option<InstanceHandle>, AddError> {
-        self.note_graces([&settings]);
+        self.record_shutdown_needs([&settings]);
         self.fleet.add(settings).await
     }
 
-    /// Whoever has this adds the server alone; `None` if somebody else does.
-    pub(crate) fn begin_adding(&self, name: &ServerName) -> Option<Underway<'_>> {
-        let is_first = self.names_underway().insert(name.clone());
-        is_first.then(|| Underway { daemon: self, name: name.clone() })
+    /// Reserves the name of a server that is being added. Returns `None` if another request holds
+    /// it.
+    pub(crate) fn reserve_name(&self, name: &ServerName) -> Option<NameReservation<'_>> {
+        let is_first = self.reserved_names().insert(name.clone());
+        is_first.then(|| NameReservation { daemon: self, name: name.clone() })
     }
 
-    fn names_underway(&self) -> MutexGuard<'_, BTreeSet<ServerName>> {
+    fn reserved_names(&self) -> MutexGuard<'_, BTreeSet<ServerName>> {
         self.adding.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn note_graces<'s>(&self, servers: impl IntoIterator<Item = &'s Arc<ServerSettings>>) {
+    fn record_shutdown_needs<'s>(
+        &self,
+        servers: impl IntoIterator<Item = &'s Arc<ServerSettings>>,
+    ) {
         for one in servers {
             self.longest_grace.fetch_max(millis(one.rules.stop.grace), Ordering::Relaxed);
             let by_cli = one.process().is_some_and(is_run_by_cli);
@@ -334,36 +350,38 @@ impl Daemon {
         }
     }
 
-    /// Whether the servers are in other hands: who waited for one has to ask there.
+    /// Returns an error if another daemon has taken over the servers. The user has to ask that
+    /// daemon.
     pub(crate) fn check_not_handed_over(&self) -> Result<(), CallError> {
-        match *self.ending.borrow() {
-            Ending::No | Ending::Shutdown => Ok(()),
-            Ending::Handover | Ending::HandedOver => {
-                let message = "another daemon has taken over while this was being done";
+        match *self.phase.borrow() {
+            Phase::Serving | Phase::ShuttingDown => Ok(()),
+            Phase::HandingOver | Phase::HandedOver => {
+                let message = "another daemon took over before this request was done";
                 Err(CallError::new(ErrorKind::NotAllowed, message)
-                    .hint("it goes on there: see `xy list`"))
+                    .hint("that daemon continues it: see `xy list`"))
             }
         }
     }
 
-    /// The longest grace that any server ever had here: one that was removed may still have it.
+    /// Returns the longest grace period of any server so far: a server that was removed may still
+    /// use it.
     pub(crate) fn longest_grace(&self) -> Duration {
         Duration::from_millis(self.longest_grace.load(Ordering::Relaxed))
     }
 
-    /// Whether any server ever was a container, also by a CLI: one that was removed may still be
-    /// ending.
+    /// Returns true if any server so far was a container, also one run by an engine's CLI. A
+    /// container that was removed may still be stopping.
     pub(crate) fn has_containers(&self) -> bool {
         self.has_containers.load(Ordering::Relaxed)
     }
 
-    /// The server of this name, or an error that names the nearest.
+    /// Returns the server with this name, or an error that suggests the nearest name.
     pub(crate) fn find(&self, name: &str) -> Result<Member, CallError> {
         let roster = self.fleet.roster();
         roster.get(name).cloned().ok_or_else(|| self.not_found(name))
     }
 
-    /// Why nothing can be asked of a server: its file is bad, or there is none of that name.
+    /// Returns why a server cannot be used: its file is bad, or no server has that name.
     pub(crate) fn not_found(&self, name: &str) -> CallError {
         if let Some((name, bad)) = self.bad_file(name) {
             return bad.refusal(&name);
@@ -382,14 +400,14 @@ fn cloned((name, bad): (&ServerName, &BadFile)) -> (ServerName, BadFile) {
     (name.clone(), bad.clone())
 }
 
-/// The profiles that are new, gone or others, by name.
+/// The names of the profiles that were added, removed or changed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct ChangedProfiles {
-    /// All of them.
+    /// All of these profiles.
     pub(crate) all: Vec<String>,
-    /// Those that are new.
+    /// The profiles that were added.
     pub(crate) added: Vec<String>,
-    /// Those that are gone.
+    /// The profiles that were removed.
     pub(crate) removed: Vec<String>,
 }
 
@@ -410,30 +428,31 @@ impl ChangedProfiles {
     }
 }
 
-/// The known name that was probably meant, if one is near enough.
+/// Returns the known name that was probably meant, if one is similar enough.
 pub(crate) fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     if name.len() > 2 * MAX_NAME_LENGTH {
-        return None; // Comparing takes time with the length, and no name is that long.
+        return None; // No name is that long, and the comparison takes time.
     }
     known
-        .map(|known| (likeness(name, known), known))
-        .filter(|(likeness, _)| *likeness >= LIKENESS)
+        .map(|known| (similarity(name, known), known))
+        .filter(|(similarity, _)| *similarity >= MIN_SIMILARITY)
         .max_by(|(a, _), (b, _)| a.total_cmp(b))
         .map(|(_, known)| known)
 }
 
-/// From 0 to 1. One slip of the finger is near, also in a name of three letters.
-fn likeness(name: &str, known: &str) -> f64 {
-    let is_slip = known.len() > 2 && strsim::damerau_levenshtein(name, known) == 1;
-    strsim::jaro_winkler(name, known).max(if is_slip { LIKENESS } else { 0.0 })
+/// Returns the similarity of two names, from 0 to 1. A single typo counts as similar, even in a
+/// name of three letters.
+fn similarity(name: &str, known: &str) -> f64 {
+    let is_typo = known.len() > 2 && strsim::damerau_levenshtein(name, known) == 1;
+    strsim::jaro_winkler(name, known).max(if is_typo { MIN_SIMILARITY } else { 0.0 })
 }
 
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The daemon is going while somebody still asks.
-pub(crate) fn closed(Closed: Closed) -> CallError {
+/// Returns the error for a request that arrives while the daemon is shutting down.
+pub(crate) fn shutting_down_error(Closed: Closed) -> CallError {
     CallError::new(ErrorKind::NotAllowed, "the daemon is shutting down")
         .hint("start it again with `xy daemon`")
 }
@@ -445,7 +464,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn new_profiles_and_those_that_are_gone_are_told_apart() {
+    fn profile_changes_are_classified() {
         let profiles = |all: &[(&str, &str)]| -> Profiles {
             let one = |&(name, file): &(&str, &str)| {
                 (name.to_owned(), Arc::new(ProfileSettings::closed(name, file)))
@@ -460,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_name_is_found_when_it_is_near_enough() {
+    fn similar_names_are_suggested() {
         let known = ["github", "one", "two"];
         let table = [
             ("git", Some("github")),

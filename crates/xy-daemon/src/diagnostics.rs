@@ -1,7 +1,7 @@
-//! One report of everything that helps to find out what is wrong, with or without a daemon.
+//! The diagnostics report: everything that helps to find a fault, with or without a daemon.
 //!
-//! It is meant to be shown to strangers: values of environments and headers are not in it, and
-//! whatever is known to be secret is taken out wherever it stands. It has a bound.
+//! Users show it to strangers, so it contains no values of environment variables and headers, and
+//! known secrets are removed everywhere. Its size is limited.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use xy_protocol::control::{
     BriefProblem, ByName, ConfigurationState, DaemonState, Diagnostics, ServerReport, System,
 };
 use xy_protocol::error::{CallError, ErrorKind};
-use xy_supervisor::AddedServers;
+use xy_supervisor::RuntimeServers;
 use xy_supervisor::fleet::Member;
 use xy_supervisor::reload::ServerMap;
 
@@ -20,34 +20,34 @@ use self::mask::Secrets;
 use crate::daemon::Daemon;
 use crate::handlers::{info, status};
 use crate::self_test::history;
-use crate::{check, limits, machine, view};
+use crate::{check, limits, machine, server_status};
 
 mod files;
-mod fit;
 mod mask;
-mod numbers;
+mod metrics;
 mod settings;
+mod size_limit;
 
-/// Lines of stderr that are shown of each server.
+/// Number of stderr lines per server.
 const LAST_STDERR: usize = 20;
 
-/// Longer lines are cut.
-const MOST_LINE: usize = 500;
+/// Maximum length of a line, in characters.
+const MAX_LINE_CHARS: usize = 500;
 
-/// Restarts that are told of.
-const MOST_RESTARTS: usize = 200;
+/// Maximum number of restarts in the report.
+const MAX_RESTARTS: usize = 200;
 
-/// Problems of the files that are told of.
-const MOST_PROBLEMS: usize = 100;
+/// Maximum number of configuration problems in the report.
+const MAX_PROBLEMS: usize = 100;
 
-/// The report of a daemon that runs.
+/// Returns the report of a running daemon.
 pub(crate) async fn of_daemon(daemon: &Daemon) -> Result<Box<RawValue>, CallError> {
-    let (loaded, turn) = daemon.load().await?;
-    drop(turn);
+    let (loaded, config_lock) = daemon.load().await?;
+    drop(config_lock);
     let roster = daemon.fleet.roster();
-    let numbers = match daemon.admin() {
-        Ok(admin) => admin.numbers().await.unwrap_or_default(),
-        Err(_) => String::new(), // The gateway is not there yet.
+    let metrics_text = match daemon.admin() {
+        Ok(admin) => admin.metrics().await.unwrap_or_default(),
+        Err(_) => String::new(), // The gateway is still starting.
     };
     let state = DaemonState { info: info::handle(daemon), rss: machine::resident() };
     let statuses: BTreeMap<_, _> = roster
@@ -57,11 +57,11 @@ pub(crate) async fn of_daemon(daemon: &Daemon) -> Result<Box<RawValue>, CallErro
             Some((name.clone(), status::handle(daemon, &ask).ok()?))
         })
         .collect();
-    let restart_history = history::of(&daemon.journal, MOST_RESTARTS).await;
+    let restart_history = history::of(&daemon.journal, MAX_RESTARTS).await;
     let paths = daemon.paths.clone();
     let writing = tokio::task::spawn_blocking(move || {
         let mut secrets = known_secrets(&paths);
-        learn(&loaded.settings.servers, &mut secrets);
+        learn_secrets(&loaded.settings.servers, &mut secrets);
         let servers = roster.values().map(|member| {
             let mut report = server_report(&paths, &member.settings, &mut secrets);
             if let Some(mut status) = statuses.get(&member.settings.name).cloned() {
@@ -76,41 +76,41 @@ pub(crate) async fn of_daemon(daemon: &Daemon) -> Result<Box<RawValue>, CallErro
             daemon: Some(state),
             servers,
             restart_history,
-            metrics: numbers::read(&numbers),
-            ..bare(&paths, &loaded)
+            metrics: metrics::read(&metrics_text),
+            ..base_report(&paths, &loaded)
         };
-        finished(report, &secrets)
+        finish(report, &secrets)
     });
     writing.await.map_err(|cause| not_written().cause(cause))?
 }
 
-/// The report where no daemon can be asked, for this reason.
+/// Returns the report when no daemon can be reached, for this reason.
 pub fn without_daemon(paths: &Paths, problem: &str) -> Result<Box<RawValue>, CallError> {
-    let loaded = xy_config::load(paths, &limits::kept());
+    let loaded = xy_config::load(paths, &limits::supported());
     let mut secrets = known_secrets(paths);
     let servers = servers_on_disk(paths, &loaded);
-    learn(&servers, &mut secrets);
+    learn_secrets(&servers, &mut secrets);
     let report = Diagnostics {
         problem: Some(problem.to_owned()),
         servers: servers.values().map(|it| server_report(paths, it, &mut secrets)).collect(),
-        restart_history: history::on_disk(&paths.events_file, MOST_RESTARTS),
-        ..bare(paths, &loaded)
+        restart_history: history::on_disk(&paths.events_file, MAX_RESTARTS),
+        ..base_report(paths, &loaded)
     };
-    finished(report, &secrets)
+    finish(report, &secrets)
 }
 
 /// Returns the secrets of xy itself, of this environment, and of all servers on disk.
 pub fn secrets_on_disk(paths: &Paths) -> Secrets {
     let mut secrets = known_secrets(paths);
-    let loaded = xy_config::load(paths, &limits::kept());
-    learn(&servers_on_disk(paths, &loaded), &mut secrets);
+    let loaded = xy_config::load(paths, &limits::supported());
+    learn_secrets(&servers_on_disk(paths, &loaded), &mut secrets);
     secrets
 }
 
 /// Returns the servers of the files, and those that were added without one.
 fn servers_on_disk(paths: &Paths, loaded: &Loaded) -> ServerMap {
     let mut servers = loaded.settings.servers.clone();
-    if let Some(added) = AddedServers::look(&paths.added_file) {
+    if let Some(added) = RuntimeServers::peek(&paths.runtime_servers_file) {
         for (name, settings) in added.servers {
             servers.entry(name).or_insert(settings);
         }
@@ -118,8 +118,8 @@ fn servers_on_disk(paths: &Paths, loaded: &Loaded) -> ServerMap {
     servers
 }
 
-/// What can be said of any machine.
-fn bare(paths: &Paths, loaded: &Loaded) -> Diagnostics {
+/// Returns the parts of the report that need no daemon.
+fn base_report(paths: &Paths, loaded: &Loaded) -> Diagnostics {
     Diagnostics {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         protocol: PROTOCOL_VERSION,
@@ -142,10 +142,10 @@ fn bare(paths: &Paths, loaded: &Loaded) -> Diagnostics {
     }
 }
 
-/// What is wrong with the files, without their text.
+/// Returns the problems of the configuration files, without their text.
 fn configuration(loaded: &Loaded) -> ConfigurationState {
     let report = check::report_of(loaded);
-    let problems = report.problems.into_iter().take(MOST_PROBLEMS).map(|it| BriefProblem {
+    let problems = report.problems.into_iter().take(MAX_PROBLEMS).map(|it| BriefProblem {
         severity: it.severity,
         message: mask::text(&it.message),
         file: it.file,
@@ -166,7 +166,7 @@ fn server_report(
 ) -> ServerReport {
     ServerReport {
         name: settings.name.clone(),
-        configuration: settings::shown(settings, secrets),
+        configuration: settings::masked_settings(settings, secrets),
         status: None,
         stderr: Vec::new(),
         log_files: files::logs_of(paths, &settings.name),
@@ -174,75 +174,75 @@ fn server_report(
 }
 
 fn stderr_of(member: &Member) -> Vec<String> {
-    let Some(instance) = view::logged_one(member) else { return Vec::new() };
+    let Some(instance) = server_status::instance_to_log(member) else { return Vec::new() };
     let lines = instance.logs().last_stderr(LAST_STDERR);
     lines.iter().map(|line| String::from_utf8_lossy(&line.bytes).into_owned()).collect()
 }
 
-/// The secrets of xy itself, and those of the environment that servers inherit.
+/// Returns the secrets of xy itself, and those of the environment that servers inherit.
 fn known_secrets(paths: &Paths) -> Secrets {
     let mut secrets = Secrets::default();
     for file in [&paths.token_file, &paths.manage_token_file, &paths.state_key_file] {
         if let Ok(text) = std::fs::read_to_string(file) {
-            secrets.know(text.trim());
+            secrets.add(text.trim());
         }
     }
     for (name, value) in std::env::vars_os() {
         if let (Some(name), Some(value)) = (name.to_str(), value.to_str())
             && mask::is_secret_name(name)
         {
-            secrets.know(value);
+            secrets.add(value);
         }
     }
     secrets
 }
 
-/// Takes secrets out of what a server has said.
+/// Removes secrets from the output of a server.
 pub(crate) struct Scrubber {
     secrets: Secrets,
 }
 
 impl Scrubber {
-    /// Knows the secrets of xy itself and of one server.
+    /// Creates a scrubber for the secrets of xy itself and of one server.
     pub(crate) fn of_server(paths: &Paths, settings: &xy_config::settings::ServerSettings) -> Self {
         let mut secrets = known_secrets(paths);
-        drop(settings::shown(settings, &mut secrets));
+        drop(settings::masked_settings(settings, &mut secrets));
         Self { secrets }
     }
 
-    /// Returns a line without secrets.
+    /// Returns a line with its secrets masked.
     pub(crate) fn line(&self, line: &str) -> String {
         mask::text(&self.secrets.scrub(line))
     }
 }
 
-/// Everything that the files keep secret, before anything is written.
-fn learn(servers: &ServerMap, secrets: &mut Secrets) {
+/// Collects the secrets of all settings, before any report is written.
+fn learn_secrets(servers: &ServerMap, secrets: &mut Secrets) {
     for settings in servers.values() {
-        drop(settings::shown(settings, secrets));
+        drop(settings::masked_settings(settings, secrets));
     }
 }
 
-/// Takes out what must not be seen, and what would be too much.
-fn finished(mut report: Diagnostics, secrets: &Secrets) -> Result<Box<RawValue>, CallError> {
+/// Masks secrets in a report, and reduces it to the size limit.
+fn finish(mut report: Diagnostics, secrets: &Secrets) -> Result<Box<RawValue>, CallError> {
     for server in &mut report.servers {
         for line in &mut server.stderr {
-            *line = shortened(&mask::text(&secrets.scrub(line)));
+            *line = truncate_line(&mask::text(&secrets.scrub(line)));
         }
         if let Some(status) = &mut server.status {
-            mask::each_text(status, &mut |text| *text = mask::text(text));
+            mask::for_each_text(status, &mut |text| *text = mask::text(text));
         }
     }
     for restart in &mut report.restart_history {
         restart.reason = mask::text(&restart.reason);
     }
-    let mut value = fit::fitted(report).map_err(|cause| not_written().cause(cause))?;
+    let mut value = size_limit::fit_to_limit(report).map_err(|cause| not_written().cause(cause))?;
     secrets.scrub_all(&mut value);
     to_raw_value(&value).map_err(|cause| not_written().cause(cause))
 }
 
-fn shortened(line: &str) -> String {
-    match line.char_indices().nth(MOST_LINE) {
+fn truncate_line(line: &str) -> String {
+    match line.char_indices().nth(MAX_LINE_CHARS) {
         Some((at, _)) => format!("{}…", &line[..at]),
         None => line.to_owned(),
     }

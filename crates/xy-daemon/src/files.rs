@@ -1,4 +1,4 @@
-//! The daemon's folders and its lock.
+//! The daemon's folders and its lock file.
 
 use std::fs::{DirBuilder, File, TryLockError};
 use std::io::{self, Read, Seek, Write};
@@ -12,16 +12,17 @@ use tokio::time::{Instant, sleep};
 use xy_config::Paths;
 use xy_config::trust::{self, Untrusted};
 
-/// Whoever has just taken the lock writes its number in a moment: so often it is looked for.
-const LOOKS: u32 = 20;
+/// How often the pid in the lock file is read: a daemon that has just taken the lock writes it a
+/// moment later.
+const MAX_POLLS: u32 = 20;
 
-/// How long between two looks.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// The interval between two reads.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Why the daemon cannot have its files.
+/// The reason why the daemon cannot use its files.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FilesError {
-    #[error("the folder `{}` cannot be made", .path.display())]
+    #[error("the folder `{}` cannot be created", .path.display())]
     Folder {
         path: PathBuf,
         #[source]
@@ -29,13 +30,13 @@ pub(crate) enum FilesError {
     },
     #[error("{untrusted}")]
     Untrusted { untrusted: Untrusted },
-    #[error("the lock `{}` cannot be had", .path.display())]
+    #[error("the lock `{}` cannot be taken", .path.display())]
     Lock {
         path: PathBuf,
         #[source]
         cause: io::Error,
     },
-    #[error("another daemon runs already{}", holder_of(.pid.as_deref()))]
+    #[error("another daemon is already running{}", holder_of(.pid.as_deref()))]
     Held { path: PathBuf, pid: Option<String> },
 }
 
@@ -43,8 +44,9 @@ fn holder_of(pid: Option<&str>) -> String {
     pid.map(|pid| format!(", pid {pid}")).unwrap_or_default()
 }
 
-/// Makes the folders that are missing, for us alone; refuses one that another user can write.
-pub(crate) fn make_folders(paths: &Paths) -> Result<(), FilesError> {
+/// Creates missing folders with access for their owner only. Refuses a folder that another user can
+/// write.
+pub(crate) fn create_folders(paths: &Paths) -> Result<(), FilesError> {
     let home = paths.state_dir.parent().unwrap_or(&paths.state_dir);
     let untrusted = |untrusted| FilesError::Untrusted { untrusted };
     trust::check_folders(&paths.state_dir, home).map_err(untrusted)?;
@@ -61,27 +63,29 @@ pub(crate) fn make_folders(paths: &Paths) -> Result<(), FilesError> {
     Ok(())
 }
 
-/// Held for life; the system lets go of it when the process ends, however it ends.
+/// The daemon's lock, held until it exits. The kernel releases it when the process ends, however it
+/// ends.
 #[derive(Debug)]
 pub(crate) struct Lock {
     _file: File,
 }
 
 impl Lock {
-    /// Takes the lock, waiting a while for its holder to go.
+    /// Takes the lock; waits up to this time for its holder to exit.
     pub(crate) async fn take_within(limit: Duration, path: &Path) -> Result<Self, FilesError> {
         let give_up_at = Instant::now() + limit;
         loop {
             match Self::take(path).await {
                 Err(FilesError::Held { .. }) if Instant::now() < give_up_at => {
-                    sleep(LOOK_AGAIN).await;
+                    sleep(POLL_INTERVAL).await;
                 }
                 settled => return settled,
             }
         }
     }
 
-    /// Takes the lock, or says who has it. The number in the file is for people.
+    /// Takes the lock, or returns an error that names its holder. The pid in the file is for users
+    /// only.
     pub(crate) async fn take(path: &Path) -> Result<Self, FilesError> {
         let failed = |cause| FilesError::Lock { path: path.to_owned(), cause };
         let mut options = File::options();
@@ -95,7 +99,7 @@ impl Lock {
             }
             Err(TryLockError::Error(cause)) => return Err(failed(cause)),
         }
-        // The lock is what counts: a full disk keeps nobody from serving.
+        // Only the lock matters: a full disk must not keep the daemon from serving.
         if let Err(error) = write_pid(&mut file) {
             tracing::warn!(%error, "the pid could not be written to {}", path.display());
         }
@@ -103,20 +107,21 @@ impl Lock {
     }
 }
 
-/// Whether somebody holds the lock, for a daemon that has let go of it.
+/// Returns true if another process holds the lock. For a daemon that has released it.
 pub(crate) fn is_locked(path: &Path) -> bool {
     let file = File::options().read(true).open(path);
     file.is_ok_and(|file| matches!(file.try_lock(), Err(TryLockError::WouldBlock)))
 }
 
-/// Who holds the lock. A number of the dead is that of a holder before it.
+/// Returns the pid of the lock's holder. The pid of a dead process is from an earlier holder, and
+/// is ignored.
 async fn holder(file: &mut File) -> Option<String> {
-    for _ in 0..LOOKS {
+    for _ in 0..MAX_POLLS {
         let pid = read_pid(file).filter(|&pid| test_kill_process(pid) != Err(Errno::SRCH));
         if let Some(pid) = pid {
             return Some(pid.to_string());
         }
-        sleep(LOOK_AGAIN).await;
+        sleep(POLL_INTERVAL).await;
     }
     None
 }
@@ -140,18 +145,21 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn the_second_taker_is_told_who_has_the_lock() {
+    async fn second_daemon_learns_the_pid_of_the_lock_holder() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("xy.pid");
         let lock = Lock::take(&path).await.unwrap();
         let refused = Lock::take(&path).await.unwrap_err().to_string();
-        assert_eq!(refused, format!("another daemon runs already, pid {}", std::process::id()));
+        assert_eq!(
+            refused,
+            format!("another daemon is already running, pid {}", std::process::id())
+        );
         drop(lock);
         assert!(Lock::take(&path).await.is_ok());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_lock_that_is_a_link_is_refused() {
+    async fn lock_file_that_is_a_link_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let (path, target) = (folder.path().join("xy.pid"), folder.path().join("target"));
         std::fs::write(&target, "precious").unwrap();
@@ -161,7 +169,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_number_left_by_the_dead_does_not_matter() {
+    async fn pid_of_a_dead_process_is_overwritten() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("xy.pid");
         std::fs::write(&path, "1\nand more than a number, 123456789012345678901234567890").unwrap();
@@ -171,28 +179,28 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nonsense_in_the_file_of_a_living_daemon_is_not_repeated() {
+    async fn invalid_pid_in_a_held_lock_file_is_not_shown() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("xy.pid");
         let _lock = Lock::take(&path).await.unwrap();
         std::fs::write(&path, "rm -rf\x1b[31m").unwrap();
         let refused = Lock::take(&path).await.unwrap_err().to_string();
-        assert_eq!(refused, "another daemon runs already");
+        assert_eq!(refused, "another daemon is already running");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_number_of_a_holder_is_waited_for() {
+    async fn pid_of_the_lock_holder_is_awaited() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("xy.pid");
         let _lock = Lock::take(&path).await.unwrap();
-        // Above what any system gives: left by the dead, and not yet written over.
+        // A pid above the system's maximum: left by a dead daemon, not yet overwritten.
         std::fs::write(&path, "2147483647\n").unwrap();
         let writes = async {
-            sleep(LOOK_AGAIN * 3 / 2).await;
+            sleep(POLL_INTERVAL * 3 / 2).await;
             std::fs::write(&path, format!("{}\n", std::process::id())).unwrap();
         };
         let (refused, ()) = tokio::join!(Lock::take(&path), writes);
-        let told = format!("another daemon runs already, pid {}", std::process::id());
-        assert_eq!(refused.unwrap_err().to_string(), told);
+        let expected = format!("another daemon is already running, pid {}", std::process::id());
+        assert_eq!(refused.unwrap_err().to_string(), expected);
     }
 }

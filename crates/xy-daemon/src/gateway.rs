@@ -1,4 +1,4 @@
-//! The daemon, as its gateway sees it.
+//! The daemon's side of the gateway: the control plane, and the parts that start the HTTP gateway.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -9,8 +9,8 @@ use tokio::runtime::Handle;
 use xy_config::Paths;
 use xy_config::settings::GatewaySettings;
 use xy_gateway::HttpParts;
-use xy_gateway::control::{Asker, Control, Later};
-use xy_gateway::http::{Auth, Hosts, HttpRules, random_token, read_or_make_token};
+use xy_gateway::control::{BoxFuture, Control, Requester};
+use xy_gateway::http::{Auth, Hosts, HttpRules, random_token, read_or_create_token};
 use xy_gateway::instance_failed;
 use xy_ipc::server::Answer;
 use xy_protocol::control::Request;
@@ -20,28 +20,28 @@ use xy_supervisor::fleet::{HoldError, NoRoom};
 use xy_supervisor::instance::Holder;
 use xy_supervisor::launch::adopt::home_id;
 
-use crate::askers::By;
+use crate::audit::Actor;
 use crate::daemon::Daemon;
 use crate::handlers::Handlers;
 use crate::tokens::Tokens;
 
-/// What the gateway can ask of the daemon.
-pub(crate) struct Plane {
+/// The daemon's operations that the gateway can call.
+pub(crate) struct ControlPlane {
     daemon: Arc<Daemon>,
     runtime: Handle,
 }
 
-impl Plane {
-    /// For a gateway of the daemon that runs here.
+impl ControlPlane {
+    /// Creates the control plane of a gateway in this process.
     pub(crate) fn here(daemon: Arc<Daemon>) -> Self {
         Self { daemon, runtime: Handle::current() }
     }
 
-    fn ask(&self, by: By, request: Request) -> Later<Result<Value, CallError>> {
+    fn send(&self, actor: Actor, request: Request) -> BoxFuture<Result<Value, CallError>> {
         let handlers = Handlers(self.daemon.clone());
-        // On the daemon's own threads, so that no client waits for it; and once it has begun
-        // it is finished, also if the one who asked leaves.
-        let answering = self.runtime.spawn(async move { handlers.call_by(&by, request).await });
+        // The handler runs on the daemon's own threads, so that it blocks no client. Once started,
+        // it completes even if the client leaves.
+        let answering = self.runtime.spawn(async move { handlers.call_as(&actor, request).await });
         Box::pin(async move {
             let unreadable = |cause: &dyn std::fmt::Display| {
                 CallError::new(ErrorKind::Internal, "the answer could not be read").cause(cause)
@@ -50,22 +50,24 @@ impl Plane {
                 Answer::Result(result) | Answer::WithDescriptor(result, _) => {
                     serde_json::from_str(result.get()).map_err(|cause| unreadable(&cause))
                 }
-                Answer::Stream(_) => Err(unreadable(&"it is a stream")),
+                Answer::Stream(_) => {
+                    Err(unreadable(&"it is a stream, which the gateway cannot use"))
+                }
             }
         })
     }
 }
 
-impl Control for Plane {
-    fn call(&self, request: Request) -> Later<Result<Value, CallError>> {
-        self.ask(By::Person, request)
+impl Control for ControlPlane {
+    fn call(&self, request: Request) -> BoxFuture<Result<Value, CallError>> {
+        self.send(Actor::User, request)
     }
 
-    fn manage(&self, by: Asker, request: Request) -> Later<Result<Value, CallError>> {
-        self.ask(By::Client(by), request)
+    fn manage(&self, by: Requester, request: Request) -> BoxFuture<Result<Value, CallError>> {
+        self.send(Actor::Client(by), request)
     }
 
-    fn hold(&self, server: &ServerName, holder: Holder) -> Later<Result<(), CallError>> {
+    fn hold(&self, server: &ServerName, holder: Holder) -> BoxFuture<Result<(), CallError>> {
         let (fleet, server) = (self.daemon.fleet.clone(), server.clone());
         Box::pin(async move {
             let no_instance = |cause: &dyn std::fmt::Display| {
@@ -87,7 +89,7 @@ impl Control for Plane {
             };
             let now = held.wait_until(|now| is_decided(now.state())).await;
             match now.state() {
-                // One that sleeps again is woken again if somebody needs it.
+                // An instance that is asleep again is woken when it is needed.
                 ServerState::Running | ServerState::Asleep => Ok(()),
                 ServerState::Failed if holder != Holder::Shared => {
                     Err(instance_failed(&server, &held.explain()))
@@ -97,14 +99,14 @@ impl Control for Plane {
         })
     }
 
-    fn release(&self, server: &ServerName, client: u64) -> Later<()> {
+    fn release(&self, server: &ServerName, client: u64) -> BoxFuture<()> {
         let (fleet, server) = (self.daemon.fleet.clone(), server.clone());
         Box::pin(async move { fleet.release(&server, client).await })
     }
 }
 
-/// The error for a person who wants an instance that cannot be had.
-pub(crate) fn not_held(server: &ServerName, why: &HoldError) -> CallError {
+/// Returns the error for a user whose request needs an instance that cannot be started.
+pub(crate) fn hold_error(server: &ServerName, why: &HoldError) -> CallError {
     match why {
         HoldError::NoRoom(full) => no_room(server, full),
         why => {
@@ -113,15 +115,16 @@ pub(crate) fn not_held(server: &ServerName, why: &HoldError) -> CallError {
     }
 }
 
-/// There is no room for an instance.
+/// Returns the error for a limit on instances that is reached.
 fn no_room(server: &ServerName, full: &NoRoom) -> CallError {
     let message = format!("there is no room for an instance of `{server}`");
     CallError::new(ErrorKind::QueueFull, message).cause(full).hint(full.hint())
 }
 
-/// How clients come in over HTTP, by the files; and why they do not although they should.
-/// That is no reason not to start: everything else works, and it is said wherever people look.
-pub(crate) fn http(
+/// Returns the parts of the HTTP gateway that the files configure, and the problem that keeps it
+/// from listening. Such a problem does not stop the daemon: everything else works, and `xy status`
+/// and the log report it.
+pub(crate) fn http_parts(
     settings: &GatewaySettings,
     paths: &Paths,
     tokens: &mut Tokens,
@@ -145,12 +148,12 @@ pub(crate) fn http(
     }
 }
 
-/// What is signed with that clients carry. One that cannot be kept is as good, until the next
-/// daemon comes.
-pub(crate) fn key(paths: &Paths) -> io::Result<String> {
-    read_or_make_token(&paths.state_key_file).or_else(|cause| {
+/// Returns the key that signs state which clients carry. A key that cannot be stored works until
+/// the next daemon starts.
+pub(crate) fn state_key(paths: &Paths) -> io::Result<String> {
+    read_or_create_token(&paths.state_key_file).or_else(|cause| {
         let file = paths.state_key_file.display();
-        tracing::warn!("the key `{file}` cannot be kept: {cause}");
+        tracing::warn!("the key `{file}` cannot be stored: {cause}");
         random_token()
     })
 }
@@ -164,7 +167,7 @@ fn rules(
         xy_config::settings::Auth::None => Auth::None,
         xy_config::settings::Auth::Token => {
             tokens.read_own()?;
-            Auth::Tokens(Vec::new()) // The gateway is told of them, and of changes, by a `watch`.
+            Auth::Tokens(Vec::new()) // The gateway receives them through a `watch`.
         }
     };
     Ok(HttpRules {
@@ -173,6 +176,6 @@ fn rules(
         streams_per_session_max: settings.streams,
         body_max_bytes: usize::try_from(settings.body).unwrap_or(usize::MAX),
         idle: settings.idle,
-        hosts: Hosts::of(listen.ip(), &settings.hosts),
+        hosts: Hosts::new(listen.ip(), &settings.hosts),
     })
 }

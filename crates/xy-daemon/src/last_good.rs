@@ -1,16 +1,16 @@
-//! The last good texts of `xy.kdl` and of profiles, kept for a daemon that finds a bad one.
+//! The last good texts of `xy.kdl` and of profiles, stored for a daemon that finds bad files.
 
 use std::io;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use xy_config::LastGood;
-use xy_supervisor::whole_file::{put_aside, read_bounded, write_whole};
+use xy_supervisor::fs::atomic::{quarantine, read_bounded, write_atomically};
 
 const FORMAT: u32 = 1;
 
-/// Maximum size of the file. `xy.kdl` and 200 profiles of usual size need a hundredth of it; with
-/// more, nothing is kept, and a bad file keeps the next daemon from starting.
+/// Maximum size of the file. `xy.kdl` and 200 profiles of usual size need a hundredth of it. Larger
+/// texts are not stored, and then a bad file keeps the next daemon from starting.
 const MAX_FILE: u64 = 16 << 20;
 
 #[derive(Serialize, Deserialize)]
@@ -19,7 +19,7 @@ struct Stored {
     files: LastGood,
 }
 
-/// Reads the kept texts. A damaged file is put aside and told.
+/// Reads the stored texts. A damaged file is moved aside, which is logged.
 pub(crate) fn read(file: &Path) -> LastGood {
     parse(file).unwrap_or_else(|problem| {
         match problem {
@@ -27,16 +27,16 @@ pub(crate) fn read(file: &Path) -> LastGood {
                 tracing::warn!("{} cannot be read: {cause}", file.display());
             }
             Problem::Damaged(cause) => {
-                let told = put_aside(file, &cause);
-                tracing::warn!("{told}");
+                let message = quarantine(file, &cause);
+                tracing::warn!("{message}");
             }
         }
         LastGood::new()
     })
 }
 
-/// Reads the kept texts, and changes nothing.
-pub(crate) fn look(file: &Path) -> LastGood {
+/// Reads the stored texts without changing any file.
+pub(crate) fn read_only(file: &Path) -> LastGood {
     parse(file).unwrap_or_default()
 }
 
@@ -58,8 +58,8 @@ fn parse(file: &Path) -> Result<LastGood, Problem> {
     }
 }
 
-/// Keeps the texts, unless they are kept already.
-pub(crate) fn keep(file: &Path, texts: &LastGood) {
+/// Stores the texts, unless they are stored already. Logs a failure.
+pub(crate) fn write(file: &Path, texts: &LastGood) {
     if *texts == read(file) {
         return;
     }
@@ -70,10 +70,10 @@ pub(crate) fn keep(file: &Path, texts: &LastGood) {
             std::fs::remove_file(file).or_else(|cause| match cause.kind() {
                 io::ErrorKind::NotFound => Ok(()),
                 _ => Err(cause),
-            })?; // An outdated text could show clients more than the latest one.
+            })?; // An outdated profile could expose more than the latest one.
             return Err(io::Error::other(format!("it would be larger than {MAX_FILE} bytes")));
         }
-        write_whole(file, &text)
+        write_atomically(file, &text)
     });
     if let Err(cause) = written {
         tracing::warn!("`{shown}`, the last good configuration, cannot be written: {cause}");
@@ -87,12 +87,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_are_kept_privately_and_damage_is_put_aside() {
+    fn texts_are_private_and_a_damaged_file_is_moved_aside() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("last-good.json");
         assert!(read(&file).is_empty());
         let texts = LastGood::from([("xy.kdl".to_owned(), "strict #true".to_owned())]);
-        keep(&file, &texts);
+        write(&file, &texts);
         assert_eq!(read(&file), texts);
         assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
         std::fs::write(&file, "{").unwrap();
@@ -101,12 +101,12 @@ mod tests {
     }
 
     #[test]
-    fn too_much_text_leaves_nothing_outdated() {
+    fn oversized_text_removes_the_outdated_file() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("last-good.json");
-        keep(&file, &LastGood::from([("xy.kdl".to_owned(), String::new())]));
+        write(&file, &LastGood::from([("xy.kdl".to_owned(), String::new())]));
         let large = "x".repeat(usize::try_from(MAX_FILE).unwrap());
-        keep(&file, &LastGood::from([("xy.kdl".to_owned(), large)]));
+        write(&file, &LastGood::from([("xy.kdl".to_owned(), large)]));
         assert!(read(&file).is_empty());
     }
 }

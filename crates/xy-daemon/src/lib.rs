@@ -1,16 +1,16 @@
-//! The daemon: builds everything in order, serves, takes it down in reverse.
+//! The daemon: builds every part in order, serves requests, and shuts the parts down in reverse
+//! order.
 //!
-//! The only crate that knows all the others. A handler finds, asks, waits and
-//! translates; what decides something is in a pure module elsewhere.
+//! This is the only crate that depends on all the others. A handler finds a server, sends requests,
+//! waits, and translates the result. Decisions are made by pure modules elsewhere.
 
-mod askers;
+mod audit;
 mod bad_files;
 pub mod check;
-mod confine;
+mod containment;
 mod daemon;
 pub mod diagnostics;
 pub mod direct;
-mod earlier;
 mod files;
 mod gateway;
 mod handlers;
@@ -19,15 +19,16 @@ mod limits;
 mod logging;
 mod machine;
 pub mod on_disk;
-mod own_instance;
 mod run;
 mod self_test;
 mod server_file;
-mod signs;
+mod server_status;
+mod socket_links;
 mod sockets;
 mod takeover;
+mod temporary_instance;
 mod tokens;
-mod view;
+mod transition_history;
 
 pub use bad_files::Strictness;
 pub use logging::LogTo;

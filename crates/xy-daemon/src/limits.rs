@@ -1,40 +1,41 @@
-//! Which limits can be kept here, for whoever judges the files.
+//! The limits that can be enforced on this machine, for checking the configuration.
 
 use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit};
 use tokio::time::sleep;
-use xy_config::{Kept, KeptLimits};
+use xy_config::{Enforcement, LimitSupport};
 use xy_shim::cgroup;
 
-/// What is killed is gone within a moment, unless it hangs in the kernel.
-const LOOKS: usize = 20;
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
+/// How often the end of stale processes is checked. Killed processes end within a moment, unless
+/// they hang in the kernel.
+const MAX_POLLS: usize = 20;
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// What a daemon that is started here and now can keep.
-pub(crate) fn kept() -> KeptLimits {
-    let found = cgroup::kept();
+/// Returns the limits that a daemon started in this environment can enforce.
+pub(crate) fn supported() -> LimitSupport {
+    let found = cgroup::limit_support();
     let as_config = |kept| match kept {
-        cgroup::Kept::ByCgroup => Kept::ByCgroup,
-        cgroup::Kept::PerProcess => Kept::PerProcess,
-        cgroup::Kept::NotAtAll { why } => Kept::NotAtAll { why },
+        cgroup::Enforcement::ByCgroup => Enforcement::ByCgroup,
+        cgroup::Enforcement::PerProcess => Enforcement::PerProcess,
+        cgroup::Enforcement::Unavailable { why } => Enforcement::Unavailable { why },
     };
-    KeptLimits {
-        most_files: getrlimit(Resource::Nofile).maximum,
+    LimitSupport {
+        max_open_files: getrlimit(Resource::Nofile).maximum,
         memory: as_config(found.memory),
         pids: as_config(found.pids),
     }
 }
 
-/// Before the first server starts: makes room for limits, and ends what shims have left
-/// behind that were killed together with their daemon.
+/// Prepares cgroups before the first server starts: enables limits, and kills processes of shims
+/// that were killed together with their daemon.
 pub(crate) async fn prepare() {
-    cgroup::make_room();
-    for _ in 0..LOOKS {
-        if !cgroup::end_stale() {
+    cgroup::enable_controllers();
+    for _ in 0..MAX_POLLS {
+        if !cgroup::kill_stale() {
             return;
         }
-        sleep(LOOK_AGAIN).await;
+        sleep(POLL_INTERVAL).await;
     }
-    tracing::warn!("something that a dead shim has left behind does not die");
+    tracing::warn!("a process that a dead shim left behind survives SIGKILL");
 }

@@ -16,27 +16,27 @@ use xy_shim::log_file::RotatingFile;
 
 use crate::run::not_started;
 
-/// Where the daemon's own log goes.
+/// The destination of the daemon's own log.
 #[derive(Debug, Clone)]
 pub enum LogTo {
-    /// The foreground: a person or a service manager reads it.
+    /// Standard error, for a daemon in the foreground.
     Stderr,
-    /// A file, when there is no terminal.
+    /// A file, for a daemon without a terminal.
     File(PathBuf),
 }
 
-/// The daemon's own log file is rotated at this size.
+/// The size at which the log file is rotated.
 const MAX_BYTES: u64 = 10_000_000;
 
-/// So many older ones are kept.
+/// The number of rotated files that are kept.
 const GENERATIONS: u32 = 2;
 
-/// How long a line waits for whoever reads stderr; while one line has waited in vain,
-/// the next do not.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// Maximum time that a line waits for the reader of stderr. After one line has timed out, the next
+/// lines are skipped without waiting.
+const WRITE_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// A pipe that takes anything takes so much.
-const AT_ONCE: usize = 4096;
+/// The number of bytes that a writable pipe always accepts.
+const WRITE_CHUNK: usize = 4096;
 
 /// Starts logging; `XY_LOG` sets the level (`debug`, or `info,xy_supervisor=trace`).
 pub(crate) fn start(to: &LogTo) -> Result<(), CallError> {
@@ -47,7 +47,7 @@ pub(crate) fn start(to: &LogTo) -> Result<(), CallError> {
             .hint("use a level such as `info` or `debug`, or `info,xy_supervisor=trace`")
     })?;
     let lines = tracing_subscriber::fmt::layer()
-        // A terminal that has gone away must not take the daemon with it.
+        // A closed terminal must not end the daemon.
         .log_internal_errors(false)
         .with_target(false);
     let registry = tracing_subscriber::registry().with(levels);
@@ -67,31 +67,31 @@ pub(crate) fn start(to: &LogTo) -> Result<(), CallError> {
     Ok(())
 }
 
-/// stderr for all threads. Who logs never waits for long for who reads: a terminal may
-/// be paused and a pipe may be full, and the servers must not stand still for that.
+/// The stderr that all threads share. A thread never waits long for the reader: a terminal may be
+/// paused and a pipe full, and servers must not stall for that.
 #[derive(Clone, Default)]
 struct SharedStderr(Arc<Mutex<Stderr>>);
 
 #[derive(Default)]
 struct Stderr {
-    /// Lines that nobody read in time.
+    /// The number of lines that were not read in time.
     skipped: u64,
 }
 
 impl Stderr {
     fn append(&mut self, line: &[u8]) -> io::Result<()> {
-        let patience = if self.skipped == 0 { PATIENCE } else { Duration::ZERO };
-        if !is_writable(patience) {
+        let timeout = if self.skipped == 0 { WRITE_TIMEOUT } else { Duration::ZERO };
+        if !is_writable(timeout) {
             self.skipped += 1;
             return Ok(());
         }
         if self.skipped > 0 {
-            let told = format!("… {} lines skipped, which nobody read in time\n", self.skipped);
+            let notice = format!("… {} lines skipped: the reader was too slow\n", self.skipped);
             self.skipped = 0;
-            io::stderr().write_all(told.as_bytes())?;
+            io::stderr().write_all(notice.as_bytes())?;
         }
-        for part in line.chunks(AT_ONCE) {
-            if !is_writable(PATIENCE) {
+        for part in line.chunks(WRITE_CHUNK) {
+            if !is_writable(WRITE_TIMEOUT) {
                 return Ok(()); // The rest of a very long line.
             }
             io::stderr().write_all(part)?;
@@ -100,7 +100,7 @@ impl Stderr {
     }
 }
 
-/// Whether [`AT_ONCE`] bytes can be written, or an error can be had, without waiting.
+/// Returns true if [`WRITE_CHUNK`] bytes can be written within this time, or an error is pending.
 fn is_writable(within: Duration) -> bool {
     let stderr = io::stderr();
     let mut polled = [PollFd::new(&stderr, PollFlags::OUT)];
@@ -127,7 +127,7 @@ impl io::Write for SharedStderr {
     }
 }
 
-/// One file for all threads; a line is written whole.
+/// The log file that all threads share. Each line is written whole.
 #[derive(Clone)]
 struct SharedFile(Arc<Mutex<RotatingFile>>);
 

@@ -1,29 +1,29 @@
-//! What this process and its machine use, as far as the system tells.
+//! Resource usage of this process and its machine, as far as the system reports it.
 
 use xy_protocol::time::Timestamp;
 
-/// What people call now.
-#[expect(clippy::disallowed_methods, reason = "it is only shown")]
+/// Returns the current wall-clock time.
+#[expect(clippy::disallowed_methods, reason = "only for display")]
 pub(crate) fn wall_clock() -> Timestamp {
     Timestamp::from(std::time::SystemTime::now())
 }
 
-/// Bytes of this process that are in memory.
+/// Returns the resident memory of this process, in bytes.
 pub(crate) fn resident() -> Option<u64> {
     bytes_of("VmRSS", &read("/proc/self/status")?)
 }
 
-/// Bytes of memory that the machine has.
+/// Returns the total memory of the machine, in bytes.
 pub(crate) fn total_memory() -> Option<u64> {
     bytes_of("MemTotal", &read("/proc/meminfo")?)
 }
 
-/// Bytes of it that could be used.
+/// Returns the available memory of the machine, in bytes.
 pub(crate) fn free_memory() -> Option<u64> {
     bytes_of("MemAvailable", &read("/proc/meminfo")?)
 }
 
-/// The name of the system, as others than Rust call it.
+/// Returns the name of the operating system, as Node.js spells it.
 pub(crate) fn platform() -> &'static str {
     match std::env::consts::OS {
         "macos" => "darwin",
@@ -32,43 +32,43 @@ pub(crate) fn platform() -> &'static str {
 }
 
 fn read(file: &str) -> Option<String> {
-    std::fs::read_to_string(file).ok() // There is none but on Linux.
+    std::fs::read_to_string(file).ok() // These files exist only on Linux.
 }
 
-/// One line of such a file: `Name:   123 kB`.
+/// Returns the bytes in a line such as `Name:   123 kB`.
 fn bytes_of(name: &str, text: &str) -> Option<u64> {
     let rest = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     let kilobytes: u64 = rest.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kilobytes.checked_mul(1024)
 }
 
-/// Whether a process is there, and whether a signal has stopped it.
+/// The state of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Process {
-    /// There is none, or it is dead.
+pub(crate) enum ProcessState {
+    /// It does not exist, or is a zombie.
     Gone,
-    /// It is there, but no longer runs until somebody lets it.
+    /// A signal has stopped it until another continues it.
     Stopped,
-    /// It is there.
-    There,
+    /// It exists and is not stopped.
+    Alive,
 }
 
-/// What has become of a process of ours.
-pub(crate) fn process(pid: u32) -> Process {
+/// Returns the state of a process with this pid.
+pub(crate) fn process_state(pid: u32) -> ProcessState {
     let Some(known) = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw) else {
-        return Process::Gone;
+        return ProcessState::Gone;
     };
     if rustix::process::test_kill_process(known) == Err(rustix::io::Errno::SRCH) {
-        return Process::Gone;
+        return ProcessState::Gone;
     }
     match read(&format!("/proc/{pid}/stat")).as_deref().and_then(state_in) {
-        Some('T') => Process::Stopped,
-        Some('Z' | 'X') => Process::Gone,
-        _ => Process::There,
+        Some('T') => ProcessState::Stopped,
+        Some('Z' | 'X') => ProcessState::Gone,
+        _ => ProcessState::Alive,
     }
 }
 
-/// The letter after the name, which may have anything in it.
+/// Returns the state letter after the name, which may contain any character.
 fn state_in(stat: &str) -> Option<char> {
     stat.rsplit(')').next()?.trim_start().chars().next()
 }
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_of_the_kernel_are_read() {
+    fn proc_files_are_parsed() {
         let text = "Name:\txy\nVmRSSx:\t1 kB\nVmRSS:\t   12 kB\nBad: 3\n";
         assert_eq!(bytes_of("VmRSS", text), Some(12 * 1024));
         assert_eq!((bytes_of("Bad", text), bytes_of("None", text)), (None, None));
@@ -88,9 +88,12 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn this_process_is_there_and_uses_memory() {
+    fn this_process_is_alive_and_uses_memory() {
         assert!(resident() > Some(0) && total_memory() > free_memory());
-        assert_eq!(process(std::process::id()), Process::There);
-        assert_eq!((process(0), process(u32::MAX)), (Process::Gone, Process::Gone));
+        assert_eq!(process_state(std::process::id()), ProcessState::Alive);
+        assert_eq!(
+            (process_state(0), process_state(u32::MAX)),
+            (ProcessState::Gone, ProcessState::Gone)
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Builds everything, in order; takes it down in reverse.
+//! Starts the daemon's parts in order, and stops them in reverse order.
 
 use std::convert::Infallible;
 use std::net::TcpListener;
@@ -10,31 +10,31 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 use xy_config::load::supervision;
 use xy_config::supervision::Supervision;
-use xy_config::{Broken, Paths, trust};
-use xy_ipc::listen::{BindError, Bound};
+use xy_config::{BrokenServers, Paths, trust};
+use xy_container::{CliLauncher, ContainerLauncher};
+use xy_ipc::listen::{BindError, BoundSocket};
 use xy_protocol::error::{CallError, ErrorKind};
-use xy_shim::marked::MARK;
-use xy_supervisor::AddedServers;
+use xy_shim::env_mark::MARK;
+use xy_supervisor::RuntimeServers;
+use xy_supervisor::desired::DesiredState;
 use xy_supervisor::fleet::{Fleet, FleetParts, changes_channel};
 use xy_supervisor::journal::Journal;
-use xy_supervisor::launch::EveryLauncher;
-use xy_supervisor::launch::adopt::{Adopted, Stragglers, home_id, is_of_home};
-use xy_supervisor::launch::container::ContainerLauncher;
+use xy_supervisor::launch::Launchers;
+use xy_supervisor::launch::adopt::{AdoptedInstance, PendingAdoptions, home_id, is_of_home};
 use xy_supervisor::launch::process::{ProcessLauncher, ShimProgram};
 use xy_supervisor::launch::remote::RemoteLauncher;
-use xy_supervisor::locks::tidy_up;
-use xy_supervisor::logs::forget_clients;
-use xy_supervisor::speak::Speak;
-use xy_supervisor::wishes::Wishes;
+use xy_supervisor::locks::remove_stale;
+use xy_supervisor::logs::remove_client_logs;
+use xy_supervisor::protocol::ProtocolDriver;
 
 use crate::bad_files::Strictness;
-use crate::daemon::{Daemon, Ending};
+use crate::daemon::{Daemon, Phase};
 use crate::files::{self, FilesError, Lock};
-use crate::gateway::{self, Plane};
+use crate::gateway::{self, ControlPlane};
 use crate::handlers::Handlers;
 use crate::limits;
 use crate::logging::{self, LogTo};
-use crate::signs::Signs;
+use crate::socket_links::SocketLinks;
 use crate::sockets::{Socket, Sockets};
 use crate::takeover;
 
@@ -44,47 +44,47 @@ mod signals;
 use configuration::Configuration;
 use signals::Signals;
 
-/// However short the graces are, shims get this long to bring their logs to disk.
-const LEAST_SHUTDOWN: Duration = Duration::from_secs(5);
+/// The minimum time for the shutdown of all servers: shims have to write their logs to disk.
+const MIN_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// So much longer a daemon waits at its end for container engines, which have to kill and remove.
-const ENGINE_SHUTDOWN: Duration = Duration::from_secs(30);
+/// The additional time for container engines, which have to kill and remove containers.
+const ENGINE_SHUTDOWN_EXTRA: Duration = Duration::from_secs(30);
 
-/// How long shims may take to hear that another daemon will come.
-const LET_GO_WITHIN: Duration = Duration::from_secs(8);
+/// Maximum time for telling all shims that another daemon will attach.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// How often to look whether the folder of the sockets is still there.
-const SOCKETS_EVERY: Duration = Duration::from_secs(5);
+/// The interval at which the daemon checks that the folder of its sockets exists.
+const SOCKET_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How long front ends get to read their last lines.
-const DOOR_WITHIN: Duration = Duration::from_secs(2);
+/// Maximum time for the gateway to start listening, and for clients to read their last lines.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long the disk may take for the last events.
-const JOURNAL_WITHIN: Duration = Duration::from_secs(2);
+/// Maximum time for writing the last events to disk.
+const JOURNAL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Two threads: one slow request must not hold up the rest.
+/// The number of worker threads. With two, one slow request does not block the others.
 const THREADS: usize = 2;
 
-/// For files: reading the configuration, keeping wishes.
+/// The number of threads for file access: reading the configuration, storing the desired state.
 const BLOCKING_THREADS: usize = 4;
 
-/// Open files: enough for a thousand servers and all front ends at once.
+/// The limit of open files: enough for a thousand servers and all clients at once.
 const FILE_LIMIT: u64 = 16_384;
 
-/// How to run.
+/// The options of a daemon.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Where everything is.
+    /// The paths of all files and sockets.
     pub paths: Paths,
-    /// Where the daemon's own log goes.
+    /// The destination of the daemon's own log.
     pub log: LogTo,
-    /// Take over from a daemon that runs.
+    /// True if the daemon takes over from one that is running.
     pub replace: bool,
-    /// Whether to start with a bad file.
+    /// Decides whether the daemon starts with a bad file.
     pub strictness: Strictness,
 }
 
-/// Runs the daemon until it is told to end.
+/// Runs the daemon until a signal or a request ends it.
 pub fn run(options: Options) -> Result<(), CallError> {
     logging::start(&options.log)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -93,15 +93,15 @@ pub fn run(options: Options) -> Result<(), CallError> {
         .enable_all()
         .build()
         .map_err(|cause| not_started().cause(cause))?;
-    // What a shim that dies leaves behind falls to the daemon, which ends it.
+    // Processes that a dead shim leaves behind become children of the daemon, which ends them.
     #[cfg(target_os = "linux")]
     let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
     let lock_file = options.paths.lock_file.clone();
     let outcome = runtime.block_on(serve(options));
     let outcome = match outcome {
-        Ok(Ending::HandedOver) => {
-            let came = runtime.block_on(takeover::somebody_came(&lock_file));
-            if came { Ok(()) } else { Err(takeover::go_on()) }
+        Ok(Phase::HandedOver) => {
+            let was_replaced = runtime.block_on(takeover::wait_for_successor(&lock_file));
+            if was_replaced { Ok(()) } else { Err(takeover::restart_in_place()) }
         }
         ended => ended.map(drop),
     };
@@ -113,54 +113,52 @@ pub(crate) fn not_started() -> CallError {
     CallError::new(ErrorKind::Internal, "the daemon did not start")
 }
 
-async fn serve(options: Options) -> Result<Ending, CallError> {
+async fn serve(options: Options) -> Result<Phase, CallError> {
     let Options { paths, replace, strictness, .. } = options;
-    let (_lock, inherited) = take_place(&paths, replace, strictness).await?;
-    // Everything that can fail comes before the servers that are there: who has been taken
-    // over would end with a daemon that does not start.
-    let _signs = Signs::put(&paths);
+    let (_lock, inherited) = acquire_lock(&paths, replace, strictness).await?;
+    // Everything that can fail happens before servers are adopted. Otherwise a daemon that fails to
+    // start would take adopted servers down with it.
+    let _socket_links = SocketLinks::create(&paths);
     let mut signals = Signals::new().map_err(|cause| not_started().cause(cause))?;
-    let Bound { listener, file } =
+    let BoundSocket { listener, file } =
         xy_ipc::listen::bind(&paths.control_socket).map_err(|error| no_socket(&error))?;
-    let (control, again) = Socket::of_control(file, &paths.control_places()[0]);
-    let wishes = read_wishes(&paths)?;
+    let (control, new_control_listeners) =
+        Socket::of_control(file, &paths.control_socket_candidates()[0]);
+    let desired = read_desired_state(&paths)?;
     let added = read_added(&paths)?;
     limits::prepare().await;
     let mcp = xy_ipc::listen::bind(&paths.mcp_socket).map_err(|error| no_socket(&error))?;
     let mcp_listener = mcp.listener.into_std().map_err(|cause| not_started().cause(cause))?;
-    let (mcp, mcp_again) = Socket::of_gateway(mcp.file, &paths.mcp_places()[0]);
-    let (speaker, lines) = xy_gateway::speaker();
-    let processes = Arc::new(launcher(&paths, speaker.clone())?);
+    let (mcp, new_mcp_listeners) = Socket::of_gateway(mcp.file, &paths.mcp_socket_candidates()[0]);
+    let (driver, connections) = xy_gateway::driver();
+    let processes = Arc::new(launcher(&paths, driver.clone())?);
     let containers = ContainerLauncher::new(
         paths.state_dir.join("containers"),
         paths.logs_dir.clone(),
-        speaker.clone(),
+        driver.clone(),
         &processes,
     );
-    let (adopted, stragglers) = adopt(&processes, &containers).await;
+    let (adopted, pending) = adopt(&processes, &containers).await;
     let reconciling = tokio::spawn(containers.clone().reconcile());
-    let remotes = RemoteLauncher::new(speaker);
-    let launcher =
-        EveryLauncher { processes: processes.clone(), remotes, containers: containers.clone() };
-    let has_living = !adopted.is_empty() || !stragglers.is_empty();
+    let has_living = !adopted.is_empty() || !pending.is_empty();
     let configuration = Configuration::load(&paths, strictness, &adopted, &added, has_living)?;
     let Configuration { servers, broken, faults, settings, texts } = configuration;
-    tidy_up(&paths.shims_dir, |name| servers.contains_key(name));
-    forget_clients(&paths.logs_dir);
+    remove_stale(&paths.shims_dir, |name| servers.contains_key(name));
+    remove_client_logs(&paths.logs_dir);
     let parts = FleetParts {
         limits: settings.instances,
-        launcher: Arc::new(launcher),
-        wishes,
-        wishes_file: paths.wishes_file.clone(),
-        added,
-        added_file: paths.added_file.clone(),
+        launcher: Arc::new(launchers(&processes, &containers, driver)),
+        desired,
+        desired_state_file: paths.desired_state_file.clone(),
+        runtime_servers: added,
+        runtime_servers_file: paths.runtime_servers_file.clone(),
         logs_dir: paths.logs_dir.clone(),
         locks_dir: paths.shims_dir.clone(),
     };
     let sockets = Sockets { control, mcp };
     let changes = changes_channel();
     let (journal, keeper) = Journal::begin(&paths.events_file, changes.subscribe());
-    let fleet = Fleet::spawn_heard(parts, adopted, changes);
+    let fleet = Fleet::spawn_with_changes(parts, adopted, changes);
     let daemon = Arc::new(Daemon::new(fleet, journal, paths, sockets, (processes, containers)));
     tracing::info!(
         pid = std::process::id(),
@@ -168,49 +166,51 @@ async fn serve(options: Options) -> Result<Ending, CallError> {
         socket = %daemon.paths.control_socket.display(),
         "ready"
     );
-    let (http, no_token) = {
+    let (http, listen_problem) = {
         let mut tokens = daemon.tokens.lock().unwrap_or_else(PoisonError::into_inner);
-        gateway::http(&settings.gateway, &daemon.paths, &mut tokens, inherited)
+        gateway::http_parts(&settings.gateway, &daemon.paths, &mut tokens, inherited)
     };
     daemon.apply(servers, broken.clone()).await?;
     daemon.faults.send_replace(Arc::new(faults));
-    daemon.show(settings.profiles).await?;
-    daemon.keep_good(texts).await;
-    // Only now, so that the first client finds all servers there.
+    daemon.set_profiles(settings.profiles).await?;
+    daemon.save_last_good(texts).await;
+    // The gateway starts last, so that the first client finds all servers.
     let gateway = xy_gateway::Gateway::start(xy_gateway::Parts {
         http,
-        lines,
+        connections,
         local: mcp_listener,
-        local_again: mcp_again,
+        replacement_local: new_mcp_listeners,
         park: settings.park,
         instances_max: settings.instances.most,
-        tokens: daemon.tokens.lock().unwrap_or_else(PoisonError::into_inner).news(),
+        tokens: daemon.tokens.lock().unwrap_or_else(PoisonError::into_inner).subscribe(),
         manifests_dir: daemon.paths.manifests_dir.clone(),
-        key: gateway::key(&daemon.paths).map_err(|cause| not_started().cause(cause))?,
-        control: Arc::new(Plane::here(daemon.clone())),
+        state_key: gateway::state_key(&daemon.paths).map_err(|cause| not_started().cause(cause))?,
+        control: Arc::new(ControlPlane::here(daemon.clone())),
         profiles: daemon.profiles.borrow().clone(),
         roster: daemon.fleet.watch_roster(),
         changes: daemon.fleet.changes(),
     });
     let gateway = gateway.map_err(|cause| not_started().cause(cause))?;
-    daemon.open_admin(gateway.admin(), no_token);
-    let _ = timeout(DOOR_WITHIN, gateway.settled()).await; // So that `info` can say where.
-    let stragglers = tokio::spawn(adopt_late(daemon.clone(), stragglers, broken));
+    daemon.set_admin(gateway.admin(), listen_problem);
+    // So that `info` can report the address.
+    let _ = timeout(DRAIN_TIMEOUT, gateway.wait_until_bound()).await;
+    let pending = tokio::spawn(adopt_late(daemon.clone(), pending, broken));
 
     let (close, closed) = oneshot::channel::<()>();
     let handlers = Arc::new(Handlers(daemon.clone()));
-    let door = xy_ipc::server::serve_renewed(listener, again, handlers, async {
-        let _ = closed.await; // Dropped or sent: either way it is time.
-    });
-    let door = tokio::spawn(door);
-    let ended = until_over(&daemon, &mut signals).await;
+    let control_server =
+        xy_ipc::server::serve_replaceable(listener, new_control_listeners, handlers, async {
+            let _ = closed.await; // Dropped or sent, the server has to stop.
+        });
+    let control_server = tokio::spawn(control_server);
+    let ended = run_until_end(&daemon, &mut signals).await;
     reconciling.abort();
-    stragglers.abort(); // Who has not answered by now waits for the next daemon.
-    if timeout(JOURNAL_WITHIN, keeper.end()).await.is_err() {
+    pending.abort(); // Shims that have not answered wait for the next daemon.
+    if timeout(JOURNAL_TIMEOUT, keeper.end()).await.is_err() {
         tracing::warn!("the last events are not in the journal: the disk is too slow");
     }
     drop(close);
-    let _ = timeout(DOOR_WITHIN, door).await; // Whoever still asks has waited long enough.
+    let _ = timeout(DRAIN_TIMEOUT, control_server).await; // Pending requests end here.
     daemon.sockets.control.remove();
     daemon.sockets.mcp.remove();
     end_gateway(gateway, &ended).await;
@@ -218,15 +218,15 @@ async fn serve(options: Options) -> Result<Ending, CallError> {
     ended
 }
 
-/// Moves sockets to the state folder when their folder is gone, as a runtime folder is after its
-/// user's last logout. Never resolves.
+/// Moves sockets to the state folder when their own folder is gone. A runtime folder disappears
+/// after its user's last logout. Never resolves.
 async fn move_sockets(daemon: &Daemon) -> Infallible {
-    let mut look = tokio::time::interval(SOCKETS_EVERY);
+    let mut check = tokio::time::interval(SOCKET_CHECK_INTERVAL);
     loop {
-        look.tick().await;
+        check.tick().await;
         for socket in [&daemon.sockets.control, &daemon.sockets.mcp] {
             if socket.has_lost_folder() {
-                match socket.renew() {
+                match socket.rebind() {
                     Ok(()) => tracing::warn!(socket = %socket.path().display(), "moved a socket"),
                     Err(error) => tracing::debug!(%error, "could not move a socket"),
                 }
@@ -235,64 +235,70 @@ async fn move_sockets(daemon: &Daemon) -> Infallible {
     }
 }
 
-/// Ends the gateway; the next daemon goes on with what this one hands over.
-async fn end_gateway(mut gateway: xy_gateway::Gateway, ended: &Result<Ending, CallError>) {
+/// Stops the gateway. After a handover, the next daemon continues its sessions.
+async fn end_gateway(mut gateway: xy_gateway::Gateway, ended: &Result<Phase, CallError>) {
     let how = match ended {
-        Ok(Ending::HandedOver) => xy_gateway::End::ForAnother,
-        _ => xy_gateway::End::ForGood,
+        Ok(Phase::HandedOver) => xy_gateway::Shutdown::HandOver,
+        _ => xy_gateway::Shutdown::Stop,
     };
-    let _ = tokio::task::spawn_blocking(move || gateway.end(how)).await; // It logs its failures.
+    // It logs its failures.
+    let _ = tokio::task::spawn_blocking(move || gateway.shut_down(how)).await;
 }
 
-/// Waits until the daemon is to end, and leaves its servers to another or ends them.
-async fn until_over(daemon: &Arc<Daemon>, signals: &mut Signals) -> Result<Ending, CallError> {
+/// Waits until the daemon has to end, then leaves its servers to another daemon or stops them.
+async fn run_until_end(daemon: &Arc<Daemon>, signals: &mut Signals) -> Result<Phase, CallError> {
     let end = tokio::select! {
         end = signals.until_end(daemon) => end,
         never = move_sockets(daemon) => match never {},
     };
-    if end != Ending::Handover {
-        daemon.ending.send_replace(Ending::Shutdown);
-        return end_servers(daemon, signals).await.map(|()| Ending::Shutdown);
+    if end != Phase::HandingOver {
+        daemon.phase.send_replace(Phase::ShuttingDown);
+        return end_servers(daemon, signals).await.map(|()| Phase::ShuttingDown);
     }
-    if timeout(LET_GO_WITHIN, daemon.fleet.let_go()).await.is_err() {
-        tracing::warn!("not every shim has heard the goodbye; it will see us gone");
+    if timeout(RELEASE_TIMEOUT, daemon.fleet.hand_over()).await.is_err() {
+        tracing::warn!(
+            "some shims did not confirm the handover; they will notice the daemon's exit"
+        );
     }
-    daemon.ending.send_replace(Ending::HandedOver);
-    Ok(Ending::HandedOver)
+    daemon.phase.send_replace(Phase::HandedOver);
+    Ok(Phase::HandedOver)
 }
 
-/// Has everything ready that a daemon needs before it is one, and is the only one. Returns also
-/// the socket for HTTP of the one before.
-async fn take_place(
+/// Prepares folders and takes the lock, so that this daemon is the only one. Also returns the HTTP
+/// listener of the daemon that it replaces.
+async fn acquire_lock(
     paths: &Paths,
     replace: bool,
     strictness: Strictness,
 ) -> Result<(Lock, Option<TcpListener>), CallError> {
     paths.check_socket().map_err(|cause| not_started().cause(cause))?;
-    files::make_folders(paths).map_err(|error| no_files(&error))?;
+    files::create_folders(paths).map_err(|error| no_files(&error))?;
     check_socket_folder(paths)?;
     check_not_inside(paths)?;
-    check_switched_on(paths)?;
-    let inherited = if replace { takeover::ask(paths, strictness).await? } else { None };
-    let wait = if replace { takeover::GONE_WITHIN } else { Duration::ZERO };
+    check_supervision_enabled(paths)?;
+    let inherited =
+        if replace { takeover::request_handover(paths, strictness).await? } else { None };
+    let wait = if replace { takeover::EXIT_TIMEOUT } else { Duration::ZERO };
     let lock = Lock::take_within(wait, &paths.lock_file).await.map_err(|error| no_files(&error))?;
     Ok((lock, inherited))
 }
 
-/// In a folder that another user can write, that user could listen in the daemon's place.
+/// Refuses a socket folder that another user can write: that user could listen in the daemon's
+/// place.
 fn check_socket_folder(paths: &Paths) -> Result<(), CallError> {
     let folder = paths.control_socket.parent().unwrap_or(&paths.state_dir);
     trust::check_socket_folder(folder).map_err(|untrusted| {
         not_started()
-            .cause(format!("others could listen in its place: {untrusted}"))
+            .cause(format!("another user could listen on its socket: {untrusted}"))
             .hint(untrusted.remedy_of_sockets(paths.socket_variable()))
     })
 }
 
-/// A daemon below one of its own servers would end itself with that server.
+/// Refuses to start inside one of the daemon's own servers: the daemon would end with that server.
 fn check_not_inside(paths: &Paths) -> Result<(), CallError> {
-    let ours = std::env::var(MARK).is_ok_and(|mark| is_of_home(&mark, &home_id(&paths.shims_dir)));
-    if !ours {
+    let is_inside =
+        std::env::var(MARK).is_ok_and(|mark| is_of_home(&mark, &home_id(&paths.shims_dir)));
+    if !is_inside {
         return Ok(());
     }
     let server = std::env::var("XY_SERVER").unwrap_or_default();
@@ -303,27 +309,41 @@ fn check_not_inside(paths: &Paths) -> Result<(), CallError> {
         .hint("start it from a terminal, or as a service"))
 }
 
-/// Goes on with what an earlier daemon has left.
-async fn adopt(
+/// Returns the launchers of all server kinds.
+fn launchers(
     processes: &Arc<ProcessLauncher>,
     containers: &ContainerLauncher,
-) -> (Vec<Adopted>, Stragglers) {
-    let ((adopted, stragglers), (in_containers, late_ones)) =
-        tokio::join!(processes.adopt_all(), containers.adopt_all());
-    let adopted = adopted.into_iter().map(|one| one.tidied_by(containers));
-    (adopted.chain(in_containers).collect(), stragglers.and(late_ones))
-}
-
-async fn adopt_late(daemon: Arc<Daemon>, mut stragglers: Stragglers, broken: Broken) {
-    while let Some(adopted) = stragglers.next().await {
-        let is_broken = broken.contains(adopted.server());
-        daemon.fleet.adopt(adopted.tidied_by(&daemon.containers), is_broken).await;
+    driver: Arc<dyn ProtocolDriver>,
+) -> Launchers {
+    Launchers {
+        processes: Arc::new(CliLauncher::new(processes.clone(), containers.clone())),
+        remotes: RemoteLauncher::new(driver),
+        containers: Arc::new(containers.clone()),
     }
 }
 
-/// Whoever switches supervision off does not want a daemon that supervises. What cannot be
-/// understood is told with all that is wrong in the files.
-fn check_switched_on(paths: &Paths) -> Result<(), CallError> {
+/// Adopts the servers that an earlier daemon left running.
+async fn adopt(
+    processes: &Arc<ProcessLauncher>,
+    containers: &ContainerLauncher,
+) -> (Vec<AdoptedInstance>, PendingAdoptions) {
+    let ((adopted, pending), (in_containers, late_ones)) =
+        tokio::join!(processes.adopt_all(), containers.adopt_all());
+    let adopted =
+        adopted.into_iter().map(|adopted_server| containers.with_cli_cleanup(adopted_server));
+    (adopted.chain(in_containers).collect(), pending.and(late_ones))
+}
+
+async fn adopt_late(daemon: Arc<Daemon>, mut pending: PendingAdoptions, broken: BrokenServers) {
+    while let Some(adopted) = pending.next().await {
+        let is_broken = broken.contains(adopted.server());
+        daemon.fleet.adopt(daemon.containers.with_cli_cleanup(adopted), is_broken).await;
+    }
+}
+
+/// Refuses to start if supervision is switched off. A setting that cannot be parsed is reported
+/// later, with all other problems of the files.
+fn check_supervision_enabled(paths: &Paths) -> Result<(), CallError> {
     let Ok(Supervision::Off(by)) = supervision(paths) else { return Ok(()) };
     Err(not_started().cause(by.cause()).hint(format!(
         "{}; or run one server without a daemon: `xy connect --direct <server>`",
@@ -331,26 +351,28 @@ fn check_switched_on(paths: &Paths) -> Result<(), CallError> {
     )))
 }
 
-fn read_wishes(paths: &Paths) -> Result<Wishes, CallError> {
-    let file = &paths.wishes_file;
-    let (wishes, problem) = Wishes::read(file).map_err(|cause| {
+fn read_desired_state(paths: &Paths) -> Result<DesiredState, CallError> {
+    let file = &paths.desired_state_file;
+    let (desired, problem) = DesiredState::read(file).map_err(|cause| {
         let file = file.display();
         not_started()
-            .cause(format!("`{file}`, which says who stays stopped, cannot be read: {cause}"))
+            .cause(format!(
+                "`{file}`, which lists the servers that stay stopped, cannot be read: {cause}"
+            ))
             .hint("make it readable, or move it away and stop those servers again")
     })?;
     if let Some(problem) = problem {
         tracing::warn!("{problem}");
     }
-    Ok(wishes)
+    Ok(desired)
 }
 
-fn read_added(paths: &Paths) -> Result<AddedServers, CallError> {
-    let file = &paths.added_file;
-    let (added, problem) = AddedServers::read(file).map_err(|cause| {
+fn read_added(paths: &Paths) -> Result<RuntimeServers, CallError> {
+    let file = &paths.runtime_servers_file;
+    let (added, problem) = RuntimeServers::read(file).map_err(|cause| {
         let file = file.display();
         not_started()
-            .cause(format!("`{file}`, which says what was added, cannot be read: {cause}"))
+            .cause(format!("`{file}`, which lists the added servers, cannot be read: {cause}"))
             .hint("make it readable, or move it away and add those servers again")
     })?;
     if let Some(problem) = problem {
@@ -359,14 +381,14 @@ fn read_added(paths: &Paths) -> Result<AddedServers, CallError> {
     Ok(added)
 }
 
-fn launcher(paths: &Paths, speaker: Arc<dyn Speak>) -> Result<ProcessLauncher, CallError> {
+fn launcher(paths: &Paths, driver: Arc<dyn ProtocolDriver>) -> Result<ProcessLauncher, CallError> {
     let shim = ShimProgram::this_binary().map_err(|cause| not_started().cause(cause))?;
     let (logs_dir, locks_dir) = (paths.logs_dir.clone(), paths.shims_dir.clone());
-    Ok(ProcessLauncher::new(shim, logs_dir, locks_dir, raise_file_limit(), speaker))
+    Ok(ProcessLauncher::new(shim, logs_dir, locks_dir, raise_file_limit(), driver))
 }
 
-/// A daemon needs a few descriptors per server, and shells allow few. Answers the limit
-/// that servers shall have: the one the daemon was given.
+/// Raises the limit of open files, since a daemon needs several descriptors per server and shells
+/// allow few. Returns the daemon's original limit, which servers get.
 fn raise_file_limit() -> Option<u64> {
     let given = getrlimit(Resource::Nofile);
     let wanted = given.maximum.map_or(FILE_LIMIT, |maximum| maximum.min(FILE_LIMIT));
@@ -380,29 +402,29 @@ fn raise_file_limit() -> Option<u64> {
     Some(current)
 }
 
-/// How long the end of all servers may take.
-fn shutdown_within(longest_grace: Duration, has_containers: bool) -> Duration {
-    let for_engines = if has_containers { ENGINE_SHUTDOWN } else { Duration::ZERO };
-    (longest_grace * 2).max(LEAST_SHUTDOWN) + for_engines
+/// Returns the maximum time for stopping all servers.
+fn shutdown_timeout(longest_grace: Duration, has_containers: bool) -> Duration {
+    let for_engines = if has_containers { ENGINE_SHUTDOWN_EXTRA } else { Duration::ZERO };
+    (longest_grace * 2).max(MIN_SHUTDOWN_TIMEOUT) + for_engines
 }
 
-/// Ends all servers at the same time.
+/// Stops all servers at the same time.
 async fn end_servers(daemon: &Daemon, signals: &mut Signals) -> Result<(), CallError> {
-    let limit = shutdown_within(daemon.longest_grace(), daemon.has_containers());
-    tracing::info!(servers = daemon.fleet.roster().len(), ?limit, "ending all servers");
+    let limit = shutdown_timeout(daemon.longest_grace(), daemon.has_containers());
+    tracing::info!(servers = daemon.fleet.roster().len(), ?limit, "stopping all servers");
     let problem = tokio::select! {
         done = timeout(limit, daemon.fleet.shutdown()) => match done {
             Ok(()) => return Ok(()),
             Err(_) => format!("they did not all end within {limit:?}"),
         },
-        () = signals.end() => "told twice to end".to_owned(),
+        () = signals.end() => "a second signal ended the daemon".to_owned(),
     };
     let hint = if daemon.has_containers() {
-        "processes are being ended by their shims, and containers by the next daemon"
+        "their shims stop the processes, and the next daemon stops the containers"
     } else {
-        "each is being ended by its own shim"
+        "their shims stop them"
     };
-    Err(CallError::new(ErrorKind::TimedOut, "the daemon ended before all of its servers")
+    Err(CallError::new(ErrorKind::TimedOut, "the daemon exited before all servers had stopped")
         .cause(problem)
         .hint(hint))
 }
@@ -418,8 +440,8 @@ fn no_files(error: &FilesError) -> CallError {
         }
         FilesError::Lock { .. } => "make it writable, or set XDG_STATE_HOME".to_owned(),
         FilesError::Held { path, .. } => format!(
-            "it holds the lock `{}`; talk to it with `xy list`, take its place with \
-             `xy daemon --replace`, or end it with `xy shutdown`",
+            "it holds the lock `{}`; query it with `xy list`, replace it with \
+             `xy daemon --replace`, or stop it with `xy shutdown`",
             path.display()
         ),
     };
@@ -445,10 +467,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_of_all_takes_twice_the_longest_grace_and_what_engines_need() {
+    fn shutdown_timeout_is_twice_the_longest_grace_plus_engine_time() {
         let seconds = Duration::from_secs;
-        assert_eq!(shutdown_within(seconds(10), false), seconds(20));
-        assert_eq!(shutdown_within(seconds(1), false), seconds(5));
-        assert_eq!(shutdown_within(seconds(1), true), seconds(35));
+        assert_eq!(shutdown_timeout(seconds(10), false), seconds(20));
+        assert_eq!(shutdown_timeout(seconds(1), false), seconds(5));
+        assert_eq!(shutdown_timeout(seconds(1), true), seconds(35));
     }
 }

@@ -1,4 +1,4 @@
-//! Writing the file of a server that somebody added to stay.
+//! Writes the file of a server that was added permanently.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -6,8 +6,8 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use xy_config::FileText;
 
-/// Creates a file, whole or not at all, and never in place of another. It may hold secrets,
-/// so nobody else may read it.
+/// Creates a file atomically, and never replaces one. The file may hold secrets, so only its owner
+/// can read it.
 pub(crate) fn create(file: &FileText) -> io::Result<()> {
     let (Some(folder), Some(name)) = (file.path.parent(), file.path.file_name()) else {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -22,7 +22,7 @@ pub(crate) fn create(file: &FileText) -> io::Result<()> {
         fs::hard_link(&temporary, &file.path)?; // Unlike a rename, it replaces nothing.
         File::open(folder)?.sync_all()
     })();
-    let _ = fs::remove_file(&temporary); // It may not exist; what was written is the news.
+    let _ = fs::remove_file(&temporary); // It may not exist; the result of writing matters.
     written
 }
 
@@ -38,7 +38,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_created_in_a_folder_that_may_not_be_there_and_is_private() {
+    fn file_is_created_privately_in_a_missing_folder() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("servers/a.kdl");
         create(&text(&path, "command \"x\"\n")).unwrap();
@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_there_is_never_replaced() {
+    fn existing_file_is_never_replaced() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("a.kdl");
         fs::write(&path, "mine").unwrap();

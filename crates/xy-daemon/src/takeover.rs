@@ -1,4 +1,4 @@
-//! `xy daemon --replace`: have the daemon that runs hand over its servers.
+//! Takeover for `xy daemon --replace`: makes the running daemon hand over its servers.
 
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
-use xy_config::{Earlier, Paths};
+use xy_config::{Paths, PriorState};
 use xy_ipc::{CallFailure, Client};
-use xy_protocol::control::{HandedOver, Handover, Request};
+use xy_protocol::control::{Handover, HandoverResult, Request};
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_shim::wire::PROTOCOL;
 use xy_supervisor::launch::process::ShimProgram;
@@ -19,55 +19,59 @@ use crate::bad_files::{Strictness, may_start};
 use crate::run::not_started;
 use crate::{check, files, last_good, limits};
 
-/// How long the other daemon may take to say goodbye to all its servers.
-const HANDS_OVER_WITHIN: Duration = Duration::from_secs(10);
+/// Maximum time for the running daemon to detach from all its servers.
+const HANDOVER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long it may take to be gone after that.
-pub(crate) const GONE_WITHIN: Duration = Duration::from_secs(20);
+/// Maximum time for the running daemon to exit after that.
+pub(crate) const EXIT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How long the other may take to have our lock once we are gone.
-const COMES_WITHIN: Duration = Duration::from_secs(5);
+/// Maximum time for the new daemon to take the lock after this one released it.
+const SUCCESSOR_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long between two looks.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// The interval between two checks of the lock.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Asks the daemon that runs, if there is one, to hand over and go. Returns the socket that
-/// listened for HTTP there, if it could be handed over.
-pub(crate) async fn ask(
+/// Makes the running daemon, if any, hand over its servers and exit. Returns its HTTP listener, if
+/// it could be handed over.
+pub(crate) async fn request_handover(
     paths: &Paths,
     strictness: Strictness,
 ) -> Result<Option<TcpListener>, CallError> {
     let last_good = last_good::read(&paths.last_good_file);
-    let earlier = Earlier { last_good, ..Earlier::default() };
-    let loaded = xy_config::load_after(paths, &limits::kept(), &earlier);
+    let earlier = PriorState { last_good, ..PriorState::default() };
+    let loaded = xy_config::load_with(paths, &limits::supported(), &earlier);
     if !may_start(strictness, &loaded, false) {
-        let loaded = xy_config::load(paths, &limits::kept()); // Without what would be used instead.
+        // The report is about the files, without the last good texts.
+        let loaded = xy_config::load(paths, &limits::supported());
         let refused = check::refusal(&loaded, "the running daemon was not replaced");
         return Err(CallError { kind: ErrorKind::ConfigInvalid, ..refused });
     }
-    let places = paths.control_places();
-    let asked = spawn_blocking(move || ask_to_go(&places));
-    let from = asked.await.map_err(|cause| not_started().cause(cause))??;
+    let places = paths.control_socket_candidates();
+    let handover = spawn_blocking(move || hand_over(&places));
+    let from = handover.await.map_err(|cause| not_started().cause(cause))??;
     let (pid, listener) = from.unzip();
     tracing::info!(pid, "taking over");
     Ok(listener.flatten())
 }
 
-/// Asks whether it could go, then to go; answers who it was, if there was somebody, and the
-/// socket that it handed over.
-fn ask_to_go(places: &[PathBuf]) -> Result<Option<(u32, Option<TcpListener>)>, CallError> {
+/// Asks the running daemon whether it can hand over, then tells it to. Returns its pid and its HTTP
+/// listener, or `None` if no daemon is running.
+fn hand_over(places: &[PathBuf]) -> Result<Option<(u32, Option<TcpListener>)>, CallError> {
     let mut client = match Client::find(places) {
         Ok(client) => client,
         Err(error) if error.is_not_listening() => return Ok(None),
         Err(error) => return Err(not_replaced().cause(error)),
     };
-    let within = Some(HANDS_OVER_WITHIN);
-    client.answer_within(within).map_err(|error| not_replaced().cause(error))?;
-    let ask = |go, listener| Request::Handover(Handover { shim_protocol: PROTOCOL, go, listener });
-    // One that does not know of the socket does not know the question for it either.
-    let HandedOver { pid, listener, .. } = client.call_as(&ask(false, false)).map_err(refusal)?;
-    match client.call_as::<HandedOver>(&ask(true, listener)) {
-        // It has been told, and cannot be told otherwise: it is waited for.
+    let within = Some(HANDOVER_TIMEOUT);
+    client.set_timeout(within).map_err(|error| not_replaced().cause(error))?;
+    let request =
+        |go, listener| Request::Handover(Handover { shim_protocol: PROTOCOL, go, listener });
+    // A daemon that does not know the `listener` field would refuse it, so it is only sent if its
+    // answer has it.
+    let HandoverResult { pid, listener, .. } =
+        client.call_as(&request(false, false)).map_err(refusal)?;
+    match client.call_as::<HandoverResult>(&request(true, listener)) {
+        // The request was sent and cannot be withdrawn, so this daemon waits for the other to exit.
         Ok(_) | Err(CallFailure::TimedOut { .. } | CallFailure::HungUp) => {
             Ok(Some((pid, client.take_descriptor().map(TcpListener::from))))
         }
@@ -79,35 +83,36 @@ fn refusal(failure: CallFailure) -> CallError {
     match failure {
         CallFailure::Refused(refused) if refused.kind != ErrorKind::MethodNotFound => refused,
         CallFailure::Refused(_) => not_replaced()
-            .cause("it is of a version that cannot hand over")
-            .hint("end it with `xy shutdown`, then start this one"),
+            .cause("its version does not support handover")
+            .hint("stop it with `xy shutdown`, then start this one"),
         other => not_replaced().cause(other),
     }
 }
 
-/// Whether another daemon has taken over, once we are out of its way.
-pub(crate) async fn somebody_came(lock_file: &Path) -> bool {
-    let give_up_at = Instant::now() + COMES_WITHIN;
+/// Waits until another daemon has taken the lock. Returns false if none does in time.
+pub(crate) async fn wait_for_successor(lock_file: &Path) -> bool {
+    let give_up_at = Instant::now() + SUCCESSOR_TIMEOUT;
     while Instant::now() < give_up_at {
         if files::is_locked(lock_file) {
             return true;
         }
-        sleep(LOOK_AGAIN).await;
+        sleep(POLL_INTERVAL).await;
     }
     false
 }
 
-/// Begins anew as this same process: whoever wanted to take over is gone. Only returns if
-/// that cannot be done.
-pub(crate) fn go_on() -> CallError {
-    tracing::warn!("nobody took over; going on");
-    let failed = CallError::new(ErrorKind::Internal, "nobody took over, and going on failed");
+/// Restarts the daemon in this process, since the new daemon did not take over. Returns only on
+/// failure.
+pub(crate) fn restart_in_place() -> CallError {
+    tracing::warn!("no daemon took over; this one continues");
+    let failed =
+        CallError::new(ErrorKind::Internal, "no daemon took over, and this one could not continue");
     let args = std::env::args_os().skip(1).filter(|arg| arg != "--replace");
     let error = match ShimProgram::this_binary() {
-        Ok(ours) => Command::new(ours.path).arg0("xy").args(args).exec(),
+        Ok(program) => Command::new(program.path).arg0("xy").args(args).exec(),
         Err(error) => error,
     };
-    failed.cause(error).hint("start it again with `xy daemon`: the servers wait for it")
+    failed.cause(error).hint("start it again with `xy daemon`: its servers are still running")
 }
 
 fn not_replaced() -> CallError {

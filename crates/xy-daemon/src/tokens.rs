@@ -1,5 +1,5 @@
-//! The tokens that were made for some clients, kept across daemons. Of each only what tells
-//! it is kept: nobody who reads the file can come in with it.
+//! The tokens of HTTP clients, stored across daemons. Only a digest of each named token is stored,
+//! so its file gives nobody access.
 
 use std::fmt::{self, Write as _};
 use std::io;
@@ -11,40 +11,42 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use xy_config::Paths;
 use xy_gateway::http::{self, Digest, Secret, Token};
-use xy_protocol::control::{RotatedToken, TokenAdd, TokenAdded, TokenEntry, TokenRotated, quoted};
+use xy_protocol::control::{
+    RotatedToken, TokenAdd, TokenAddResult, TokenEntry, TokenRotateResult, quoted,
+};
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::ServerName;
 use xy_protocol::time::Timestamp;
-use xy_supervisor::whole_file::{put_aside, read_bounded, write_whole};
+use xy_supervisor::fs::atomic::{quarantine, read_bounded, write_atomically};
 
 const FORMAT: u32 = 1;
 
-/// Each is compared with what a client shows, for every request.
-const MOST: usize = 100;
+/// Maximum number of named tokens: each request is compared with all of them.
+const MAX_TOKENS: usize = 100;
 
-/// A hundred tokens with long names; a larger file was not written by us.
+/// Maximum size of the file: a hundred tokens with long names. A larger file was not written by xy.
 const MAX_FILE: u64 = 256 * 1024;
 
-/// Where ids of tokens begin that were made: before them are those that are always there.
+/// The smallest id of a token with a secret. Smaller ids are reserved.
 const FIRST_ID: u64 = 1 << 16;
 
-/// The tokens, and who is told of them.
+/// All tokens, and the channel that publishes them to the gateway.
 #[derive(Debug)]
 pub(crate) struct Tokens {
     file: PathBuf,
     all: Vec<Stored>,
     own: [OwnToken; 2],
-    news: watch::Sender<Arc<Vec<Token>>>,
-    /// Why the file could not be read; it is not written then.
+    updates: watch::Sender<Arc<Vec<Token>>>,
+    /// The reason why the file could not be read. It is not written then.
     unreadable: Option<String>,
 }
 
-/// A token that every daemon has. Its secret is in a file, for its user to read.
+/// A built-in token of the daemon. Its secret is in a file that the user can read.
 struct OwnToken {
     name: &'static str,
     file: PathBuf,
     manage: bool,
-    /// `None` while the daemon lets clients in without tokens.
+    /// The secret; `None` while the daemon accepts clients without tokens.
     secret: Option<String>,
 }
 
@@ -65,8 +67,9 @@ impl OwnToken {
         let secret = self.secret.clone()?;
         let digest = http::digest(secret.as_bytes());
         let id = digest[..8].iter().fold(0, |id, byte| id << 8 | u64::from(*byte));
-        let words = if self.manage { "the daemon's manage token" } else { "the daemon's token" };
-        let (id, name) = (id.max(FIRST_ID), words.to_owned());
+        let description =
+            if self.manage { "the daemon's manage token" } else { "the daemon's token" };
+        let (id, name) = (id.max(FIRST_ID), description.to_owned());
         let secret = Secret::Plain(secret);
         Some(Token { id, name, secret, may_manage: self.manage, profile: None })
     }
@@ -76,7 +79,7 @@ impl OwnToken {
 struct Stored {
     name: String,
     id: u64,
-    /// In hexadecimal digits.
+    /// The digest in hexadecimal digits.
     sha256: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     profile: Option<String>,
@@ -92,14 +95,15 @@ struct Whole {
 }
 
 impl Tokens {
-    /// Those of the file. A damaged one is put aside: its tokens let nobody in.
+    /// Reads the tokens from the file. A damaged file is moved aside, and its tokens are no longer
+    /// valid.
     pub(crate) fn read(paths: &Paths) -> Self {
         let file = paths.tokens_file.clone();
         let mut unreadable = None;
         let all = match read_bounded(&file, MAX_FILE) {
             Ok(text) => parse(&text).unwrap_or_else(|problem| {
-                let told = put_aside(&file, &problem); // Also if nobody logs.
-                tracing::warn!("{told}");
+                let message = quarantine(&file, &problem);
+                tracing::warn!("{message}");
                 Vec::new()
             }),
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => Vec::new(),
@@ -113,32 +117,32 @@ impl Tokens {
             OwnToken::new("token", &paths.token_file, false),
             OwnToken::new("manage-token", &paths.manage_token_file, true),
         ];
-        let news = watch::Sender::new(Arc::default());
-        let tokens = Self { file, all, own, news, unreadable };
-        tokens.tell();
+        let updates = watch::Sender::new(Arc::default());
+        let tokens = Self { file, all, own, updates, unreadable };
+        tokens.publish();
         tokens
     }
 
-    /// Lets clients in with the daemon's own tokens, which are made if they are not there.
+    /// Enables the daemon's own tokens. Their files are created if they are missing.
     pub(crate) fn read_own(&mut self) -> io::Result<()> {
         for own in &mut self.own {
-            own.secret = Some(http::read_or_make_token(&own.file)?);
+            own.secret = Some(http::read_or_create_token(&own.file)?);
         }
-        self.tell();
+        self.publish();
         Ok(())
     }
 
-    /// Hears of them as they come and go.
-    pub(crate) fn news(&self) -> watch::Receiver<Arc<Vec<Token>>> {
-        self.news.subscribe()
+    /// Subscribes to the valid tokens.
+    pub(crate) fn subscribe(&self) -> watch::Receiver<Arc<Vec<Token>>> {
+        self.updates.subscribe()
     }
 
-    /// Returns the words that name a valid token to people.
+    /// Returns the description of a valid token, for messages.
     pub(crate) fn describe(&self, id: u64) -> Option<String> {
-        self.news.borrow().iter().find(|it| it.id == id).map(|it| it.name.clone())
+        self.updates.borrow().iter().find(|it| it.id == id).map(|it| it.name.clone())
     }
 
-    /// All, by name.
+    /// Returns all named tokens, ordered by name.
     pub(crate) fn list(&self) -> Vec<TokenEntry> {
         let entry = |it: &Stored| TokenEntry {
             name: it.name.clone(),
@@ -149,68 +153,68 @@ impl Tokens {
         self.all.iter().map(entry).collect()
     }
 
-    /// Makes one. It is kept before anybody can come in with it.
-    pub(crate) fn add(&mut self, ask: &TokenAdd) -> Result<TokenAdded, CallError> {
-        let not_made = || format!("token `{}` was not made", quoted(&ask.name));
-        ServerName::new(&ask.name)
-            .map_err(|cause| CallError::invalid_params(not_made()).cause(cause))?;
-        if self.all.iter().any(|it| it.name == ask.name) {
-            return Err(CallError::invalid_params(not_made())
-                .cause("there is one of this name")
-                .hint(format!("`xy token remove {}` removes it", ask.name)));
+    /// Creates a token. It is stored on disk before it is valid.
+    pub(crate) fn add(&mut self, request: &TokenAdd) -> Result<TokenAddResult, CallError> {
+        let not_added = || format!("token `{}` was not added", quoted(&request.name));
+        ServerName::new(&request.name)
+            .map_err(|cause| CallError::invalid_params(not_added()).cause(cause))?;
+        if self.all.iter().any(|it| it.name == request.name) {
+            return Err(CallError::invalid_params(not_added())
+                .cause("a token of this name exists")
+                .hint(format!("`xy token remove {}` removes it", request.name)));
         }
-        if self.all.len() >= MOST {
-            return Err(CallError::invalid_params(not_made())
-                .cause(format!("there are {MOST}, which is the most there may be")));
+        if self.all.len() >= MAX_TOKENS {
+            return Err(CallError::invalid_params(not_added())
+                .cause(format!("there are {MAX_TOKENS} tokens, which is the maximum")));
         }
-        let (token, id) = random_token_and_id().map_err(|cause| failed(not_made(), &cause))?;
+        let (token, id) = random_token_and_id().map_err(|cause| failed(not_added(), &cause))?;
         let stored = Stored {
-            name: ask.name.clone(),
+            name: request.name.clone(),
             id,
             sha256: hex(&http::digest(token.as_bytes())),
-            profile: ask.profile.clone(),
-            manage: ask.manage,
+            profile: request.profile.clone(),
+            manage: request.manage,
             made_at: now(),
         };
         let mut all = self.all.clone();
         all.push(stored);
         all.sort_by(|one, other| one.name.cmp(&other.name));
-        self.keep(all).map_err(|cause| failed(not_made(), &cause))?;
-        let TokenAdd { name, profile, manage } = ask.clone();
-        Ok(TokenAdded { name, token, profile, manage })
+        self.store(all).map_err(|cause| failed(not_added(), &cause))?;
+        let TokenAdd { name, profile, manage } = request.clone();
+        Ok(TokenAddResult { name, token, profile, manage })
     }
 
-    /// Lets nobody in with one any more. If that cannot be kept it holds for this daemon.
+    /// Revokes a token. If the file cannot be written, it is revoked until the daemon ends.
     pub(crate) fn remove(&mut self, name: &str) -> Result<(), CallError> {
         let mut all = self.all.clone();
         all.retain(|it| it.name != name);
         if all.len() == self.all.len() {
-            return Err(no_token(name).hint("`xy token list` shows all that were made"));
+            return Err(no_token(name).hint("`xy token list` shows all tokens"));
         }
-        let kept = self.keep(all.clone());
+        let stored = self.store(all.clone());
         self.all = all;
-        self.tell();
-        kept.map_err(|cause| {
-            let message = format!("token `{name}` is out, but only until the daemon ends");
-            failed(message, &cause).hint("make room on the disk, and remove it again")
+        self.publish();
+        stored.map_err(|cause| {
+            let message = format!("token `{name}` is revoked, but only until the daemon ends");
+            failed(message, &cause).hint("free disk space, and remove it again")
         })
     }
 
     /// Gives a token, or both of the daemon's own, a new secret. The old secret is refused from
     /// then on and its sessions end. A secret that cannot be written to disk changes nothing.
-    pub(crate) fn rotate(&mut self, name: Option<&str>) -> Result<TokenRotated, CallError> {
+    pub(crate) fn rotate(&mut self, name: Option<&str>) -> Result<TokenRotateResult, CallError> {
         match name {
             Some(name) => self.rotate_named(name).map(|token| vec![token]),
             None => self.rotate_own(),
         }
-        .map(|tokens| TokenRotated { tokens })
+        .map(|tokens| TokenRotateResult { tokens })
     }
 
     fn rotate_named(&mut self, name: &str) -> Result<RotatedToken, CallError> {
         let mut all = self.all.clone();
         let Some(stored) = all.iter_mut().find(|it| it.name == name) else {
             return Err(no_token(name).hint(
-                "`xy token list` shows all that were made; without a name `xy token rotate` \
+                "`xy token list` shows all tokens; without a name `xy token rotate` \
                  rotates the daemon's own tokens",
             ));
         };
@@ -218,7 +222,7 @@ impl Tokens {
         let (token, id) = random_token_and_id().map_err(|cause| failed(&cause))?;
         (stored.sha256, stored.id, stored.made_at) =
             (hex(&http::digest(token.as_bytes())), id, now());
-        self.keep(all).map_err(|cause| failed(&cause))?;
+        self.store(all).map_err(|cause| failed(&cause))?;
         Ok(RotatedToken { name: name.to_owned(), token })
     }
 
@@ -226,18 +230,18 @@ impl Tokens {
         let mut rotated: Vec<RotatedToken> = Vec::new();
         for own in &mut self.own {
             let written = http::random_token().and_then(|token| {
-                write_whole(&own.file, format!("{token}\n").as_bytes()).map(|()| token)
+                write_atomically(&own.file, format!("{token}\n").as_bytes()).map(|()| token)
             });
             let token = match written {
                 Ok(token) => token,
                 Err(cause) => {
                     let error = not_rotated(own.name, &cause);
-                    self.tell();
+                    self.publish();
                     return Err(match rotated.first() {
                         None => error,
                         Some(done) => error.hint(format!(
-                            "`{}` has a new secret already, which `xy info --token` shows; make \
-                             room on the disk, and rotate again",
+                            "`{}` already has a new secret, which `xy info --token` shows; free \
+                             disk space, and rotate again",
                             done.name
                         )),
                     });
@@ -248,34 +252,36 @@ impl Tokens {
             }
             rotated.push(RotatedToken { name: own.name.to_owned(), token });
         }
-        self.tell();
+        self.publish();
         Ok(rotated)
     }
 
-    fn keep(&mut self, all: Vec<Stored>) -> io::Result<()> {
+    /// Writes the named tokens to the file, then publishes them.
+    fn store(&mut self, all: Vec<Stored>) -> io::Result<()> {
         if let Some(problem) = &self.unreadable {
-            // Its tokens would be lost.
+            // Writing would lose the tokens in the file.
             let file = self.file.display();
             return Err(io::Error::other(format!(
-                "`{file}` could not be read, so it is not written: {problem}; then restart the \
-                 daemon"
+                "`{file}` could not be read, so it is not written: {problem}; make it readable, then \
+                 restart the daemon"
             )));
         }
         let whole = Whole { format: FORMAT, tokens: all };
         let mut text = serde_json::to_vec_pretty(&whole)?;
         text.push(b'\n');
-        write_whole(&self.file, &text)?;
+        write_atomically(&self.file, &text)?;
         self.all = whole.tokens;
-        self.tell();
+        self.publish();
         Ok(())
     }
 
-    fn tell(&self) {
+    /// Publishes the valid tokens, if they have changed.
+    fn publish(&self) {
         let own = self.own.iter().filter_map(OwnToken::token);
         let now: Vec<Token> = own.chain(self.all.iter().filter_map(Stored::token)).collect();
-        self.news.send_if_modified(|told| {
-            let is_new = **told != now;
-            *told = Arc::new(now);
+        self.updates.send_if_modified(|published| {
+            let is_new = **published != now;
+            *published = Arc::new(now);
             is_new
         });
     }
@@ -294,8 +300,11 @@ fn parse(text: &[u8]) -> Result<Vec<Stored>, String> {
     let is_sound = |it: &Stored| {
         ServerName::new(&it.name).is_ok() && it.id >= FIRST_ID && bytes_of(&it.sha256).is_some()
     };
-    if whole.format != FORMAT || whole.tokens.len() > MOST || !whole.tokens.iter().all(is_sound) {
-        return Err("it holds no tokens of ours".to_owned());
+    if whole.format != FORMAT
+        || whole.tokens.len() > MAX_TOKENS
+        || !whole.tokens.iter().all(is_sound)
+    {
+        return Err("it holds no valid tokens".to_owned());
     }
     Ok(whole.tokens)
 }
@@ -306,7 +315,7 @@ fn random_token_and_id() -> io::Result<(String, u64)> {
     Ok((token, u64::from_str_radix(&id[..16], 16).unwrap_or_default().max(FIRST_ID)))
 }
 
-#[expect(clippy::disallowed_methods, reason = "for people to read")]
+#[expect(clippy::disallowed_methods, reason = "only for display")]
 fn now() -> Timestamp {
     Timestamp::from(SystemTime::now())
 }
@@ -317,7 +326,7 @@ fn no_token(name: &str) -> CallError {
 
 fn not_rotated(name: &str, cause: &io::Error) -> CallError {
     let message = format!("token `{name}` was not rotated: its old secret is still valid");
-    failed(message, cause).hint("make room on the disk, and rotate again")
+    failed(message, cause).hint("free disk space, and rotate again")
 }
 
 fn failed(message: String, cause: &io::Error) -> CallError {
@@ -326,7 +335,7 @@ fn failed(message: String, cause: &io::Error) -> CallError {
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}"); // A `String` takes whatever it is given.
+        let _ = write!(text, "{byte:02x}"); // Writing to a `String` cannot fail.
         text
     })
 }
@@ -354,50 +363,52 @@ mod tests {
         paths
     }
 
-    fn ask(name: &str) -> TokenAdd {
+    fn request(name: &str) -> TokenAdd {
         TokenAdd { name: name.to_owned(), profile: Some("work".to_owned()), manage: false }
     }
 
     #[test]
-    fn a_token_is_shown_once_and_known_to_the_next_daemon() {
+    fn token_is_shown_once_and_valid_in_the_next_daemon() {
         let folder = tempfile::tempdir().unwrap();
         let paths = paths_in(folder.path());
         let file = paths.tokens_file.clone();
         let mut tokens = Tokens::read(&paths);
-        let mut news = tokens.news();
-        let made = tokens.add(&ask("b")).unwrap();
-        tokens.add(&ask("a")).unwrap();
-        assert!(news.has_changed().unwrap());
+        let mut updates = tokens.subscribe();
+        let added = tokens.add(&request("b")).unwrap();
+        tokens.add(&request("a")).unwrap();
+        assert!(updates.has_changed().unwrap());
         assert_eq!(std::fs::metadata(&file).unwrap().mode() & 0o777, 0o600);
-        assert!(!std::fs::read_to_string(&file).unwrap().contains(&made.token));
-        assert!(!format!("{made:?} {tokens:?}").contains(&made.token));
+        assert!(!std::fs::read_to_string(&file).unwrap().contains(&added.token));
+        assert!(!format!("{added:?} {tokens:?}").contains(&added.token));
         let next = Tokens::read(&paths);
         assert_eq!(next.list(), tokens.list());
-        assert_eq!(next.news().borrow().clone(), news.borrow_and_update().clone());
-        let digest = Secret::Digest(http::digest(made.token.as_bytes()));
-        assert!(next.news().borrow().iter().any(|it| it.secret == digest && it.id >= FIRST_ID));
+        assert_eq!(next.subscribe().borrow().clone(), updates.borrow_and_update().clone());
+        let digest = Secret::Digest(http::digest(added.token.as_bytes()));
+        assert!(
+            next.subscribe().borrow().iter().any(|it| it.secret == digest && it.id >= FIRST_ID)
+        );
         tokens.remove("b").unwrap();
         assert_eq!(tokens.list().len(), 1);
-        assert_eq!(news.borrow_and_update().len(), 1);
+        assert_eq!(updates.borrow_and_update().len(), 1);
         assert_eq!(Tokens::read(&paths).list().len(), 1);
     }
 
     #[test]
-    fn what_cannot_be_made_or_removed_is_told() {
+    fn invalid_add_and_remove_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let mut tokens = Tokens::read(&paths_in(folder.path()));
-        tokens.add(&ask("a")).unwrap();
-        assert_eq!(tokens.add(&ask("a")).unwrap_err().kind, ErrorKind::InvalidParams);
-        assert_eq!(tokens.add(&ask("a b")).unwrap_err().kind, ErrorKind::InvalidParams);
+        tokens.add(&request("a")).unwrap();
+        assert_eq!(tokens.add(&request("a")).unwrap_err().kind, ErrorKind::InvalidParams);
+        assert_eq!(tokens.add(&request("a b")).unwrap_err().kind, ErrorKind::InvalidParams);
         assert!(tokens.remove("b").unwrap_err().to_string().contains("no token named `b`"));
-        for number in 1..MOST {
+        for number in 1..MAX_TOKENS {
             tokens.all.push(Stored { name: format!("x{number}"), ..tokens.all[0].clone() });
         }
-        assert_eq!(tokens.add(&ask("more")).unwrap_err().kind, ErrorKind::InvalidParams);
+        assert_eq!(tokens.add(&request("more")).unwrap_err().kind, ErrorKind::InvalidParams);
     }
 
     #[test]
-    fn a_damaged_file_is_put_aside_and_lets_nobody_in() {
+    fn damaged_file_is_moved_aside_with_its_tokens() {
         for text in [
             "",
             "{",
@@ -414,15 +425,15 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_kept_is_not_made_but_is_removed() {
+    fn unwritable_file_prevents_add_but_not_remove() {
         let folder = tempfile::tempdir().unwrap();
         let mut tokens = Tokens::read(&paths_in(folder.path()));
-        tokens.add(&ask("a")).unwrap();
-        drop(folder); // With everything in it.
-        assert_eq!(tokens.add(&ask("b")).unwrap_err().kind, ErrorKind::Internal);
+        tokens.add(&request("a")).unwrap();
+        drop(folder); // This deletes all files in it.
+        assert_eq!(tokens.add(&request("b")).unwrap_err().kind, ErrorKind::Internal);
         assert_eq!(tokens.list().len(), 1);
         assert!(tokens.remove("a").unwrap_err().to_string().contains("until the daemon ends"));
-        assert!(tokens.list().is_empty() && tokens.news().borrow().is_empty());
+        assert!(tokens.list().is_empty() && tokens.subscribe().borrow().is_empty());
     }
 
     /// Returns the id of each token, and its secret or the secret's digest.
@@ -431,7 +442,7 @@ mod tests {
             Secret::Plain(secret) => secret.clone(),
             Secret::Digest(digest) => hex(digest),
         };
-        tokens.news().borrow().iter().map(|it| (it.id, secret(it))).collect()
+        tokens.subscribe().borrow().iter().map(|it| (it.id, secret(it))).collect()
     }
 
     #[test]
@@ -439,8 +450,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let paths = paths_in(folder.path());
         let mut tokens = Tokens::read(&paths);
-        tokens.add(&ask("a")).unwrap();
-        tokens.add(&ask("b")).unwrap();
+        tokens.add(&request("a")).unwrap();
+        tokens.add(&request("b")).unwrap();
         let before = secrets(&tokens);
         let rotated = tokens.rotate(Some("a")).unwrap().tokens;
         assert!(!format!("{rotated:?}").contains(&rotated[0].token));
@@ -481,14 +492,17 @@ mod tests {
     }
 
     #[test]
-    fn each_token_has_words_of_its_own() {
+    fn each_token_has_its_own_description() {
         let folder = tempfile::tempdir().unwrap();
         let mut tokens = Tokens::read(&paths_in(folder.path()));
         tokens.read_own().unwrap();
-        tokens.add(&ask("token")).unwrap(); // As the daemon calls its own in its folder.
+        tokens.add(&request("token")).unwrap(); // The file name of the daemon's own token.
         let ids: Vec<u64> = secrets(&tokens).into_iter().map(|(id, _)| id).collect();
-        let told: Vec<_> = ids.iter().map(|id| tokens.describe(*id).unwrap()).collect();
-        assert_eq!(told, ["the daemon's token", "the daemon's manage token", "token `token`"]);
+        let descriptions: Vec<_> = ids.iter().map(|id| tokens.describe(*id).unwrap()).collect();
+        assert_eq!(
+            descriptions,
+            ["the daemon's token", "the daemon's manage token", "token `token`"]
+        );
         tokens.rotate(None).unwrap();
         assert_eq!(tokens.describe(ids[0]), None, "the old secret is not valid");
     }
@@ -498,7 +512,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut tokens = Tokens::read(&paths_in(folder.path()));
         assert_eq!(tokens.rotate(None).unwrap().tokens.len(), 2);
-        assert!(tokens.news().borrow().is_empty());
+        assert!(tokens.subscribe().borrow().is_empty());
     }
 
     #[test]
@@ -506,12 +520,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut tokens = Tokens::read(&paths_in(folder.path()));
         tokens.read_own().unwrap();
-        tokens.add(&ask("a")).unwrap();
+        tokens.add(&request("a")).unwrap();
         let before = secrets(&tokens);
-        drop(folder); // With everything in it.
+        drop(folder); // This deletes all files in it.
         for name in [None, Some("a")] {
-            let told = tokens.rotate(name).unwrap_err().to_string();
-            assert!(told.contains("was not rotated: its old secret is still valid"), "{told}");
+            let error = tokens.rotate(name).unwrap_err().to_string();
+            assert!(error.contains("was not rotated: its old secret is still valid"), "{error}");
             assert_eq!(secrets(&tokens), before);
         }
     }
@@ -525,9 +539,9 @@ mod tests {
         let before = secrets(&tokens);
         // A folder in the place of the temporary file cannot be removed as a file.
         std::fs::create_dir(paths.state_dir.join("manage-token.new")).unwrap();
-        let told = tokens.rotate(None).unwrap_err();
-        assert!(told.message.contains("`manage-token` was not rotated"), "{told}");
-        assert!(told.hint.unwrap().contains("`token` has a new secret already"));
+        let error = tokens.rotate(None).unwrap_err();
+        assert!(error.message.contains("`manage-token` was not rotated"), "{error}");
+        assert!(error.hint.unwrap().contains("`token` already has a new secret"));
         let after = secrets(&tokens);
         assert!(after[0] != before[0] && after[1] == before[1]);
         let written = std::fs::read_to_string(&paths.token_file).unwrap();

@@ -1,8 +1,8 @@
-//! What a POST costs at the HTTP gateway if the gateway behind it answers at once, beside a
-//! bare socket that is answered by the same runtime.
+//! Measures the cost of a POST at the HTTP gateway, with an immediate backend behind it. A bare
+//! socket in the same runtime shows the lower bound.
 //!
-//! `cargo run --release -p xy-gateway --example post_cost -- [calls]`; under `strace -f -c`
-//! it shows how many system calls there are for each.
+//! `cargo run --release -p xy-gateway --example post_cost -- [calls]`; run it under `strace -f -c`
+//! to count its system calls.
 #![expect(clippy::print_stdout, reason = "this is a program, and prints what it found")]
 
 use std::io::{Read, Write};
@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 use tokio::task::LocalSet;
 use tokio::time::Instant;
 use xy_gateway::frontend::{
-    Accepted, ClientSession, Entry, Frontend, Refusal, Responder, Route, StreamNo,
+    ClientSession, Disposition, Entry, Frontend, Refusal, Responder, Route, StreamNo,
 };
 use xy_gateway::http::{Auth, Hosts, HttpRules, HttpStatus, Secret, Token, serve};
 
@@ -44,9 +44,9 @@ struct FixedSession {
 }
 
 impl ClientSession for FixedSession {
-    fn handle(&self, _: &[u8], stream: StreamNo) -> Accepted {
-        self.responder.put(ANSWER, Route::Answer(stream));
-        Accepted::Asked
+    fn handle(&self, _: &[u8], stream: StreamNo) -> Disposition {
+        self.responder.put(ANSWER, Route::Response(stream));
+        Disposition::ResponsePending
     }
 
     fn version(&self) -> Option<&'static str> {
@@ -117,7 +117,7 @@ fn run_listeners(addrs: &mpsc::Sender<(SocketAddr, SocketAddr)>) {
     LocalSet::new().block_on(&runtime.expect("there is a runtime"), both);
 }
 
-/// Answers every request with the same bytes: the lower bound.
+/// Answers every request with the same bytes, as the lower bound.
 async fn answer_bare(listener: TcpListener) {
     let length = ANSWER.len();
     let mut answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n").into_bytes();

@@ -1,12 +1,11 @@
-//! What people ask through the daemon: the tools there are, one call, one raw request.
+//! Queries of the control plane into the gateway: list tools, call one, send a raw request.
 //!
-//! Whoever asks is a client like any other, for as long as the question lasts.
+//! Each call uses a client session of its own, which ends with the query.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -17,99 +16,87 @@ use xy_config::settings::{Isolation, Profiles};
 use xy_mcp::edit::Edits;
 use xy_mcp::envelope::{self, Message, Outcome, text_of};
 use xy_protocol::control::{
-    Explain, Explained, FoundEntry, FoundTools, Search, quoted as shortened,
+    Explain, ExplainResult, Search, SearchEntry, SearchResult, quoted as shortened,
 };
 use xy_protocol::error::{CallError, ErrorKind};
-use xy_protocol::server::{InstanceClients, ServerName};
+use xy_protocol::server::InstanceClients;
 use xy_supervisor::instance::{Holder, InstanceKey};
 
-use crate::backend::{ADVICE, Availability, Backend, STOPPED, instance_failed};
-use crate::catalog::Kind;
+use crate::backend::{Availability, Backend, STOPPED, instance_failed};
 use crate::client::Visibility;
-use crate::client::dispatch::PATIENCE;
+use crate::client::dispatch::LIST_TIMEOUT;
 use crate::era;
 use crate::frontend::{
-    Accepted, ClientSession, Entry, Frontend, Lifetime, Responder, Route, StreamNo, View,
+    ClientSession, Disposition, Entry, Frontend, Lifetime, Responder, Route, StreamNo, View,
 };
-use crate::gateway::RawRequest;
 use crate::http::HttpStatus as _;
-use crate::limit_hits::LimitHits;
+use crate::kind::Kind;
 use crate::names::quoted;
 use crate::params::Params;
 use crate::reply;
+use crate::revision;
 use crate::router::{DEFAULT_HITS, FoundTool, Router};
-use crate::upstream::{RoundTrip, UNFRAMED, Upstream};
+use crate::upstream::{RoundTrip, Upstream};
 
-/// What is to be shown of servers, as it is.
-#[derive(Debug, Default)]
-pub(crate) struct GatewayStatus {
-    /// The servers whose clients take turns.
-    pub(crate) asking: BTreeSet<ServerName>,
-    /// The servers that write messages over several lines.
-    pub(crate) unframed: BTreeSet<ServerName>,
-    /// The revision that is spoken with each.
-    pub(crate) spoken: BTreeMap<ServerName, String>,
-    /// The revision that is spoken with the second process of each, if it has one.
-    pub(crate) spoken_by_second: BTreeMap<ServerName, String>,
-    /// How many calls wait for each.
-    pub(crate) waiting: BTreeMap<ServerName, Arc<AtomicUsize>>,
-    /// What is odd about profiles, and about what clients are shown by them.
-    pub(crate) warnings: Vec<String>,
-    /// Which limits kept somebody out lately.
-    pub(crate) limit_hits: LimitHits,
+/// An arbitrary request to one server.
+#[derive(Debug, Clone)]
+pub struct RawRequest {
+    /// The server.
+    pub server: String,
+    /// The instance of the server.
+    pub holder: Holder,
+    /// Whether the instance was started for this request, so that the request waits for it.
+    pub is_started: bool,
+    /// The method.
+    pub method: String,
+    /// The text of the params.
+    pub params: Option<String>,
+    /// The id of the response, as JSON text.
+    pub id: String,
+    /// The timeout.
+    pub within: Duration,
 }
 
-impl GatewayStatus {
-    /// How the configuration of a server, or the server itself, could be better.
-    pub(crate) fn advice(&self, server: &ServerName) -> Vec<String> {
-        let asks = self.asking.contains(server).then(|| {
-            format!("it asks its clients questions, so they are served one at a time: {ADVICE}")
-        });
-        let unframed = self.unframed.contains(server).then(|| UNFRAMED.to_owned());
-        asks.into_iter().chain(unframed).collect()
-    }
-}
-
-/// What can be asked.
+/// A query into the gateway.
 #[derive(Debug)]
 pub(crate) enum AdminQuery {
-    /// The tools of one server, or of all.
+    /// Lists the tools of one server, or of all.
     Tools { server: Option<String>, reply: Reply<Vec<Tool>> },
-    /// One call of a tool, by its name outside.
+    /// Calls a tool by its exposed name.
     Call { name: String, arguments: String, within: Option<Duration>, reply: Reply<Box<RawValue>> },
-    /// Any request to one server.
+    /// Sends any request to one server.
     Request { ask: RawRequest, reply: Reply<Box<RawValue>> },
-    /// Whether one instance answers; `is_other` asks it another question.
+    /// Checks that an instance answers; `is_other` selects the other kind of probe.
     RoundTrip { key: InstanceKey, is_other: bool, within: Duration, reply: Reply<RoundTrip> },
-    /// Who uses which instance of a server.
+    /// Lists the users of each instance of a server.
     Users { server: String, reply: Reply<Users> },
-    /// What profiles show from now on.
+    /// Replaces the profiles.
     Show { profiles: Arc<Profiles>, reply: Reply<()> },
-    /// Tools by what they do.
-    Search { ask: Search, reply: Reply<FoundTools> },
-    /// Whether a profile shows something, and why.
-    Explain { ask: Explain, reply: Reply<Explained> },
-    /// The gateway's numbers, as `/metrics` writes them.
-    Numbers { reply: Reply<String> },
+    /// Searches tools.
+    Search { ask: Search, reply: Reply<SearchResult> },
+    /// Explains whether and why a profile shows an item.
+    Explain { ask: Explain, reply: Reply<ExplainResult> },
+    /// Returns the metrics, in the format of `/metrics`.
+    Metrics { reply: Reply<String> },
 }
 
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, CallError>>;
 
-/// Which clients use each instance: how many call themselves the same.
+/// The clients of each instance, counted by name.
 pub type Users = BTreeMap<Holder, Vec<InstanceClients>>;
 
 /// One tool.
 #[derive(Debug, Clone, Serialize)]
 pub struct Tool {
-    /// What it is called outside.
+    /// The exposed name.
     pub name: String,
-    /// Whose it is.
+    /// The server.
     pub server: String,
-    /// What its server wrote of it.
+    /// The definition that the server wrote.
     pub tool: Box<RawValue>,
 }
 
-/// Answers one question; the asker may leave.
+/// Answers one query; the caller may leave before.
 pub(crate) async fn answer(router: Rc<Router>, question: AdminQuery) {
     match question {
         AdminQuery::Tools { server, reply } => {
@@ -139,7 +126,7 @@ pub(crate) async fn answer(router: Rc<Router>, question: AdminQuery) {
         }
         AdminQuery::Search { ask, reply } => drop(reply.send(Ok(search(&router, &ask)))),
         AdminQuery::Explain { ask, reply } => drop(reply.send(router.explain(&ask))),
-        AdminQuery::Numbers { reply } => {
+        AdminQuery::Metrics { reply } => {
             let mut numbers = String::new();
             router.metrics(&mut numbers);
             drop(reply.send(Ok(numbers)));
@@ -147,14 +134,13 @@ pub(crate) async fn answer(router: Rc<Router>, question: AdminQuery) {
     }
 }
 
-/// Who uses which instance of a server. Those who do not stay are one, if the door cannot tell
-/// them apart.
+/// Returns the users of each instance of a server. A group of one-request clients counts as one.
 fn users(router: &Rc<Router>, server: &str) -> Users {
     let Some(server) = router.server(server) else { return Users::new() };
     let name_of = |number: u64| -> Option<String> {
         let info = match router.client(number) {
-            Some(client) => client.greeted().and_then(|it| it.info),
-            None => Some(router.info_of_house(number)?),
+            Some(client) => client.handshake().and_then(|it| it.info),
+            None => Some(router.group_info(number)?),
         };
         let name = info.as_deref().and_then(|info| Params::read(Some(info)).name());
         Some(name.and_then(text_of).map(|name| shortened(&name)).unwrap_or_default())
@@ -177,7 +163,7 @@ fn users(router: &Rc<Router>, server: &str) -> Users {
     users
 }
 
-/// Asks the very instance, and no other: nobody is started for it.
+/// Probes exactly this instance. Never starts one.
 async fn round_trip(
     router: &Rc<Router>,
     key: &InstanceKey,
@@ -187,7 +173,7 @@ async fn round_trip(
     let living = router.server(key.server.as_str()).map(|server| server.own_upstreams());
     match living.into_iter().flatten().find(|upstream| upstream.key() == key) {
         Some(upstream) => upstream.round_trip(is_other, within).await,
-        None => RoundTrip::Nobody,
+        None => RoundTrip::NotConnected,
     }
 }
 
@@ -196,29 +182,29 @@ async fn tools(router: &Rc<Router>, only: Option<&str>) -> Result<Vec<Tool>, Cal
         find(router, name)?;
     }
     let is_meant = |server: &Rc<Backend>| only.is_none_or(|only| only == server.name.as_str());
-    // Those for one client alone are not there for us to be waited for.
+    // Isolated instances need a client and are not started for this.
     let is_unknown = |server: &Rc<Backend>| {
         let is_shared = server.settings.borrow().isolation == Isolation::Shared;
         is_shared && server.is_shown() && server.known.borrow().is_none()
     };
     for server in router.servers().iter().filter(|it| is_meant(it) && is_unknown(it)) {
-        router.want_for(server, Holder::Shared);
+        router.request_instance_for(server, Holder::Shared);
     }
-    let mut news = router.news();
-    let _ = timeout(PATIENCE, async {
+    let mut changes = router.changes();
+    let _ = timeout(LIST_TIMEOUT, async {
         while router.servers().iter().filter(|it| is_meant(it)).any(is_unknown) {
-            if news.changed().await.is_err() {
+            if changes.changed().await.is_err() {
                 return;
             }
         }
     })
-    .await; // What is not known by then is not shown.
+    .await; // Servers that are unknown by then are omitted.
     let mut all = Vec::new();
     for server in router.servers().iter().filter(|it| is_meant(it)) {
         let Some(known) = server.shown() else { continue };
         let items = known.lists.of(Kind::Tools);
-        for shown in known.shown(Kind::Tools) {
-            let Some(item) = items.get(shown.place) else { continue };
+        for shown in known.exposed(Kind::Tools) {
+            let Some(item) = items.get(shown.index) else { continue };
             let Ok(tool) = RawValue::from_string(item.raw.to_string()) else { continue };
             let (name, server) = (shown.name.to_string(), server.name.to_string());
             all.push(Tool { name, server, tool });
@@ -227,17 +213,17 @@ async fn tools(router: &Rc<Router>, only: Option<&str>) -> Result<Vec<Tool>, Cal
     Ok(all)
 }
 
-/// Tools by what they do, for who may see all of them.
-fn search(router: &Rc<Router>, ask: &Search) -> FoundTools {
+/// Searches tools for an operator.
+fn search(router: &Rc<Router>, ask: &Search) -> SearchResult {
     let scope = ask.profile.as_deref().and_then(|profile| router.scope(profile));
     let visibility = scope.map_or(Visibility::All, Visibility::Scope);
     let (limit, server) = (ask.limit.unwrap_or(DEFAULT_HITS), ask.server.as_deref());
-    let found = router.find_through(&visibility, &ask.query, limit, server);
+    let found = router.find_tools_in(&visibility, &ask.query, limit, server);
     let entry = |it: FoundTool| {
         let FoundTool { name, server, description, score } = it;
-        FoundEntry { name, server, description, score }
+        SearchEntry { name, server, description, score }
     };
-    FoundTools { tools: found.into_iter().map(entry).collect() }
+    SearchResult { tools: found.into_iter().map(entry).collect() }
 }
 
 async fn call(
@@ -247,13 +233,13 @@ async fn call(
     within: Option<Duration>,
 ) -> Result<Box<RawValue>, CallError> {
     let params = format!(r#"{{"name":{},"arguments":{arguments}}}"#, quoted(name));
-    let visit = Visit::begin(router, View::All)?;
-    let answer = visit.ask("tools/call", Some(&params), within).await?;
+    let client = AdminClient::begin(router, View::All)?;
+    let answer = client.ask("tools/call", Some(&params), within).await?;
     let text = String::from_utf8_lossy(&answer).into_owned();
     match envelope::parse(text.as_bytes()) {
-        Ok(Message::Answer { outcome: Outcome::Result(result), .. }) => raw(result.to_owned()),
-        Ok(Message::Answer { outcome: Outcome::Error(error), .. }) => {
-            Err(visit.fault().unwrap_or_else(|| fault(error)))
+        Ok(Message::Response { outcome: Outcome::Result(result), .. }) => raw(result.to_owned()),
+        Ok(Message::Response { outcome: Outcome::Error(error), .. }) => {
+            Err(client.fault().unwrap_or_else(|| fault(error)))
         }
         _ => Err(unreadable(&text)),
     }
@@ -261,7 +247,7 @@ async fn call(
 
 async fn request(router: &Rc<Router>, ask: &RawRequest) -> Result<String, CallError> {
     let server = find(router, &ask.server)?;
-    if let Availability::Down(why) = &*server.standing.borrow() {
+    if let Availability::Down(why) = &*server.availability.borrow() {
         return Err(server.down(why));
     }
     if server.is_hidden() {
@@ -269,88 +255,92 @@ async fn request(router: &Rc<Router>, ask: &RawRequest) -> Result<String, CallEr
     }
     let give_up_at = Instant::now() + ask.within;
     let upstream = if ask.is_started {
-        started(router, &server, ask.holder, give_up_at).await?
+        wait_until_started(router, &server, ask.holder, give_up_at).await?
     } else {
         server.upstream(ask.holder).ok_or_else(|| server.not_yet())?
     };
-    let under = |fault| reply::under(&server.name, &upstream.key().server, &fault);
-    let question = upstream.ask_any(&ask.method, ask.params.as_deref()).map_err(under)?;
+    let under = |fault| reply::with_alias(&server.name, &upstream.key().server, &fault);
+    let question = upstream.ask_for_admin(&ask.method, ask.params.as_deref()).map_err(under)?;
     match timeout_at(give_up_at, question.answer()).await {
         Ok(answer) => Ok(answer.map_err(under)?.into()),
-        Err(_) => Err(too_late(&ask.method, ask.within)),
+        Err(_) => Err(timed_out(&ask.method, ask.within)),
     }
 }
 
-/// Waits until an instance that was started can be asked.
-async fn started(
+/// Waits until an instance that was started is ready.
+async fn wait_until_started(
     router: &Rc<Router>,
     server: &Rc<Backend>,
     holder: Holder,
     give_up_at: Instant,
 ) -> Result<Rc<Upstream>, CallError> {
-    let mut news = router.news();
+    let mut changes = router.changes();
     loop {
         if let Some(upstream) = server.upstream(holder) {
             return Ok(upstream);
         }
-        if let Some(trouble) = server.trouble(holder) {
-            return Err(instance_failed(&server.name, &trouble));
+        if let Some(failure) = server.failure(holder) {
+            return Err(instance_failed(&server.name, &failure));
         }
-        if !matches!(timeout_at(give_up_at, news.changed()).await, Ok(Ok(()))) {
+        if !matches!(timeout_at(give_up_at, changes.changed()).await, Ok(Ok(()))) {
             return Err(server.not_yet());
         }
     }
 }
 
-/// A client of our own, for one question.
-struct Visit {
+/// A client session of xy itself, for one request.
+struct AdminClient {
     client_session: Rc<dyn ClientSession>,
-    answer: Rc<OneAnswer>,
+    answer: Rc<ResponseSlot>,
 }
 
-/// The stream of the question, which is not that of the greeting.
-const QUESTION: StreamNo = 1;
+/// The stream of the request, distinct from that of the handshake.
+const REQUEST_STREAM: StreamNo = 1;
 
-/// Hears the answer to one request.
+/// Receives the response to one request.
 #[derive(Default)]
-struct OneAnswer {
+struct ResponseSlot {
     waiting: RefCell<Option<oneshot::Sender<Vec<u8>>>>,
-    /// Why there is none, if xy itself says so.
+    /// The error, if xy itself fails the request.
     fault: RefCell<Option<CallError>>,
 }
 
-impl Responder for OneAnswer {
+impl Responder for ResponseSlot {
     fn put(&self, message: &[u8], to: Route) {
-        // Much else may be said before it: the answer to the greeting, progress, logs.
-        if to == Route::Answer(QUESTION)
+        // Other messages may precede it: the handshake's response, progress, logs.
+        if to == Route::Response(REQUEST_STREAM)
             && let Some(waiting) = self.waiting.borrow_mut().take()
         {
-            let _ = waiting.send(message.to_vec()); // Whoever asked may have left.
+            let _ = waiting.send(message.to_vec()); // The caller may have left.
         }
     }
 
-    fn fails(&self, fault: &CallError, stream: StreamNo) {
-        if stream == QUESTION && self.waiting.borrow().is_some() {
+    fn report_error(&self, fault: &CallError, stream: StreamNo) {
+        if stream == REQUEST_STREAM && self.waiting.borrow().is_some() {
             *self.fault.borrow_mut() = Some(fault.clone());
         }
     }
 }
 
-impl Visit {
+impl AdminClient {
     fn begin(router: &Rc<Router>, view: View) -> Result<Self, CallError> {
-        let answer = Rc::new(OneAnswer::default());
-        let entry =
-            Entry { view, may_manage: true, lifetime: Lifetime::Session, who: 0, bound: None };
+        let answer = Rc::new(ResponseSlot::default());
+        let entry = Entry {
+            view,
+            may_manage: true,
+            lifetime: Lifetime::Session,
+            principal: 0,
+            bound: None,
+        };
         let client_session = router
             .open(entry, answer.clone())
             .map_err(|refusal| CallError::new(ErrorKind::ServerNotFound, refusal.to_string()))?;
-        let visit = Self { client_session, answer };
-        let greeting = era::greeting(era::LATEST, "{}", None);
-        let hello = format!(
-            r#"{{"jsonrpc":"2.0","id":"hello","method":"initialize","params":{greeting}}}"#
-        );
-        let _ = visit.client_session.handle(hello.as_bytes(), 0); // Its answer tells us nothing.
-        Ok(visit)
+        let client = Self { client_session, answer };
+        let params = era::initialize_params(revision::LATEST, "{}", None);
+        let hello =
+            format!(r#"{{"jsonrpc":"2.0","id":"hello","method":"initialize","params":{params}}}"#);
+        let _ = client.client_session.handle(hello.as_bytes(), 0); // The response is not needed.
+        Ok(client)
     }
 
     async fn ask(
@@ -364,7 +354,9 @@ impl Visit {
         let params = params.map(|params| format!(r#","params":{params}"#)).unwrap_or_default();
         let method_text = quoted(method);
         let text = format!(r#"{{"jsonrpc":"2.0","id":1,"method":{method_text}{params}}}"#);
-        if let Accepted::Refused(error) = self.client_session.handle(text.as_bytes(), QUESTION) {
+        if let Disposition::Rejected(error) =
+            self.client_session.handle(text.as_bytes(), REQUEST_STREAM)
+        {
             return Ok(error);
         }
         let gone = || CallError::new(ErrorKind::Internal, "the gateway has ended");
@@ -372,32 +364,33 @@ impl Visit {
             None => answered.await.map_err(|_| gone()),
             Some(within) => match timeout(within, answered).await {
                 Ok(answer) => answer.map_err(|_| gone()),
-                Err(_) => Err(too_late(method, within)),
+                Err(_) => Err(timed_out(method, within)),
             },
         }
     }
 }
 
-impl Visit {
-    /// Why there is no answer, if xy itself said so.
+impl AdminClient {
+    /// Returns the error, if xy itself has failed the request.
     fn fault(&self) -> Option<CallError> {
         self.answer.fault.borrow().clone()
     }
 }
 
-impl Drop for Visit {
+impl Drop for AdminClient {
     fn drop(&mut self) {
-        self.client_session.close(); // What is still asked is cancelled.
+        self.client_session.close(); // Cancels the open request.
     }
 }
 
-/// A whole answer under another id.
+/// Replaces the id of a response.
 fn with_id(answer: &str, id: &str) -> Result<Box<RawValue>, CallError> {
-    let Ok(Message::Answer { id: Some(ours), .. }) = envelope::parse(answer.as_bytes()) else {
+    let Ok(Message::Response { id: Some(upstream_id), .. }) = envelope::parse(answer.as_bytes())
+    else {
         return raw(answer.to_owned());
     };
     let mut edits = Edits::of(answer.as_bytes());
-    edits.replace(ours, id);
+    edits.replace(upstream_id, id);
     raw(String::from_utf8_lossy(&edits.to_vec()).into_owned())
 }
 
@@ -408,16 +401,20 @@ fn find(router: &Rc<Router>, name: &str) -> Result<Rc<Backend>, CallError> {
     })
 }
 
-fn too_late(method: &str, within: Duration) -> CallError {
+fn timed_out(method: &str, within: Duration) -> CallError {
     CallError::new(
         ErrorKind::TimedOut,
-        format!("`{}` was not answered within {}", shortened(method), reply::time(within)),
+        format!(
+            "`{}` was not answered within {}",
+            shortened(method),
+            reply::format_duration(within)
+        ),
     )
     .cause("it has been cancelled; whether the server has done it is not known")
     .hint("give it more time with `--timeout`")
 }
 
-/// A JSON-RPC error as one of ours, of whichever side.
+/// Converts a JSON-RPC error of xy or of a server.
 fn fault(error: &str) -> CallError {
     #[derive(serde::Deserialize)]
     struct Wire {

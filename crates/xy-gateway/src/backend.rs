@@ -1,9 +1,10 @@
-//! One server, as clients meet it: whether it is there, and what is known of it.
-//! A server that shares the process of another has no instances of its own: it answers through
-//! its home, and what is asked of it remembers under which name (`router/sharing.rs`).
+//! One server, as clients see it: its availability, its lists, and its instances.
 //!
-//! `backend/queue.rs` has the calls that wait for it, `backend/exclusive.rs` has clients take turns,
-//! `backend/sleep.rs` knows which of its instances sleep.
+//! A server that shares the process of another has no instances of its own. It answers through its
+//! primary, and each request remembers the name that its client used (`router/sharing.rs`).
+//!
+//! `backend/queue.rs` holds the calls that wait, `backend/exclusive.rs` serializes clients, and
+//! `backend/sleep.rs` knows which instances sleep.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -20,40 +21,36 @@ use xy_protocol::server::ServerName;
 use xy_supervisor::instance::Holder;
 
 use crate::bridge;
-use crate::catalog::{Kind, Known};
-use crate::client::{Client, Open};
+use crate::catalog::Known;
+use crate::client::{Client, RequestPhase};
 use crate::era::Era;
 use crate::frontend::StreamNo;
+use crate::kind::Kind;
 use crate::manifest::Remembered;
 use crate::retained::Retained;
-use crate::upstream::{Caller, Request, Upstream, Watch};
+use crate::upstream::{CallTimer, Caller, Request, Upstream};
 
 mod era_routing;
 mod exclusive;
-mod lot;
 mod protocol_hint;
 mod queue;
+mod queue_budget;
 mod sleep;
 
-pub(crate) use lot::Lot;
-pub(crate) use protocol_hint::{
-    Greeting, GreetingOutcome, Introductions, ProtocolHint, SpokenEras,
-};
-pub(crate) use queue::{RetryState, ToWait, Waiting, outcome_unknown};
-pub(crate) use sleep::{Progressing, Trouble};
+pub(crate) use protocol_hint::ProtocolHint;
+pub(crate) use queue::{CallToQueue, QueuedCall, RetryState, outcome_unknown};
+pub(crate) use queue_budget::QueueBudget;
+pub(crate) use sleep::{FailureReporter, ProgressReporter};
 
-/// What helps where clients wait for each other.
-pub(crate) const ADVICE: &str = "write `isolation \"client\"`";
-
-/// Why nobody is to be asked under a name that an operator has stopped.
+/// The reason for a name that a user has stopped.
 pub(crate) const STOPPED: &str = "it was stopped";
 
-/// Whether a server is there.
+/// The availability of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Availability {
-    /// It is, or will be without anybody's doing.
+    /// It runs, or starts without user action.
     Up,
-    /// It is not, for this reason; what it offers is not shown.
+    /// It is down, for this reason. Its lists are hidden.
     Down(String),
 }
 
@@ -61,76 +58,76 @@ pub(crate) enum Availability {
 pub(crate) struct Backend {
     pub(crate) name: ServerName,
     pub(crate) settings: RefCell<Arc<ServerSettings>>,
-    pub(crate) standing: RefCell<Availability>,
-    /// From a living instance, or remembered.
+    pub(crate) availability: RefCell<Availability>,
+    /// The lists of a running instance, or the stored ones.
     pub(crate) known: RefCell<Option<Rc<Known>>>,
-    /// No file and nobody configures it any more.
+    /// The server is no longer configured.
     pub(crate) is_removed: Cell<bool>,
-    /// How it is to be greeted.
+    /// The remembered eras, which decide the handshake.
     pub(crate) hint: RefCell<ProtocolHint>,
-    /// Somebody has waited for what it offers, in vain.
+    /// A client has waited for its lists, in vain.
     pub(crate) was_waited_for: Cell<bool>,
-    /// It asks its clients questions: those who share it take turns.
+    /// It sends requests to its clients: those who share it are served in turns.
     asks: Cell<bool>,
-    /// Whose waiting calls are let go just now.
-    turn_of: Cell<Option<u64>>,
-    /// How many calls went in this turn though others waited.
-    urgent: Cell<usize>,
+    /// The client whose queued calls are being sent right now.
+    releasing_client: Cell<Option<u64>>,
+    /// Number of calls that were sent ahead of others in this turn.
+    urgent_calls: Cell<usize>,
     upstreams: RefCell<HashMap<Holder, Rc<Upstream>>>,
-    /// The instances for one client each that are not there, and why.
+    /// The failed instances that serve one client each, and the reasons.
     down: RefCell<HashMap<Holder, String>>,
     sleep: sleep::Sleep,
-    /// The server whose instances answer for it, if it is another.
+    /// The server whose instances answer for this one, if it is another.
     owner: RefCell<Option<ServerName>>,
-    /// The same, if it is there.
-    home: RefCell<Weak<Self>>,
-    /// Its name is down, though its process may live for others.
+    /// That server, if it exists.
+    primary: RefCell<Weak<Self>>,
+    /// The name is down, though the process may run for other names.
     is_hidden: Cell<bool>,
-    /// In the order of their tickets.
-    waiting: RefCell<VecDeque<Waiting>>,
+    /// The waiting calls, ordered by ticket.
+    waiting: RefCell<VecDeque<QueuedCall>>,
     waiting_bytes: Cell<u64>,
-    /// Those that waited are being sent: they overtake nobody.
+    /// Queued calls are being sent right now; they overtake no others.
     is_releasing: Cell<bool>,
-    /// How much may wait, and what else all servers share about that.
-    lot: Rc<Lot>,
+    /// The limits and counts of waiting calls, shared by all servers.
+    queue_budget: Rc<QueueBudget>,
     pub(crate) counts: Counts,
-    /// What an instance of this very program has said last that it offers, here and not to an
-    /// earlier daemon.
+    /// The lists of an instance of this very configuration, as learned by this daemon.
     said: RefCell<Option<Rc<Known>>>,
-    /// The era of its latest call, where it speaks both.
+    /// The era of the latest call, if the server speaks both.
     last_called: Cell<Option<Era>>,
-    /// The era of the shared process that is remembered on disk.
+    /// The era of the shared process as stored on disk.
     remembered_era: Cell<Option<Era>>,
     /// The second process could not be started since the shared one began.
     is_second_refused: Cell<bool>,
 }
 
-/// What is counted of a server's calls.
+/// The counters of a server's calls.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
-    /// Those that wait. Others look at it from their threads.
+    /// Number of waiting calls. Read by other threads.
     pub(crate) waiting: Arc<AtomicUsize>,
-    /// Those that had to wait, ever.
+    /// Number of calls that ever had to wait.
     pub(crate) parked: Cell<u64>,
-    /// Those that were sent again, ever.
+    /// Number of calls that were ever sent again.
     pub(crate) again: Cell<u64>,
-    /// Those of which nobody knows whether they were done, ever.
+    /// Number of calls whose outcome is unknown.
     pub(crate) unknown: Cell<u64>,
 }
 
-/// Where a call went.
-pub(crate) enum Went {
-    /// To the server.
-    Sent(Open),
-    /// It waits for an instance; if it is the first to, that may have to be told to come.
-    Waits { open: Open, for_first: Option<Holder> },
+/// The status of a call after dispatch.
+pub(crate) enum CallStatus {
+    /// It was sent to the server.
+    Sent(RequestPhase),
+    /// It waits for an instance, which may have to be started if the call is the first to wait for
+    /// it.
+    Queued { phase: RequestPhase, for_first: Option<Holder> },
 }
 
 impl Backend {
     pub(crate) fn new(
         settings: Arc<ServerSettings>,
         remembered: Option<Remembered>,
-        lot: Rc<Lot>,
+        queue_budget: Rc<QueueBudget>,
     ) -> Rc<Self> {
         let asks = remembered.as_ref().is_some_and(|it| it.asks);
         let eras = remembered.as_ref().map(|it| it.eras).unwrap_or_default();
@@ -143,23 +140,23 @@ impl Backend {
             name: settings.name.clone(),
             hint: RefCell::new(ProtocolHint::new(settings.clone(), eras, introductions)),
             settings: RefCell::new(settings),
-            standing: RefCell::new(Availability::Up),
+            availability: RefCell::new(Availability::Up),
             known: RefCell::new(known),
             is_removed: Cell::new(false),
             was_waited_for: Cell::new(false),
             asks: Cell::new(asks),
-            turn_of: Cell::new(None),
-            urgent: Cell::new(0),
+            releasing_client: Cell::new(None),
+            urgent_calls: Cell::new(0),
             upstreams: RefCell::default(),
             down: RefCell::default(),
             sleep: sleep::Sleep::default(),
             owner: RefCell::default(),
-            home: RefCell::default(),
+            primary: RefCell::default(),
             is_hidden: Cell::new(false),
             waiting: RefCell::default(),
             waiting_bytes: Cell::new(0),
             is_releasing: Cell::new(false),
-            lot,
+            queue_budget,
             counts: Counts::default(),
             said: RefCell::default(),
             last_called: Cell::new(last_called),
@@ -168,70 +165,69 @@ impl Backend {
         })
     }
 
-    /// Whether its items are shown.
+    /// Returns true if the lists are shown.
     pub(crate) fn is_shown(&self) -> bool {
-        *self.standing.borrow() == Availability::Up && !self.is_hidden.get()
+        *self.availability.borrow() == Availability::Up && !self.is_hidden.get()
     }
 
-    /// Whether its name is down by itself.
+    /// Returns true if the name is down by itself.
     pub(crate) fn is_hidden(&self) -> bool {
         self.is_hidden.get()
     }
 
-    /// The server whose instances answer for it, if it is another.
+    /// Returns the server whose instances answer for this one, if it is another.
     pub(crate) fn owner(&self) -> Option<ServerName> {
         self.owner.borrow().clone()
     }
 
-    /// Whether it is news that these instances answer for it, or that its name is down or not.
-    pub(crate) fn follows_anew(&self, owner: Option<&ServerName>, is_hidden: bool) -> bool {
+    /// Returns true if `owner` or `is_hidden` changes.
+    pub(crate) fn owner_changes(&self, owner: Option<&ServerName>, is_hidden: bool) -> bool {
         (self.owner.borrow().as_ref(), self.is_hidden()) != (owner, is_hidden)
     }
 
-    /// Whose instances answer for it from now on, and whether its name is down.
+    /// Sets the server whose instances answer for this one, and whether the name is down.
     pub(crate) fn set_owner(&self, owner: Option<ServerName>, is_hidden: bool) {
         self.owner.replace(owner);
         self.is_hidden.set(is_hidden);
     }
 
-    /// Whose instances answer for it, if they are another's and that is there.
-    pub(crate) fn home(&self) -> Option<Rc<Self>> {
-        self.home.borrow().upgrade()
+    /// Returns the server whose instances answer for this one, if it is another and exists.
+    pub(crate) fn primary(&self) -> Option<Rc<Self>> {
+        self.primary.borrow().upgrade()
     }
 
-    /// Whose instances answer for it: that one's, or its own.
+    /// Returns the server whose instances answer for this one, which may be this one itself.
     pub(crate) fn primary_or_self(self: &Rc<Self>) -> Rc<Self> {
-        self.home().unwrap_or_else(|| self.clone())
+        self.primary().unwrap_or_else(|| self.clone())
     }
 
-    /// They are this one's from now on, or its own.
-    pub(crate) fn set_home(&self, home: Option<&Rc<Self>>) {
-        self.home.replace(home.map_or_else(Weak::new, Rc::downgrade));
+    /// Sets the server whose instances answer for this one; `None` for its own.
+    pub(crate) fn set_primary(&self, primary: Option<&Rc<Self>>) {
+        self.primary.replace(primary.map_or_else(Weak::new, Rc::downgrade));
     }
 
-    /// Whether what is asked of a server under this name is asked of it.
-    pub(crate) fn is_home_of(&self, asked: &Self) -> bool {
-        match asked.home() {
-            Some(home) => std::ptr::eq(Rc::as_ptr(&home), self),
-            None => std::ptr::eq(asked, self),
+    /// Returns true if calls of `alias` go to this server.
+    pub(crate) fn is_primary_of(&self, alias: &Self) -> bool {
+        match alias.primary() {
+            Some(primary) => std::ptr::eq(Rc::as_ptr(&primary), self),
+            None => std::ptr::eq(alias, self),
         }
     }
 
-    /// What is known of it to everybody, if it is to be shown.
+    /// Returns the lists that all clients see, unless they are hidden.
     pub(crate) fn shown(&self) -> Option<Rc<Known>> {
         self.known.borrow().clone().filter(|_| self.is_shown())
     }
 
-    /// What is known of it to one client, as far as that is shown it: its own instance knows
-    /// best.
+    /// Returns the lists as one client may see them. Its own instance takes precedence.
     pub(crate) fn known_to(&self, client: &Client) -> Option<Rc<Known>> {
         client.visible(&self.name, self.known_at(self.holder(client))?)
     }
 
-    /// What is known of it, of this instance if that has said something.
+    /// Returns the lists of this instance, or else those of the server.
     fn known_at(&self, holder: Holder) -> Option<Rc<Known>> {
-        let living = match self.home() {
-            Some(home) => home.living_known(holder).map(|known| known.under(&self.name)),
+        let living = match self.primary() {
+            Some(primary) => primary.living_known(holder).map(|known| known.for_alias(&self.name)),
             None => self.living_known(holder),
         };
         living.or_else(|| self.known.borrow().clone())
@@ -241,98 +237,99 @@ impl Backend {
         self.upstreams.borrow().get(&holder).and_then(|it| it.known())
     }
 
-    /// Whether an instance of these clients alone has said what it offers.
+    /// Returns true if an instance of this client group alone has listed what it offers.
     pub(crate) fn is_alone_with(&self, group_id: u64) -> bool {
         let living = |it: &Self| it.living_known(Holder::Client(group_id)).is_some();
-        self.home().map_or_else(|| living(self), |home| living(&home))
+        self.primary().map_or_else(|| living(self), |primary| living(&primary))
     }
 
-    /// Whether an instance of its own offers a client other tools than everybody is shown.
+    /// Returns true if the client's own instance offers other tools than all clients see.
     pub(crate) fn has_own_tools(&self, client: &Client) -> bool {
         let holder = self.holder(client);
         if !holder.is_client() {
             return false;
         }
         let known =
-            self.home().map_or_else(|| self.living_known(holder), |it| it.living_known(holder));
-        let print = |known: &Rc<Known>| known.print(Kind::Tools);
+            self.primary().map_or_else(|| self.living_known(holder), |it| it.living_known(holder));
+        let print = |known: &Rc<Known>| known.fingerprint(Kind::Tools);
         known.is_some_and(|own| self.known.borrow().as_ref().map(print) != Some(print(&own)))
     }
 
-    /// The same, if it is to be shown.
+    /// Returns the lists as one client may see them, unless they are hidden.
     pub(crate) fn shown_to(&self, client: &Client) -> Option<Rc<Known>> {
         self.known_to(client).filter(|_| self.is_shown())
     }
 
-    /// The instance that a client's calls go to, if it can be asked now.
+    /// Returns the instance of a holder, if it accepts requests.
     pub(crate) fn upstream(&self, holder: Holder) -> Option<Rc<Upstream>> {
-        if let Some(home) = self.home() {
-            return home.upstream(holder);
+        if let Some(primary) = self.primary() {
+            return primary.upstream(holder);
         }
         let found = self.upstreams.borrow().get(&holder).cloned();
-        found.filter(|upstream| upstream.introduction().is_some() && !upstream.holds_off())
+        found.filter(|upstream| upstream.introduction().is_some() && !upstream.awaits_lists())
     }
 
-    /// Whether a client's calls go to a modern instance, as far as that is known.
+    /// Returns true if a client's calls go to a modern instance, as far as that is known.
     pub(crate) fn is_modern_to(&self, client: &Client) -> bool {
         self.upstream(self.holder(client)).is_some_and(|upstream| upstream.is_modern())
     }
 
-    /// All instances that answer for it and can be asked now.
+    /// Returns all instances that answer for this server and accept requests.
     pub(crate) fn all_upstreams(&self) -> Vec<Rc<Upstream>> {
-        self.home().map_or_else(|| self.own_upstreams(), |home| home.own_upstreams())
+        self.primary().map_or_else(|| self.own_upstreams(), |primary| primary.own_upstreams())
     }
 
-    /// For whom its instances live, also those that are about to come.
+    /// Returns the holders of all instances, including those that are about to start.
     pub(crate) fn holders(&self) -> HashSet<Holder> {
         self.upstreams.borrow().keys().copied().chain(self.holders_to_come()).collect()
     }
 
-    /// Those of them that are its own, and not another's.
+    /// Returns the server's own instances that accept requests.
     pub(crate) fn own_upstreams(&self) -> Vec<Rc<Upstream>> {
         let all = self.upstreams.borrow();
         all.values().filter(|upstream| upstream.introduction().is_some()).cloned().collect()
     }
 
-    /// These clients have gone.
+    /// Removes a client group that has disconnected.
     pub(crate) fn forget_user(&self, group_id: u64) {
         for upstream in self.upstreams.borrow().values() {
             upstream.forget_user(group_id);
         }
     }
 
-    /// How much is kept for it.
-    pub(crate) fn count(&self, census: &mut Retained) {
-        census.add("instances", self.upstreams.borrow().len());
-        census.add("instances_down", self.down.borrow().len());
-        census.add("instances_asleep", self.sleep.count());
-        census.add("calls_waiting", self.waiting.borrow().len());
+    /// Adds the retained entries of this server to `counts`.
+    pub(crate) fn count(&self, counts: &mut Retained) {
+        counts.add("instances", self.upstreams.borrow().len());
+        counts.add("instances_down", self.down.borrow().len());
+        counts.add("instances_asleep", self.sleep.count());
+        counts.add("calls_waiting", self.waiting.borrow().len());
         let bytes = usize::try_from(self.waiting_bytes.get()).unwrap_or(usize::MAX);
-        census.add("calls_waiting_bytes", bytes);
+        counts.add("calls_waiting_bytes", bytes);
         for upstream in self.upstreams.borrow().values() {
-            upstream.count(census);
+            upstream.count(counts);
         }
     }
 
-    /// Whether any of its instances lives.
+    /// Returns true if the server has an instance.
     pub(crate) fn has_instances(&self) -> bool {
         !self.upstreams.borrow().is_empty()
     }
 
-    /// An instance has begun to live.
+    /// Adds an instance.
     pub(crate) fn add(&self, upstream: &Rc<Upstream>) {
         if self.asks.get() {
-            upstream.take_turns();
+            upstream.report_finished_calls();
         }
-        upstream.may_park(self.lot.park);
-        upstream.set_dated(self.may_sleep(upstream.key().holder));
+        upstream.set_queue_limits(self.queue_budget.park);
+        upstream.set_records_call_times(self.may_sleep(upstream.key().holder));
         if upstream.key().holder == Holder::Shared {
             self.allow_second();
         }
         self.upstreams.borrow_mut().insert(upstream.key().holder, upstream.clone());
     }
 
-    /// It is configured like this now. What runs another program may ask nobody anything.
+    /// Sets the settings. Another program starts without the assumption that it sends requests to
+    /// clients.
     pub(crate) fn configure(&self, settings: Arc<ServerSettings>) {
         let before = self.settings.replace(settings);
         self.rules_may_have_changed(&before);
@@ -342,23 +339,23 @@ impl Backend {
         }
     }
 
-    /// An instance has said what it offers.
-    pub(crate) fn has_said(&self, known: &Rc<Known>) {
+    /// Stores the lists of an instance.
+    pub(crate) fn set_said(&self, known: &Rc<Known>) {
         *self.said.borrow_mut() = Some(known.clone());
     }
 
-    /// Forgets what it offers, which must not be shown.
+    /// Discards the lists, which must not be shown.
     pub(crate) fn forget_lists(&self) {
         self.said.take();
         self.known.take();
     }
 
-    /// What an instance has said last, if any did while this daemon was there.
+    /// Returns the lists that an instance reported last to this daemon.
     pub(crate) fn said(&self) -> Option<Rc<Known>> {
         self.said.borrow().clone()
     }
 
-    /// An instance is over, unless a later one has taken its place.
+    /// Removes an instance that has ended, unless a later one has replaced it.
     pub(crate) fn drop_upstream(&self, upstream: &Rc<Upstream>) {
         let mut all = self.upstreams.borrow_mut();
         if all.get(&upstream.key().holder).is_some_and(|it| Rc::ptr_eq(it, upstream)) {
@@ -366,45 +363,45 @@ impl Backend {
         }
     }
 
-    /// Sends a client's request on, or has it wait. It may be asked under another of its names.
+    /// Sends a client's request, or queues it. The request may use an alias of the server.
     pub(crate) fn call(
         self: &Rc<Self>,
         client: &Rc<Client>,
         mut request: Request<'_>,
         stream: StreamNo,
-    ) -> Result<Went, CallError> {
-        let era = if request.manner.is_some() { Era::Modern } else { Era::Legacy };
-        // Lists need no process of their era.
-        let holder = match Kind::listed_by(request.what.0) {
+    ) -> Result<CallStatus, CallError> {
+        let era = if request.request_meta.is_some() { Era::Modern } else { Era::Legacy };
+        // Lists need no process of the client's era.
+        let holder = match Kind::listed_by(request.method_and_target.0) {
             Some(_) => self.holder(client),
             None => self.holder_of_call(client, era),
         };
-        request.past.ticket = Some(self.ticket(&request.past));
+        request.retry_state.ticket = Some(self.ticket(&request.retry_state));
         if let Some(upstream) = self.upstream(holder) {
-            let is_modern = request.manner.is_some();
-            if !request.follow.is_of_task()
-                && self.must_wait(client, is_modern, &request.past, &upstream)
+            let is_modern = request.request_meta.is_some();
+            if !request.response_kind.is_of_task()
+                && self.must_wait(client, is_modern, &request.retry_state, &upstream)
             {
-                return self.wait_for(client, holder, &request, stream);
+                return self.enqueue_request(client, holder, &request, stream);
             }
-            return self.send(client, &upstream, request, stream).map(Went::Sent);
+            return self.send(client, &upstream, request, stream).map(CallStatus::Sent);
         }
-        if let Some(why) = request.asked.no_successor(holder) {
-            return Err(request.asked.down_for(holder, &why));
+        if let Some(why) = request.alias.no_successor(holder) {
+            return Err(request.alias.down_for(holder, &why));
         }
-        self.wait_for(client, holder, &request, stream)
+        self.enqueue_request(client, holder, &request, stream)
     }
 
-    /// What looks after the time that a request takes, since it was first sent.
-    fn watch(&self, request: &Request<'_>) -> Option<Rc<Watch>> {
-        if let Some(watch) = &request.past.rounds.watch {
-            watch.touch();
-            return Some(watch.clone());
+    /// Returns the timer of a request, which started when it was first sent.
+    fn timer(&self, request: &Request<'_>) -> Option<Rc<CallTimer>> {
+        if let Some(timer) = &request.retry_state.rounds.timer {
+            timer.touch();
+            return Some(timer.clone());
         }
-        Watch::begin(self.settings.borrow().rules.calls, || {
-            let (method, about) = request.what;
+        CallTimer::begin(self.settings.borrow().rules.calls, || {
+            let (method, about) = request.method_and_target;
             let about = about.and_then(text_of).map(|it| format!(" {}", quoted(&it)));
-            let name = &request.asked.name;
+            let name = &request.alias.name;
             format!("`{}{}` of `{name}`", quoted(method), about.unwrap_or_default())
         })
     }
@@ -415,93 +412,94 @@ impl Backend {
         upstream: &Rc<Upstream>,
         mut request: Request<'_>,
         stream: StreamNo,
-    ) -> Result<Open, CallError> {
-        request.watch = self.watch(&request);
-        let is_watched = request.watch.is_some();
-        let (was_sent, was_watched) = (request.past.was_sent, request.past.rounds.watch.is_some());
-        self.check_not_xys_own(upstream, &request)?;
-        let across = bridge::between(client, &request, upstream.era())?;
-        let asked = request.asked.clone();
+    ) -> Result<RequestPhase, CallError> {
+        request.timer = self.timer(&request);
+        let is_watched = request.timer.is_some();
+        let (was_sent, was_watched) =
+            (request.retry_state.was_sent, request.retry_state.rounds.timer.is_some());
+        self.check_not_management_tool(upstream, &request)?;
+        let translation = bridge::translation_for(client, &request, upstream.era())?;
+        let alias = request.alias.clone();
         let caller = Caller::Client {
             client: client.clone(),
-            asked: asked.clone(),
+            alias: alias.clone(),
             id: request.id.into(),
             stream,
             token: request.token.map(Into::into),
-            follow: request.follow.clone(),
-            manner: request.manner.clone(),
-            across,
+            response_kind: request.response_kind.clone(),
+            request_meta: request.request_meta.clone(),
+            translation,
         };
-        let ours = upstream.forward(request, caller)?;
-        upstream.is_used_by(client.group_id());
+        let upstream_id = upstream.forward(request, caller)?;
+        upstream.add_user(client.group_id());
         if self.is_new_era(upstream) {
             client.remember(self);
         }
         upstream.watch_reading();
         if was_sent {
-            asked.count_again();
+            alias.count_again();
         }
         match is_watched {
-            true if was_watched => upstream.watch_anew(),
-            true => upstream.keep_watch(),
+            true if was_watched => upstream.rewatch_timeouts(),
+            true => upstream.watch_timeouts(),
             false => {}
         }
-        Ok(Open::Sent { upstream: upstream.clone(), ours })
+        Ok(RequestPhase::Sent { upstream: upstream.clone(), upstream_id })
     }
 
-    /// Refuses a tool by which another xy is managed: whoever may call tools here may not manage
-    /// servers there. What that xy lists for another daemon is none of those.
-    fn check_not_xys_own(
+    /// Refuses the management tools of another xy: permission to call tools here does not include
+    /// managing servers there. The tools that the other xy lists for this daemon are not affected.
+    fn check_not_management_tool(
         &self,
         upstream: &Upstream,
         request: &Request<'_>,
     ) -> Result<(), CallError> {
         let is_gateway = upstream.introduction().is_some_and(|it| it.is_gateway);
-        if !is_gateway || request.what.0 != "tools/call" {
+        if !is_gateway || request.method_and_target.0 != "tools/call" {
             return Ok(());
         }
         let written = request.renamed.as_ref().map(|(_, inside)| inside.as_str());
-        let name = written.or(request.what.1).and_then(text_of).unwrap_or_default();
+        let name = written.or(request.method_and_target.1).and_then(text_of).unwrap_or_default();
         let known = upstream.known().or_else(|| self.known.borrow().clone());
         let is_listed =
             |known: Rc<Known>| known.lists.of(Kind::Tools).iter().any(|tool| *tool.name == *name);
         if OWN_TOOLS.contains(&&*name) || !known.is_none_or(is_listed) {
-            let (name, server) = (quoted(&name), &request.asked.name);
+            let (name, server) = (quoted(&name), &request.alias.name);
             return Err(CallError::new(
                 ErrorKind::NotAllowed,
                 format!("`{name}` is not called through another daemon"),
             )
-            .cause(format!("`{server}` is an xy of its own, and this is no tool of its servers"))
+            .cause(format!("`{server}` is another xy, and this is one of its management tools"))
             .hint("ask that daemon itself, with its own `xy` or token"));
         }
         Ok(())
     }
 
-    fn wait_for(
+    fn enqueue_request(
         self: &Rc<Self>,
         client: &Rc<Client>,
         holder: Holder,
         request: &Request<'_>,
         stream: StreamNo,
-    ) -> Result<Went, CallError> {
-        self.check_room(request.text.len()) // Before it is copied.
+    ) -> Result<CallStatus, CallError> {
+        self.check_room(request.text.len()) // Checked before the text is copied.
             .and_then(|()| self.check_share(client))
             .inspect_err(|_| client.limit_hit("calls that wait for a server"))?;
-        let call = ToWait {
+        let call = CallToQueue {
             client: client.clone(),
-            asked: request.asked.clone(),
+            alias: request.alias.clone(),
             holder,
             id: request.id.into(),
             text: request.text.store(),
             stream,
-            is_modern: request.manner.is_some(),
-            past: request.past.clone(),
+            is_modern: request.request_meta.is_some(),
+            retry_state: request.retry_state.clone(),
         };
-        let (open, is_first) = self.wait(call);
-        Ok(Went::Waits { open, for_first: is_first.then_some(holder) })
+        let (phase, is_first) = self.enqueue(call);
+        Ok(CallStatus::Queued { phase, for_first: is_first.then_some(holder) })
     }
 
-    /// Why it cannot be asked.
+    /// Returns the error for calls to a server that is down.
     pub(crate) fn down(&self, why: &str) -> CallError {
         let name = &self.name;
         let fault =
@@ -510,19 +508,20 @@ impl Backend {
             return fault.hint("`xy list` shows the servers that there are");
         }
         fault.hint(format!(
-            "`xy logs {name}` shows what it said last, and `xy start {name}` starts it"
+            "`xy logs {name}` shows its last output, and `xy start {name}` starts it"
         ))
     }
 
     /// Returns why the instance of one holder cannot be asked.
     pub(crate) fn down_for(&self, holder: Holder, why: &str) -> CallError {
-        match (holder, self.home().map_or_else(|| self.trouble(holder), |it| it.trouble(holder))) {
-            (Holder::Client(_), Some(trouble)) => instance_failed(&self.name, &trouble),
+        match (holder, self.primary().map_or_else(|| self.failure(holder), |it| it.failure(holder)))
+        {
+            (Holder::Client(_), Some(failure)) => instance_failed(&self.name, &failure),
             _ => self.down(why),
         }
     }
 
-    /// It cannot be asked yet, and comes without anybody's doing.
+    /// Returns the error for calls to a server that is about to start by itself.
     pub(crate) fn not_yet(&self) -> CallError {
         let name = &self.name;
         CallError::new(ErrorKind::NotRunning, format!("`{name}` is still starting"))
@@ -531,7 +530,7 @@ impl Backend {
     }
 }
 
-/// The error for calls to a client's own instance that has failed, for the given reason.
+/// Returns the error for calls to a client's own instance that has failed, for the given reason.
 pub fn instance_failed(name: &ServerName, why: &str) -> CallError {
     let hint = format!(
         "fix the problem above, then run `xy restart {name}` or connect again; `xy status {name}` \

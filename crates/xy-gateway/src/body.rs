@@ -1,4 +1,4 @@
-//! Bodies of HTTP, piece by piece.
+//! Reading of HTTP bodies.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -8,8 +8,8 @@ use hyper::body::{Body as _, Bytes, Incoming};
 /// The size of the chunks in which a body is collected.
 pub(crate) const CHUNK: usize = 64 * 1024;
 
-/// A body that is being collected, in chunks. One buffer of 30 MB that grows would keep the
-/// gateway's thread busy with moving memory.
+/// A body that is being received, in chunks. Moving a single growing buffer of 30 MB would keep the
+/// gateway's thread busy.
 #[derive(Debug, Default)]
 pub(crate) struct BodyChunks {
     /// Each but the last is full.
@@ -18,8 +18,8 @@ pub(crate) struct BodyChunks {
 }
 
 impl BodyChunks {
-    /// Appends a piece. After each chunk other tasks get their turn: a fast peer's next piece is
-    /// always there, and a long body would be read without a pause.
+    /// Appends a piece. Yields after each chunk: the next piece of a fast peer is always ready, so
+    /// a long body would otherwise be read without a pause.
     pub(crate) async fn append(&mut self, mut piece: &[u8]) {
         let before = self.chunks.len();
         while !piece.is_empty() {
@@ -39,12 +39,12 @@ impl BodyChunks {
         }
     }
 
-    /// Returns how many bytes there are.
+    /// Returns the number of bytes.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Joins the chunks. Copies everything: a large body is joined on a blocking thread.
+    /// Joins the chunks. Copies them, so large bodies are joined on a blocking thread.
     pub(crate) fn join(self) -> Vec<u8> {
         match <[Vec<u8>; 1]>::try_from(self.chunks) {
             Ok([only]) => only,
@@ -59,10 +59,10 @@ impl From<Bytes> for BodyChunks {
     }
 }
 
-/// The capacity of a chunk before it is known how much comes.
+/// The minimum capacity of a chunk.
 const MIN_CHUNK: usize = 4 * 1024;
 
-/// The next piece of a body; `None` at its end. Trailers are none.
+/// Returns the next piece of a body; `None` at its end. Skips trailers.
 pub(crate) async fn next_piece(body: &mut Incoming) -> Result<Option<Bytes>, hyper::Error> {
     loop {
         match poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await {

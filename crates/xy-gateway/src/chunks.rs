@@ -1,20 +1,20 @@
-//! Bytes to write, in order. Small pieces are copied together; large ones are shared with
-//! their owner.
+//! A queue of bytes to write. Small pieces are copied together; large ones are shared with their
+//! owner.
 
 use std::collections::VecDeque;
 
 use bytes::{Buf, Bytes};
 
-/// A shorter piece is copied: that costs less than a write of its own.
+/// The size below which a piece is copied, as that costs less than a separate write.
 const SHARE_MIN: usize = 64 * 1024;
 
-/// A buffer that has grown beyond this is freed once it is empty.
+/// The capacity above which an empty buffer is freed.
 const KEEP_ROOM: usize = 64 * 1024;
 
 /// Bytes in order, in as few chunks as possible.
 #[derive(Debug, Default)]
 pub(crate) struct Chunks {
-    /// Chunks that nothing is appended to.
+    /// The chunks that nothing is appended to.
     full: VecDeque<Bytes>,
     /// The length of all full chunks.
     full_len: usize,
@@ -43,12 +43,12 @@ impl Chunks {
         }
     }
 
-    /// Returns how many bytes there are.
+    /// Returns the number of bytes.
     pub(crate) fn len(&self) -> usize {
         self.full_len + self.tail.len() - self.head
     }
 
-    /// Returns the first bytes; all of them, unless some are shared.
+    /// Returns the first bytes, or all of them if none are shared.
     pub(crate) fn front(&self) -> &[u8] {
         self.full.front().map_or(&self.tail[self.head..], |chunk| chunk)
     }
@@ -71,7 +71,7 @@ impl Chunks {
                 self.tail = Vec::new();
             }
         } else if self.head >= KEEP_ROOM && 2 * self.head >= self.tail.len() {
-            // Only then, so that each byte is moved once at most, however many wait.
+            // Only then, so that each byte is moved at most once, however many bytes wait.
             self.tail.drain(..self.head);
             self.head = 0;
         }
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn large_pieces_are_shared_and_small_ones_copied() {
+    fn large_chunks_are_shared_and_small_ones_copied() {
         let large = Bytes::from(vec![b'x'; SHARE_MIN]);
         let mut chunks = Chunks::default();
         chunks.tail().extend_from_slice(b"abc");

@@ -1,8 +1,11 @@
-//! One client's conversation: what it has said, what it waits for, what it is told.
+//! The state of one client session: its open requests, subscriptions and identity.
 //!
-//! `client/inbound.rs` reads what it says, `client/dispatch.rs` decides what each of its requests means, `client/server_requests.rs` keeps what
-//! servers ask it, `client/listen.rs` what it wants to be told of. A request may be of either
-//! era, whatever those before it were.
+//! - `client/inbound.rs` parses the client's messages.
+//! - `client/dispatch.rs` decides what each request means.
+//! - `client/server_requests.rs` holds the requests that servers make of the client.
+//! - `client/listen.rs` holds the client's `subscriptions/listen` requests.
+//!
+//! Each request may be of either era, whatever the era of earlier requests.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};
@@ -16,21 +19,24 @@ use xy_protocol::server::ServerName;
 
 use crate::backend::Backend;
 use crate::bridge::rounds::Round;
-use crate::capabilities::{self, Capabilities, Wants};
-use crate::catalog::Kind;
-use crate::control::Asker;
-use crate::era::{self, Era};
-use crate::frontend::{Accepted, ClientSession, Entry, Lifetime, Responder, Route, StreamNo, View};
-use crate::held::Held;
+use crate::budget::Reservation;
+use crate::capabilities::{self, Capabilities, RequiredCapabilities};
+use crate::control::Requester;
+use crate::era::Era;
+use crate::frontend::{
+    ClientSession, Disposition, Entry, Lifetime, Responder, Route, StreamNo, View,
+};
 use crate::http::HttpStatus as _;
+use crate::kind::Kind;
 use crate::large::LargeMessage;
 use crate::level::Level;
 use crate::modern::{self, RequestMeta};
-use crate::param_headers::{self, Mirror};
+use crate::param_headers::{self, ParamHeader};
 use crate::reply;
 use crate::retained::Retained;
+use crate::revision;
 use crate::router::{LOCAL, Router, TokenUse};
-use crate::subscriptions::Watcher;
+use crate::subscriptions::Subscriber;
 use crate::upstream::Upstream;
 use crate::via::Via;
 
@@ -42,107 +48,102 @@ mod pending_input;
 mod server_requests;
 mod visibility;
 
-use listen::Listens;
-use server_requests::Questions;
+use listen::ListenRequests;
+use server_requests::ServerRequests;
 pub(crate) use visibility::Visibility;
 
-/// Requests that one client may have open.
-const MOST_OPEN: usize = 1000;
-
-/// What a client calls its requests and their progress is short.
-pub(crate) const LONGEST_ID: usize = 1024;
-
-/// Messages that one batch may hold.
-pub(crate) const MOST_IN_BATCH: usize = 100;
+/// Maximum number of open requests of one client.
+const MAX_OPEN_REQUESTS: usize = 1000;
 
 /// One client.
 pub(crate) struct Client {
     number: u64,
     group_id: Cell<u64>,
     entry: Entry,
-    /// The token that it came in with over HTTP.
+    /// The token that the client authenticated with over HTTP.
     token: TokenUse,
-    /// What of all servers it is shown.
+    /// The part of all servers that the client sees.
     visibility: RefCell<Visibility>,
     router: Rc<Router>,
     responder: Rc<dyn Responder>,
     me: Weak<Self>,
-    greeted: RefCell<Option<Greeted>>,
-    /// The daemons that ask, if it is another xy.
+    handshake: RefCell<Option<Handshake>>,
+    /// The daemons on the client's path, if the client is another xy.
     via: RefCell<Option<Via>>,
-    /// What its latest request said of it, if that was modern.
-    manner: RefCell<Option<Rc<RequestMeta>>>,
-    /// The era of its latest request.
+    /// The client metadata of the latest modern request.
+    request_meta: RefCell<Option<Rc<RequestMeta>>>,
+    /// The era of the latest request.
     era: Cell<Era>,
     open: RefCell<HashMap<Box<str>, OpenRequest>>,
-    /// How many answers are still to come on a stream that holds several requests.
+    /// Number of outstanding responses for each stream that carries several requests.
     batches: RefCell<HashMap<StreamNo, usize>>,
-    /// What servers ask it, by the id it is asked under.
-    questions: RefCell<Questions>,
-    /// What it wants to be told of.
-    listens: RefCell<Listens>,
+    /// The requests of servers that the client has not answered, by the id that xy gave them.
+    server_requests: RefCell<ServerRequests>,
+    /// The `subscriptions/listen` requests of the client.
+    listen_requests: RefCell<ListenRequests>,
     level: Cell<Option<Level>>,
-    /// What tells the lists it was shown from others.
-    shown: [Cell<Shown>; 4],
-    /// It has watched a resource.
+    /// The version of each list that the client knows.
+    list_versions: [Cell<ListVersion>; 4],
+    /// Set once the client has subscribed to a resource.
     has_watched: Cell<bool>,
-    /// What it has subscribed to in the words of the older era.
-    subscribed: RefCell<BTreeSet<(ServerName, String)>>,
+    span: tracing::Span,
+    /// The resources that the client has subscribed to with `resources/subscribe`.
+    legacy_subscriptions: RefCell<BTreeSet<(ServerName, String)>>,
     is_closed: Cell<bool>,
-    /// It is counted as long as it is in memory.
-    _counted: Held,
+    /// Counts the client for as long as it is in memory.
+    _counted: Reservation,
 }
 
-/// Clients of one person, as far as a door can tell.
+/// The holder of tasks and pending calls, as far as the listener can tell clients apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Principal {
-    /// This client alone.
-    Alone(u64),
-    /// All that come with one request each and this token.
+    /// A single client.
+    Client(u64),
+    /// All one-request clients with this token.
     Token(u64),
 }
 
-/// What a client was last shown of a list.
+/// The version of a list that a client knows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Shown {
-    /// Nothing: it has not asked.
+pub(crate) enum ListVersion {
+    /// The client has not requested the list.
     #[default]
-    Nothing,
-    /// What its server has itself, which we did not know yet.
-    Unseen,
-    /// The one that this tells from others.
-    Print(u64),
+    NotListed,
+    /// The client received the list from its server, and xy has not read it yet.
+    Unknown,
+    /// The list with this fingerprint.
+    Fingerprint(u64),
 }
 
-/// What a client said of itself.
+/// The result of the `initialize` handshake with a client.
 #[derive(Debug, Clone)]
-pub(crate) struct Greeted {
+pub(crate) struct Handshake {
     pub(crate) version: &'static str,
-    /// What it can do, as it was written.
+    /// The client's capabilities, as JSON text.
     pub(crate) capabilities: Box<str>,
-    /// Who it is, as it was written.
+    /// The client's `clientInfo`, as JSON text.
     pub(crate) info: Option<Box<str>>,
 }
 
-/// A request that is not answered yet.
+/// A request without a response.
 struct OpenRequest {
-    at: Open,
+    phase: RequestPhase,
     stream: StreamNo,
-    /// For the log; empty if it is unusual.
+    /// The method, for the log; empty if it is not a logged one.
     method: &'static str,
 }
 
-/// Where a request of a client is.
-pub(crate) enum Open {
-    /// With a server.
-    Sent { upstream: Rc<Upstream>, ours: u64 },
-    /// Waiting for a server.
-    Waiting { server: Rc<Backend>, ticket: u64 },
-    /// Being answered by ourselves.
-    Here(AbortHandle),
-    /// Its server wants to know something of the client first.
-    Asked(Rc<Round>),
-    /// It is told of what changes, until it has heard enough.
+/// The phase of an open request.
+pub(crate) enum RequestPhase {
+    /// Sent to a server.
+    Sent { upstream: Rc<Upstream>, upstream_id: u64 },
+    /// Queued for a server.
+    Queued { server: Rc<Backend>, ticket: u64 },
+    /// Answered by a task of xy itself.
+    Local(AbortHandle),
+    /// Waits for input of the client that its server has requested.
+    AwaitingInput(Rc<Round>),
+    /// An open `subscriptions/listen` request.
     Listening,
 }
 
@@ -153,7 +154,7 @@ impl Client {
         router: Rc<Router>,
         responder: Rc<dyn Responder>,
     ) -> Rc<Self> {
-        let counted = router.counts_client();
+        let counted = router.count_client();
         Rc::new_cyclic(|me| Self {
             number,
             group_id: Cell::new(number),
@@ -163,225 +164,233 @@ impl Client {
             router,
             responder,
             me: me.clone(),
-            greeted: RefCell::default(),
+            handshake: RefCell::default(),
             via: RefCell::default(),
-            manner: RefCell::default(),
+            request_meta: RefCell::default(),
             era: Cell::new(Era::Legacy),
             open: RefCell::default(),
             batches: RefCell::default(),
-            questions: RefCell::default(),
-            listens: RefCell::default(),
+            server_requests: RefCell::default(),
+            listen_requests: RefCell::default(),
             level: Cell::new(None),
-            shown: Default::default(),
+            list_versions: Default::default(),
             has_watched: Cell::new(false),
-            subscribed: RefCell::default(),
+            span: tracing::debug_span!("session", client = number),
+            legacy_subscriptions: RefCell::default(),
             is_closed: Cell::new(false),
             _counted: counted,
         })
     }
 
-    /// No other client has, or had, the same.
+    /// Returns the span of the session, for log lines at level `debug`.
+    pub(crate) fn span(&self) -> &tracing::Span {
+        &self.span
+    }
+
+    /// Returns the number of the client, which no other client has or had.
     pub(crate) fn number(&self) -> u64 {
         self.number
     }
 
-    /// How much is kept for it.
-    pub(crate) fn count(&self, census: &mut Retained) {
-        census.add("client_requests", self.open.borrow().len());
-        census.add("client_batches", self.batches.borrow().len());
-        census.add("client_listens", self.listens.borrow().len());
-        census.add("client_subscriptions", self.subscribed.borrow().len());
-        self.questions.borrow().count(census);
+    /// Adds the number of retained objects to `counts`.
+    pub(crate) fn count(&self, counts: &mut Retained) {
+        counts.add("client_requests", self.open.borrow().len());
+        counts.add("client_batches", self.batches.borrow().len());
+        counts.add("client_listens", self.listen_requests.borrow().len());
+        counts.add("client_subscriptions", self.legacy_subscriptions.borrow().len());
+        self.server_requests.borrow().count(counts);
     }
 
-    /// The token that it came in with.
+    /// Returns the token that the client authenticated with.
     pub(crate) fn token(&self) -> TokenUse {
         self.token
     }
 
-    /// Notes that a limit kept it out.
+    /// Records that `limit` rejected something of this client.
     pub(crate) fn limit_hit(&self, limit: &'static str) {
         self.router.limit_hit(limit, Some(self.token.id));
     }
 
-    /// Who it is, for the daemon's journal.
-    pub(crate) fn asker(&self) -> Asker {
-        let client = self.called().map(|name| shortened(&name));
-        Asker { client, token: (self.token.id != LOCAL).then_some(self.token.id) }
+    /// Returns the client's identity for the daemon's journal.
+    pub(crate) fn requester(&self) -> Requester {
+        let client = self.name().map(|name| shortened(&name));
+        Requester { client, token: (self.token.id != LOCAL).then_some(self.token.id) }
     }
 
-    /// Returns the daemons that ask, if it is another xy.
+    /// Returns the daemons on the client's path, if the client is another xy.
     pub(crate) fn via(&self) -> Option<Via> {
         self.via.borrow().clone()
     }
 
-    /// Returns true if it is another xy: it is offered no tools of xy's own.
+    /// Returns true if the client is another xy, which is offered no management tools.
     pub(crate) fn is_daemon(&self) -> bool {
         self.via.borrow().is_some()
     }
 
-    /// Returns true if its requests lead back to the daemon that sends them.
+    /// Returns true if the client's requests lead back to the daemon that sends them.
     fn is_in_loop(&self) -> bool {
         self.via().is_some_and(|via| self.router.is_loop(self, &via))
     }
 
-    /// What it is shown.
+    /// Returns the endpoint and rights of the client.
     pub(crate) fn entry(&self) -> &Entry {
         &self.entry
     }
 
-    /// The least that it wants to know; everything, if it has not said.
+    /// Returns the minimum log level that the client has set, if it has.
     pub(crate) fn level(&self) -> Option<Level> {
         self.level.get()
     }
 
-    /// What it said of itself, if it has.
-    pub(crate) fn greeted(&self) -> Option<Greeted> {
-        self.greeted.borrow().clone()
+    /// Returns the result of the handshake, if there was one.
+    pub(crate) fn handshake(&self) -> Option<Handshake> {
+        self.handshake.borrow().clone()
     }
 
-    /// Notes the revision that its server speaks with it.
-    fn agree(&self, version: &'static str) {
-        if let Some(greeted) = &mut *self.greeted.borrow_mut() {
-            greeted.version = version;
+    /// Records the protocol revision that the client's server speaks.
+    fn set_version(&self, version: &'static str) {
+        if let Some(handshake) = &mut *self.handshake.borrow_mut() {
+            handshake.version = version;
         }
     }
 
-    /// What it said that it can do, as it was written: when it was greeted, or else with its
+    /// Returns the client's capabilities as JSON text: from the handshake, otherwise from the
     /// latest request.
-    pub(crate) fn declared(&self) -> Option<Box<str>> {
-        let greeted = self.greeted.borrow().as_ref().map(|it| it.capabilities.clone());
-        greeted.or_else(|| self.manner.borrow().as_ref().map(|it| it.capabilities.clone()))
+    pub(crate) fn declared_capabilities(&self) -> Option<Box<str>> {
+        let handshake = self.handshake.borrow().as_ref().map(|it| it.capabilities.clone());
+        handshake.or_else(|| self.request_meta.borrow().as_ref().map(|it| it.capabilities.clone()))
     }
 
-    /// Writes what is remembered of a server.
+    /// Writes the manifest of `server`.
     pub(crate) fn remember(&self, server: &Backend) {
         self.router.remember(server);
     }
 
-    /// Returns true if it has declared that a server may ask it something.
-    pub(crate) fn can_be_asked(&self) -> bool {
-        let declared = self.declared();
+    /// Returns true if the client has declared a capability for requests from servers.
+    pub(crate) fn accepts_server_requests(&self) -> bool {
+        let declared = self.declared_capabilities();
         let capabilities = Capabilities::read(declared.as_deref().unwrap_or("{}"));
         ["elicitation", "sampling", "roots"].iter().any(|it| capabilities.has(&[it]))
     }
 
-    /// Returns the era of its latest request.
+    /// Returns the era of the latest request.
     pub(crate) fn era(&self) -> Era {
         self.era.get()
     }
 
-    /// Whether it has asked anything in the revision without sessions.
+    /// Returns true if the client has sent a modern request.
     pub(crate) fn is_modern(&self) -> bool {
-        self.manner.borrow().is_some()
+        self.request_meta.borrow().is_some()
     }
 
-    /// Whether it is there for longer than one request.
-    pub(crate) fn stays(&self) -> bool {
+    /// Returns true if the client lasts longer than one request.
+    pub(crate) fn has_session(&self) -> bool {
         self.entry.lifetime != Lifetime::Request
     }
 
-    /// Who has the same as its token, if that is all that the door knows of it; else nobody.
+    /// Returns the identity for tasks: the token for one-request clients, otherwise the client.
     pub(crate) fn principal(&self) -> Principal {
         match self.entry.lifetime {
-            Lifetime::Session | Lifetime::LegacyOnly => Principal::Alone(self.number),
-            Lifetime::Request => Principal::Token(self.entry.who),
+            Lifetime::Session | Lifetime::LegacyOnly => Principal::Client(self.number),
+            Lifetime::Request => Principal::Token(self.entry.principal),
         }
     }
 
-    /// Whose instance it shares with others, where clients do not share one: its own, or that
-    /// of all whom the door cannot tell apart.
+    /// Returns the group whose instance the client uses on isolated servers: its own number, or
+    /// that of all clients that the listener cannot tell apart.
     pub(crate) fn group_id(&self) -> u64 {
         self.group_id.get()
     }
 
-    /// It is among those whom the door cannot tell apart.
-    pub(crate) fn joins(&self, group_id: u64) {
+    /// Adds the client to a group that the listener cannot tell apart.
+    pub(crate) fn set_group_id(&self, group_id: u64) {
         self.group_id.set(group_id);
     }
 
-    /// It watches a resource from now on.
+    /// Records a subscription of the client to a resource.
     fn subscribe(
         &self,
         server: &Rc<Backend>,
         uri: &str,
-        by_outside_name: bool,
+        by_exposed_uri: bool,
     ) -> Result<(), CallError> {
         self.has_watched.set(true);
         let holder = server.primary_or_self().holder_of_call(self, self.era());
-        let (client, at) = (self.number, self.group_id());
-        let watcher = Watcher { client, at, era: holder.era(), by_outside_name };
-        self.router.subscribe(server, uri, watcher)
+        let (client, group_id) = (self.number, self.group_id());
+        let subscriber = Subscriber { client, group_id, era: holder.era(), by_exposed_uri };
+        self.router.subscribe(server, uri, subscriber)
     }
 
-    /// Whether it has ever watched a resource.
+    /// Returns true if the client has ever subscribed to a resource.
     pub(crate) fn has_watched(&self) -> bool {
         self.has_watched.get()
     }
 
-    /// What a modern server is told of it, if it is not modern itself.
-    pub(crate) fn as_modern(&self) -> RequestMeta {
-        let greeted = self.greeted.borrow();
-        let (capabilities, info) = match &*greeted {
+    /// Returns the metadata that a modern server receives about this legacy client.
+    pub(crate) fn modern_meta(&self) -> RequestMeta {
+        let handshake = self.handshake.borrow();
+        let (capabilities, info) = match &*handshake {
             Some(it) => (modern::capabilities_from_legacy(&it.capabilities), it.info.clone()),
             None => ("{}".to_owned(), None),
         };
-        let level = Some(self.level.get().unwrap_or(Level::USUAL));
+        let level = Some(self.level.get().unwrap_or(Level::DEFAULT));
         RequestMeta { capabilities: capabilities.into(), info, level }
     }
 
-    /// Whether a server may ask it this; if not, a code and a sentence.
+    /// Checks that a server may send this request to the client; otherwise returns an error code
+    /// and message.
     pub(crate) fn allows(
         &self,
         method: &str,
-        wants: &Wants<'_>,
+        wants: &RequiredCapabilities<'_>,
     ) -> Result<(), capabilities::Refusal> {
-        let is_old = self.greeted.borrow().as_ref().is_none_or(|it| it.version != era::LATEST);
+        let is_old =
+            self.handshake.borrow().as_ref().is_none_or(|it| it.version != revision::LATEST);
         self.capabilities().allow(method, wants, is_old)
     }
 
-    /// For what is kept of its requests; there is a bound for all clients.
-    pub(crate) fn hold_bytes(&self) -> Held {
-        self.router.hold_bytes()
+    /// Returns a byte counter for stored requests, bounded over all clients.
+    pub(crate) fn byte_budget(&self) -> Reservation {
+        self.router.byte_budget()
     }
 
-    /// What it was last shown of a list.
-    pub(crate) fn was_shown(&self, kind: Kind) -> Shown {
-        self.shown[kind.index()].get()
+    /// Returns the version of a list that the client knows.
+    pub(crate) fn list_version(&self, kind: Kind) -> ListVersion {
+        self.list_versions[kind.index()].get()
     }
 
-    /// It is shown a list, or told that it is another now.
-    pub(crate) fn shows(&self, kind: Kind, shown: Shown) {
-        self.shown[kind.index()].set(shown);
+    /// Records the version of a list that the client knows.
+    pub(crate) fn set_list_version(&self, kind: Kind, version: ListVersion) {
+        self.list_versions[kind.index()].set(version);
     }
 
-    /// What it said that it can do.
+    /// Returns the capabilities from the handshake.
     pub(crate) fn capabilities(&self) -> Capabilities {
-        let greeted = self.greeted.borrow();
-        greeted
+        let handshake = self.handshake.borrow();
+        handshake
             .as_ref()
             .map_or_else(Capabilities::default, |it| Capabilities::read(&it.capabilities))
     }
 
-    /// How many of its requests are open.
+    /// Returns the number of open requests.
     pub(crate) fn open_requests(&self) -> usize {
         self.open.borrow().len()
     }
 
-    /// Its request `id` has been answered with this line.
-    pub(crate) fn answered(&self, id: &str, stream: StreamNo, line: &[u8]) {
+    /// Completes request `id` with this response line.
+    pub(crate) fn respond(&self, id: &str, stream: StreamNo, line: &[u8]) {
         self.open.borrow_mut().remove(id);
-        self.put_answer(line, stream);
+        self.send_response(line, stream);
     }
 
-    /// Answers a request of this stream.
-    fn put_answer(&self, line: &[u8], stream: StreamNo) {
-        let is_last = self.is_last_of(stream);
-        self.tell(line, if is_last { Route::Answer(stream) } else { Route::Related(stream) });
+    /// Sends the response to a request of `stream`.
+    fn send_response(&self, line: &[u8], stream: StreamNo) {
+        let is_last = self.count_response(stream);
+        self.send(line, if is_last { Route::Response(stream) } else { Route::Related(stream) });
     }
 
-    /// One request less is open on this stream; whether nothing more is to be said there.
-    fn is_last_of(&self, stream: StreamNo) -> bool {
+    /// Counts a response on `stream`; returns true if it is the last one.
+    fn count_response(&self, stream: StreamNo) -> bool {
         let mut batches = self.batches.borrow_mut();
         let Some(left) = batches.get_mut(&stream) else { return true };
         *left -= 1;
@@ -392,63 +401,63 @@ impl Client {
         is_last
     }
 
-    /// Its request `id` is there now.
-    pub(crate) fn is_at(&self, id: &str, open: Open, stream: StreamNo) {
+    /// Sets the phase of request `id`, which becomes open if it was not.
+    pub(crate) fn set_phase(&self, id: &str, phase: RequestPhase, stream: StreamNo) {
         let mut all = self.open.borrow_mut();
         let method = all.get(id).map_or("", |it| it.method);
-        all.insert(id.into(), OpenRequest { at: open, stream, method });
+        all.insert(id.into(), OpenRequest { phase, stream, method });
     }
 
-    /// Whether its request `id` is to be answered.
-    pub(crate) fn waits_for(&self, id: &str) -> bool {
+    /// Returns true if request `id` still needs a response.
+    pub(crate) fn has_open_request(&self, id: &str) -> bool {
         !self.is_closed.get() && self.open.borrow().contains_key(id)
     }
 
-    /// Its request `id` is answered by somebody else, or never.
-    pub(crate) fn forget(&self, id: &str) {
+    /// Removes request `id` without a response.
+    pub(crate) fn forget_request(&self, id: &str) {
         self.open.borrow_mut().remove(id);
     }
 
-    /// Its request `id` cannot be done.
-    pub(crate) fn failed(&self, id: &str, stream: StreamNo, fault: &CallError) {
+    /// Completes request `id` with an error.
+    pub(crate) fn respond_error(&self, id: &str, stream: StreamNo, fault: &CallError) {
         self.log_error(id, fault);
         if !self.is_closed.get() {
-            self.responder.fails(fault, stream);
+            self.responder.report_error(fault, stream);
         }
-        self.answered(id, stream, &reply::fault(id, fault));
+        self.respond(id, stream, &reply::fault(id, fault));
     }
 
-    /// It is told something. What belongs to no request is for clients that were greeted: the
-    /// others have to ask for it.
-    pub(crate) fn tell(&self, message: &[u8], to: Route) {
-        let is_asked_for = to != Route::Broadcast || self.greeted.borrow().is_some();
+    /// Sends a message to the client. Broadcasts reach only clients that have completed a
+    /// handshake; the others have to ask.
+    pub(crate) fn send(&self, message: &[u8], to: Route) {
+        let is_asked_for = to != Route::Broadcast || self.handshake.borrow().is_some();
         if is_asked_for && !self.is_closed.get() {
             self.responder.put(message, to);
         }
     }
 
     fn me(&self) -> Rc<Self> {
-        self.me.upgrade().expect("whoever calls a client holds it")
+        self.me.upgrade().expect("a caller of a client holds it")
     }
 }
 
 impl ClientSession for Client {
-    fn handle(&self, message: &[u8], stream: StreamNo) -> Accepted {
+    fn handle(&self, message: &[u8], stream: StreamNo) -> Disposition {
         if self.is_closed.get() {
-            return Accepted::Taken;
+            return Disposition::NoResponse;
         }
-        self.hear_text(message.into(), stream)
+        self.handle_text(message.into(), stream)
     }
 
-    fn handle_large(&self, message: &Arc<LargeMessage>, stream: StreamNo) -> Accepted {
+    fn handle_large(&self, message: &Arc<LargeMessage>, stream: StreamNo) -> Disposition {
         if self.is_closed.get() {
-            return Accepted::Taken;
+            return Disposition::NoResponse;
         }
-        self.hear_text(message.into(), stream)
+        self.handle_text(message.into(), stream)
     }
 
     fn version(&self) -> Option<&'static str> {
-        self.greeted.borrow().as_ref().map(|greeted| greeted.version)
+        self.handshake.borrow().as_ref().map(|handshake| handshake.version)
     }
 
     fn is_busy(&self) -> bool {
@@ -464,28 +473,28 @@ impl ClientSession for Client {
             return;
         }
         let open = std::mem::take(&mut *self.open.borrow_mut());
-        let mut open: Vec<Open> = open.into_values().map(|it| it.at).collect();
-        // First what waits: its turn may come when the rest is given up.
-        open.sort_by_key(|open| !matches!(open, Open::Waiting { .. }));
+        let mut open: Vec<RequestPhase> = open.into_values().map(|it| it.phase).collect();
+        // Abandon queued requests first: abandoning a sent one may dispatch the next in the queue.
+        open.sort_by_key(|open| !matches!(open, RequestPhase::Queued { .. }));
         for open in open {
-            Self::give_up(open, "the client is gone");
+            Self::abandon(open, "the client is gone");
         }
-        let followed = self.hears_no_more();
-        self.answer_no_more();
-        self.router.left(self);
-        self.router.follows_no_more(followed);
+        let followed = self.end_all_listens();
+        self.fail_server_requests();
+        self.router.on_client_closed(self);
+        self.router.update_followed_tasks(followed);
     }
 
-    fn mirrors(&self, tool: &str) -> Vec<Mirror> {
+    fn param_headers(&self, tool: &str) -> Vec<ParamHeader> {
         let found = match &self.entry.view {
             View::Server(name) => self.router.server(name).map(|server| (server, tool.to_owned())),
             View::Profile(_) | View::All => self.resolve(Kind::Tools, tool),
         };
-        let Some((server, inside)) = found else { return Vec::new() };
+        let Some((server, original)) = found else { return Vec::new() };
         let Some(known) = server.known_to(self) else { return Vec::new() };
         let mut tools = known.lists.of(Kind::Tools).iter();
-        let tool = tools.find(|item| *item.name == *inside);
-        // By marks that cannot be followed no client may go.
+        let tool = tools.find(|item| *item.name == *original);
+        // Hide malformed `x-mcp-header` marks: no client could follow them.
         tool.and_then(|tool| param_headers::of_tool(&tool.raw).ok()).unwrap_or_default()
     }
 }

@@ -1,10 +1,9 @@
-//! How many tools clients can take, as far as that is known. Pure.
+//! How many tools known clients support. Pure.
 //!
-//! Their limits are facts of others, and change: they are only ever warned of.
+//! These limits belong to other programs and may change, so xy only warns about them.
 
-/// A word in the name that a client gives itself, in small letters, and how many tools of all
-/// servers it shows to its model. The first that fits counts: Cursor calls itself
-/// `cursor-vscode`.
+/// A lowercase part of a client's name, and the number of tools that the client passes to its
+/// model. The first match counts: Cursor calls itself `cursor-vscode`.
 const KNOWN: [(&str, usize); 6] = [
     ("cursor", 40),
     ("windsurf", 100),
@@ -14,21 +13,21 @@ const KNOWN: [(&str, usize); 6] = [
     ("copilot", 128),
 ];
 
-/// What a client calls itself is short.
-const LONGEST_NAME: usize = 128;
+/// Maximum number of bytes of a client's name that are searched.
+const MAX_NAME_BYTES: usize = 128;
 
-/// How many tools a client of this name can take, if that is known.
-pub(crate) fn most_tools(client: &str) -> Option<usize> {
-    let name = client.get(..LONGEST_NAME).unwrap_or(client).to_lowercase();
-    KNOWN.iter().find(|(word, _)| name.contains(word)).map(|(_, most)| *most)
+/// Returns how many tools the client with this name supports, if known.
+pub(crate) fn max_tools(client: &str) -> Option<usize> {
+    let name = client.get(..MAX_NAME_BYTES).unwrap_or(client).to_lowercase();
+    KNOWN.iter().find(|(word, _)| name.contains(word)).map(|(_, max)| *max)
 }
 
-/// What is said of a client that is shown more than it can take.
-pub(crate) fn warning(client: &str, profile: &str, count: usize, most: usize) -> String {
+/// Returns the warning for a client that gets more tools than it supports.
+pub(crate) fn warning(client: &str, profile: &str, count: usize, max: usize) -> String {
     let client = xy_protocol::control::quoted(client);
     format!(
         "`{client}` was shown {count} tools by the profile `{profile}`, and is known to take \
-         {most}: hide some, or write `tools \"search\"`, in `profiles/{profile}.kdl`"
+         {max}: hide some, or write `tools \"search\"`, in `profiles/{profile}.kdl`"
     )
 }
 
@@ -37,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clients_are_known_by_what_they_call_themselves() {
+    fn tool_limit_follows_from_the_client_name() {
         let table = [
             ("cursor-vscode", Some(40)),
             ("Cursor", Some(40)),
@@ -46,9 +45,9 @@ mod tests {
             ("claude-code", None),
             ("", None),
         ];
-        for (name, most) in table {
-            assert_eq!(most_tools(name), most, "{name}");
+        for (name, max) in table {
+            assert_eq!(max_tools(name), max, "{name}");
         }
-        assert_eq!(most_tools(&"é".repeat(200)), None);
+        assert_eq!(max_tools(&"é".repeat(200)), None);
     }
 }

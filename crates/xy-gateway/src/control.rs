@@ -1,4 +1,4 @@
-//! What the gateway needs of the daemon around it.
+//! The interface of the daemon to the gateway.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -8,31 +8,35 @@ use xy_protocol::error::CallError;
 use xy_protocol::server::ServerName;
 use xy_supervisor::instance::Holder;
 
-/// Something that takes time.
-pub type Later<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+/// A boxed future that can move between threads.
+pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// An MCP client that manages servers.
+/// An MCP client that manages servers, for the journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Asker {
-    /// What it calls itself, if it has said.
+pub struct Requester {
+    /// The name from its `clientInfo`.
     pub client: Option<String>,
-    /// The token that it came in with over HTTP, by its id; `None` at the local socket.
+    /// The id of its HTTP token; `None` for local clients.
     pub token: Option<u64>,
 }
 
-/// The daemon, as the gateway sees it.
+/// The daemon, as the gateway uses it.
 pub trait Control: Send + Sync + 'static {
-    /// Does what could be asked on the control socket; the result as it would be there.
-    fn call(&self, request: Request) -> Later<Result<serde_json::Value, CallError>>;
+    /// Executes a request of the control socket.
+    fn call(&self, request: Request) -> BoxFuture<Result<serde_json::Value, CallError>>;
 
-    /// Does what a managing client asks for, and records which client that is.
-    fn manage(&self, _by: Asker, request: Request) -> Later<Result<serde_json::Value, CallError>> {
+    /// Executes a request of a managing client, and records that client.
+    fn manage(
+        &self,
+        _by: Requester,
+        request: Request,
+    ) -> BoxFuture<Result<serde_json::Value, CallError>> {
         self.call(request)
     }
 
-    /// Has an instance of `server` be there, for one client alone or for all.
-    fn hold(&self, server: &ServerName, holder: Holder) -> Later<Result<(), CallError>>;
+    /// Starts the instance of a holder, unless it runs.
+    fn hold(&self, server: &ServerName, holder: Holder) -> BoxFuture<Result<(), CallError>>;
 
-    /// That client has gone.
-    fn release(&self, server: &ServerName, client: u64) -> Later<()>;
+    /// Releases the instance of a client that is gone.
+    fn release(&self, server: &ServerName, client: u64) -> BoxFuture<()>;
 }

@@ -1,4 +1,4 @@
-//! Which revision of MCP a peer speaks. Everything that depends on it is here.
+//! The revisions of MCP that a peer speaks, and everything that depends on them.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -6,62 +6,32 @@ use serde_json::value::RawValue;
 
 pub use xy_protocol::server::Era;
 
+use crate::revision::{MODERN, VERSIONS, known};
 use crate::via::{self, Daemons, Via};
 
-/// The revisions that begin with `initialize`, oldest first.
-pub const VERSIONS: [&str; 4] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"];
-
-/// The latest of them.
-pub const LATEST: &str = VERSIONS[VERSIONS.len() - 1];
-
-/// The revision without `initialize`: every request says by itself what it has to say.
-pub const MODERN: &str = "2026-07-28";
-
-/// A revision that we know, as one of ours.
-pub fn known(version: &str) -> Option<&'static str> {
-    VERSIONS.into_iter().find(|known| *known == version)
-}
-
-/// What a client that asks for `version` gets: the same if we know it, else our latest,
-/// which it may refuse.
-pub fn offered(version: &str) -> &'static str {
-    known(version).unwrap_or(LATEST)
-}
-
-/// Whether a revision has several messages in one array.
-pub fn has_batches(version: &str) -> bool {
-    version == "2025-03-26"
-}
-
-/// Whether a revision's clients know an event without data, and come back to a stream that was
-/// closed before its answer.
-pub fn has_polling(version: &str) -> bool {
-    version >= "2025-11-25" // Revisions are dates.
-}
-
-/// What a server said of itself when it was greeted.
+/// The server's description of itself in the handshake.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Introduction {
-    /// The revision it speaks.
+    /// The negotiated revision.
     pub version: String,
-    /// Its whole answer, as it was written.
+    /// The whole result, as written.
     pub result: String,
-    /// What it can do.
+    /// The features of the server.
     pub abilities: Abilities,
-    /// How it wants to be used.
+    /// The instructions for use.
     pub instructions: Option<String>,
-    /// Who it is, as it was written.
+    /// The `serverInfo`, as written.
     #[serde(default)]
     pub info: Option<String>,
-    /// The daemons that it is or has behind it, if it is another xy.
+    /// The daemons that the server is or has behind it, if it is another xy.
     #[serde(default, skip_serializing_if = "Daemons::is_empty")]
     pub behind: Daemons,
-    /// Whether it is another xy with all its servers, which has tools of its own.
+    /// The server is another xy with all its servers, which has tools of its own.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_gateway: bool,
 }
 
-/// What a server can do, as far as it matters here.
+/// The features of a server that matter here.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(clippy::struct_excessive_bools, reason = "these are independent of each other")]
 pub struct Abilities {
@@ -75,7 +45,7 @@ pub struct Abilities {
     pub subscribe: bool,
     /// It completes arguments.
     pub completions: bool,
-    /// It can be told what to log.
+    /// Its log level can be set.
     pub logging: bool,
 }
 
@@ -83,7 +53,7 @@ pub struct Abilities {
 struct Answer {
     #[serde(rename = "protocolVersion")]
     version: String,
-    /// Whatever it is: a server that writes one of them oddly can still be spoken with.
+    /// Any value, so that a server with an odd one can still be used.
     #[serde(default)]
     capabilities: Value,
     #[serde(default)]
@@ -103,10 +73,10 @@ struct Discovered {
 }
 
 impl Introduction {
-    /// Reads a server's answer to `initialize`; an error is for its status.
+    /// Reads the result of `initialize`; an error is shown in the server's status.
     pub fn read(result: &str) -> Result<Self, String> {
         let answer: Answer = serde_json::from_str(result)
-            .map_err(|cause| format!("its answer to `initialize` is not one: {cause}"))?;
+            .map_err(|cause| format!("its answer to `initialize` is invalid: {cause}"))?;
         if known(&answer.version).is_none() {
             return Err(unknown(&answer.version));
         }
@@ -122,10 +92,10 @@ impl Introduction {
         })
     }
 
-    /// Reads a server's answer to `backend/discover`; an error is for its status.
+    /// Reads the result of `server/discover`; an error is shown in the server's status.
     pub fn discovered(result: &str) -> Result<Self, String> {
         let answer: Discovered = serde_json::from_str(result)
-            .map_err(|cause| format!("its answer to `server/discover` is not one: {cause}"))?;
+            .map_err(|cause| format!("its answer to `server/discover` is invalid: {cause}"))?;
         if !answer.versions.iter().any(|version| version == MODERN) {
             return Err(unknown(&answer.versions.join(", ")));
         }
@@ -141,7 +111,7 @@ impl Introduction {
         })
     }
 
-    /// Which kind of revision it speaks.
+    /// Returns the era of the revision.
     pub fn era(&self) -> Era {
         if self.version == MODERN { Era::Modern } else { Era::Legacy }
     }
@@ -161,15 +131,15 @@ impl Abilities {
     }
 }
 
-/// It speaks none that we know.
+/// Returns the error for a revision that xy does not know.
 pub(crate) fn unknown(version: &str) -> String {
     let version = xy_protocol::control::quoted(version);
     format!("it speaks revision `{version}` of MCP, and xy knows {}, {MODERN}", VERSIONS.join(", "))
 }
 
-/// Returns the params of `initialize` in this revision. `capabilities` are those of the client,
-/// `via` names the daemons that ask.
-pub(crate) fn greeting(revision: &str, capabilities: &str, via: Option<&Via>) -> String {
+/// Returns the params of `initialize`. `capabilities` are those of the client, and `via` names the
+/// daemons that ask.
+pub(crate) fn initialize_params(revision: &str, capabilities: &str, via: Option<&Via>) -> String {
     let version = env!("CARGO_PKG_VERSION");
     let meta = via.map(|it| format!(r#","_meta":{{{}}}"#, via::member(it))).unwrap_or_default();
     format!(
@@ -177,24 +147,73 @@ pub(crate) fn greeting(revision: &str, capabilities: &str, via: Option<&Via>) ->
     )
 }
 
+/// The eras that a server is known to speak; `None` is unknown.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SpokenEras {
+    pub(crate) legacy: Option<bool>,
+    pub(crate) modern: Option<bool>,
+}
+
+impl SpokenEras {
+    /// Returns the eras of a server that a version of xy which learned only one era has met in
+    /// `era`.
+    pub(crate) fn met_in(era: Era) -> Self {
+        match era {
+            Era::Legacy => Self { legacy: Some(true), modern: Some(false) },
+            Era::Modern => Self { legacy: None, modern: Some(true) },
+        }
+    }
+
+    /// Returns true if the server speaks both eras.
+    pub(crate) fn are_both(self) -> bool {
+        self.legacy == Some(true) && self.modern == Some(true)
+    }
+
+    /// Adds what `newer` knows.
+    pub(crate) fn merge(&mut self, newer: Self) {
+        self.legacy = newer.legacy.or(self.legacy);
+        self.modern = newer.modern.or(self.modern);
+    }
+}
+
+/// The introductions of a server, for each era in which it was asked.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Introductions {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    legacy: Option<Introduction>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    modern: Option<Introduction>,
+}
+
+impl Introductions {
+    /// Returns the introduction in an era.
+    pub(crate) fn get(&self, era: Era) -> Option<&Introduction> {
+        match era {
+            Era::Legacy => self.legacy.as_ref(),
+            Era::Modern => self.modern.as_ref(),
+        }
+    }
+
+    /// Stores an introduction under its era.
+    pub(crate) fn set(&mut self, introduction: Introduction) {
+        match introduction.era() {
+            Era::Legacy => self.legacy = Some(introduction),
+            Era::Modern => self.modern = Some(introduction),
+        }
+    }
+
+    pub(crate) fn merge(&mut self, newer: Self) {
+        newer.legacy.into_iter().chain(newer.modern).for_each(|it| self.set(it));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::revision::LATEST;
 
     #[test]
-    fn a_client_gets_its_revision_or_our_latest() {
-        assert_eq!(offered("2024-11-05"), "2024-11-05");
-        assert_eq!(offered("2099-01-01"), LATEST);
-        assert_eq!(offered(""), LATEST);
-    }
-
-    #[test]
-    fn only_the_latest_revisions_poll() {
-        assert_eq!(VERSIONS.map(has_polling), [false, false, false, true]);
-    }
-
-    #[test]
-    fn a_server_introduces_itself() {
+    fn initialize_result_is_read() {
         let read = Introduction::read(
             r#"{"protocolVersion":"2025-06-18","capabilities":{"tools":{},"resources":{"subscribe":true},
             "logging":{},"future":1},"serverInfo":{"name":"x","version":"1"},"instructions":"do"}"#,
@@ -211,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_without_initialize_is_discovered() {
+    fn discover_result_is_read() {
         let read = Introduction::discovered(
             r#"{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"prompts":{}},"ttlMs":0}"#,
         )
@@ -226,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_oddly_is_no_reason_not_to_speak() {
+    fn odd_members_of_an_introduction_are_tolerated() {
         let read = |more: &str| {
             Introduction::read(&format!(r#"{{"protocolVersion":"2025-06-18"{more}}}"#)).unwrap()
         };
@@ -245,10 +264,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_introduction_is_refused_in_words() {
+    fn malformed_introduction_is_explained() {
         let unknown = Introduction::read(r#"{"protocolVersion":"1999-01-01"}"#).unwrap_err();
         assert!(unknown.contains("`1999-01-01`") && unknown.contains(LATEST), "{unknown}");
         let none = Introduction::read("[]").unwrap_err();
-        assert!(none.contains("not one"), "{none}");
+        assert!(none.contains("is invalid"), "{none}");
     }
 }

@@ -1,5 +1,5 @@
-//! The debug log of requests that xy itself answers with an error. It holds neither arguments nor
-//! the words of the error, which may quote them.
+//! The debug log of requests that xy itself answers with an error. It contains neither arguments
+//! nor the error's text, which may quote them.
 
 use xy_protocol::control::quoted;
 
@@ -11,9 +11,9 @@ pub(crate) struct FailedRequest<'r> {
     pub(crate) method: &'r str,
     pub(crate) server: &'r str,
     pub(crate) tool: &'r str,
-    /// The kind of the error, in one word.
+    /// The kind of the error, as one word.
     pub(crate) outcome: &'r str,
-    /// The code of the answer: of JSON-RPC, or the status of HTTP.
+    /// The JSON-RPC error code or the HTTP status.
     pub(crate) code: i64,
 }
 
@@ -39,7 +39,7 @@ pub(crate) mod capture {
 
     use tracing::subscriber::DefaultGuard;
 
-    /// The lines that this thread logs as long as this lives.
+    /// The lines that this thread logs during the lifetime of this value.
     pub(crate) struct Capture {
         text: Text,
         _guard: DefaultGuard,

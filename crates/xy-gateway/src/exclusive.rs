@@ -1,74 +1,77 @@
-//! Whose turn it is at a server that does one thing at a time. Pure.
+//! The order of clients at a server that serves one slot at a time. Pure.
 //!
-//! A server that asks questions does not say whom, nor in which call. So the calls of one
-//! [`Slot`] alone are with it at a time, and what it asks meanwhile is for that unit. The calls
-//! of others wait, and once anybody waits everybody's new calls wait behind: a client that never
-//! pauses cannot keep the turn. When nothing is in flight, all that waits of the unit that has
-//! waited longest goes at once. Only a client that the server waits for may say a little more,
-//! as it may take a call to answer a question.
+//! A server that sends requests does not say to which client, nor in which call. So only the calls
+//! of one [`Slot`] are in flight at a time, and what the server asks meanwhile is for that slot.
+//!
+//! Other calls wait, and new calls of any client queue behind them: a client that never pauses
+//! cannot keep the turn. When nothing is in flight, all queued calls of the slot that has waited
+//! longest go at once.
+//!
+//! Only a client that the server waits for may send a few more calls, as it may need them to
+//! answer.
 
-/// What has a turn: whatever a server asks meanwhile is for this.
+/// The unit of exclusive access: whatever a server asks meanwhile is for this slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Slot {
-    /// All calls of a legacy client, by its number: it is asked by itself, not in a call.
+    /// All calls of a legacy client, by its number: it is asked outside of calls.
     Client(u64),
-    /// One request of a modern client, which is asked in that request alone. It is with the
-    /// server, and this is our id of it.
+    /// One request of a modern client in flight, by upstream id. The client is asked in that
+    /// request alone.
     Call(u64),
-    /// The same, but it waits, and this is its ticket, or is to be.
+    /// One request of a modern client that waits or is to wait, by its ticket.
     Ticket(u64),
 }
 
-/// Whose calls are in flight.
+/// The slots whose calls are in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flight<T = Slot> {
-    /// Nobody's.
-    Nobody,
-    /// One's alone.
+    /// None.
+    Empty,
+    /// One alone.
     One(T),
-    /// Those of several, who called before it was known that they must not.
+    /// Several, whose calls were sent before the server was known to send requests.
     Several,
 }
 
 impl<T: PartialEq> Flight<T> {
-    /// With one more call, of this one.
+    /// Adds a call of this slot.
     pub(crate) fn and(self, one: T) -> Self {
         match self {
-            Self::Nobody => Self::One(one),
+            Self::Empty => Self::One(one),
             Self::One(other) if other == one => Self::One(other),
             Self::One(_) | Self::Several => Self::Several,
         }
     }
 }
 
-/// How many more calls go in one turn while others wait, if the server waits for the client:
-/// what it asks may take a call to answer.
-pub(crate) const MOST_URGENT: usize = 8;
+/// Maximum number of calls that a client may send ahead of others in one turn, while the server
+/// waits for its answer.
+pub(crate) const MAX_URGENT: usize = 8;
 
-/// Whether a new call of this unit goes at once; `waiting` are the units of those that wait.
-/// `is_urgent` is what the server waits for.
-pub(crate) fn may_go(unit: Slot, flight: Flight, waiting: &[Slot], is_urgent: bool) -> bool {
-    match flight.and(unit) {
-        Flight::One(_) if is_urgent => !waiting.contains(&unit),
+/// Returns true if a new call of this slot is sent at once. `waiting` are the slots that wait.
+/// `is_urgent` tells that the server waits for this client.
+pub(crate) fn may_go(slot: Slot, flight: Flight, waiting: &[Slot], is_urgent: bool) -> bool {
+    match flight.and(slot) {
+        Flight::One(_) if is_urgent => !waiting.contains(&slot),
         Flight::One(_) => waiting.is_empty(),
-        Flight::Nobody | Flight::Several => false,
+        Flight::Empty | Flight::Several => false,
     }
 }
 
-/// Whose waiting calls go now, all of them; `waiting` are the units of those that wait, the
-/// oldest first.
+/// Returns the slot whose queued calls are all sent now. `waiting` are the slots that wait, oldest
+/// first.
 pub(crate) fn next(
     flight: Flight,
     waiting: &[Slot],
     is_urgent: impl Fn(Slot) -> bool,
 ) -> Option<Slot> {
     let first = *waiting.first()?;
-    let is_alone = |unit| waiting.iter().all(|it| *it == unit);
+    let is_alone = |slot| waiting.iter().all(|it| *it == slot);
     match flight {
-        Flight::Nobody => Some(first),
-        // Whoever was waited for has left, or the server waits for the client.
-        Flight::One(unit) if is_alone(unit) => Some(unit),
-        Flight::One(unit) if waiting.contains(&unit) && is_urgent(unit) => Some(unit),
+        Flight::Empty => Some(first),
+        // The other slots have left, or the server waits for this client.
+        Flight::One(slot) if is_alone(slot) => Some(slot),
+        Flight::One(slot) if waiting.contains(&slot) && is_urgent(slot) => Some(slot),
         Flight::One(_) | Flight::Several => None,
     }
 }
@@ -81,18 +84,18 @@ mod tests {
 
     use super::*;
 
-    /// From this one on clients are modern.
+    /// Clients from this number on are modern.
     const FIRST_MODERN: u64 = 2;
 
-    /// A server and those who wait for it, as `backend.rs` keeps them: clients, and numbers of
-    /// their calls.
+    /// A server with its calls in flight and in the queue, as `backend.rs` keeps them: client and
+    /// call numbers.
     #[derive(Default)]
-    struct Stage {
+    struct FakeServer {
         flight: Vec<(u64, u32)>,
         waiting: VecDeque<(u64, u32)>,
         sent: Vec<(u64, u32)>,
-        /// Whom the server waits for.
-        asked: BTreeSet<u64>,
+        /// The clients that the server waits for.
+        waited_for: BTreeSet<u64>,
         urgent: usize,
         next_call: u32,
     }
@@ -105,22 +108,22 @@ mod tests {
         if client < FIRST_MODERN { Slot::Client(client) } else { Slot::Ticket(call.into()) }
     }
 
-    impl Stage {
+    impl FakeServer {
         fn flight(&self) -> Flight {
-            self.flight.iter().fold(Flight::Nobody, |flight, call| flight.and(in_flight(*call)))
+            self.flight.iter().fold(Flight::Empty, |flight, call| flight.and(in_flight(*call)))
         }
 
         fn waiting(&self) -> Vec<Slot> {
             self.waiting.iter().map(|it| to_go(*it)).collect()
         }
 
-        fn is_urgent_unit(&self, unit: Slot) -> bool {
+        fn is_urgent_slot(&self, slot: Slot) -> bool {
             let mut waiting = self.waiting.iter();
-            waiting.any(|call| to_go(*call) == unit && self.is_urgent(call.0))
+            waiting.any(|call| to_go(*call) == slot && self.is_urgent(call.0))
         }
 
         fn is_urgent(&self, client: u64) -> bool {
-            self.asked.contains(&client) && self.urgent < MOST_URGENT
+            self.waited_for.contains(&client) && self.urgent < MAX_URGENT
         }
 
         fn send(&mut self, call: (u64, u32)) {
@@ -131,8 +134,8 @@ mod tests {
         fn call(&mut self, client: u64) {
             self.next_call += 1;
             let call = (client, self.next_call);
-            let (unit, is_urgent) = (to_go(call), self.is_urgent(client));
-            if may_go(unit, self.flight(), &self.waiting(), is_urgent) {
+            let (slot, is_urgent) = (to_go(call), self.is_urgent(client));
+            if may_go(slot, self.flight(), &self.waiting(), is_urgent) {
                 self.urgent = if self.waiting.is_empty() { 0 } else { self.urgent + 1 };
                 self.send(call);
             } else {
@@ -142,10 +145,10 @@ mod tests {
 
         fn release(&mut self) {
             loop {
-                let next = next(self.flight(), &self.waiting(), |unit| self.is_urgent_unit(unit));
-                let Some(unit) = next else { return };
+                let next = next(self.flight(), &self.waiting(), |slot| self.is_urgent_slot(slot));
+                let Some(slot) = next else { return };
                 let (go, lifetime): (VecDeque<_>, VecDeque<_>) =
-                    self.waiting.drain(..).partition(|it| to_go(*it) == unit);
+                    self.waiting.drain(..).partition(|it| to_go(*it) == slot);
                 self.waiting = lifetime;
                 self.urgent = if self.flight.is_empty() { 0 } else { self.urgent + go.len() };
                 for call in go {
@@ -177,48 +180,48 @@ mod tests {
 
     proptest! {
         #[test]
-        fn one_unit_at_a_time_in_order_and_nobody_starves(steps in steps()) {
-            let mut stage = Stage::default();
+        fn slots_run_one_at_a_time_in_order_without_starvation(steps in steps()) {
+            let mut server = FakeServer::default();
             for step in steps {
                 match step {
-                    Step::Call(client) => stage.call(client),
-                    Step::Answer(which) if which < stage.flight.len() => {
-                        stage.flight.remove(which);
+                    Step::Call(client) => server.call(client),
+                    Step::Answer(which) if which < server.flight.len() => {
+                        server.flight.remove(which);
                     }
-                    Step::GiveUp(which) => drop(stage.waiting.remove(which)),
-                    Step::Ask(client) => drop(stage.asked.insert(client)),
-                    Step::Tell(client) => drop(stage.asked.remove(&client)),
+                    Step::GiveUp(which) => drop(server.waiting.remove(which)),
+                    Step::Ask(client) => drop(server.waited_for.insert(client)),
+                    Step::Tell(client) => drop(server.waited_for.remove(&client)),
                     Step::Answer(_) => {}
                 }
-                stage.release();
-                prop_assert_ne!(stage.flight(), Flight::Several);
-                // Nobody waits for nothing.
-                prop_assert!(!stage.flight.is_empty() || stage.waiting.is_empty());
+                server.release();
+                prop_assert_ne!(server.flight(), Flight::Several);
+                // No call waits for nothing.
+                prop_assert!(!server.flight.is_empty() || server.waiting.is_empty());
             }
             for client in 0..4 {
-                let sent = stage.sent.iter().filter(|it| it.0 == client);
+                let sent = server.sent.iter().filter(|it| it.0 == client);
                 prop_assert!(sent.is_sorted(), "the calls of {client} are out of order");
             }
         }
 
         #[test]
-        fn a_client_that_never_pauses_and_is_always_asked_cannot_keep_the_turn(
+        fn busy_urgent_client_cannot_keep_exclusive_access(
             others in prop::collection::vec(1..5_u64, 1..20)
         ) {
-            let mut stage = Stage::default();
+            let mut server = FakeServer::default();
             let busy = 0;
-            stage.asked.insert(busy);
-            stage.call(busy);
+            server.waited_for.insert(busy);
+            server.call(busy);
             for client in &others {
-                stage.call(*client);
+                server.call(*client);
             }
-            // As long as it can it has two calls in flight, so that there is never a pause.
+            // It always has two calls in flight if it can, so that it never pauses.
             for _ in 0..200 {
-                stage.call(busy);
-                stage.flight.remove(0);
-                stage.release();
+                server.call(busy);
+                server.flight.remove(0);
+                server.release();
             }
-            let sent: Vec<u64> = stage.sent.iter().map(|it| it.0).collect();
+            let sent: Vec<u64> = server.sent.iter().map(|it| it.0).collect();
             for client in others {
                 prop_assert!(sent.contains(&client), "{client} starves: {sent:?}");
             }
@@ -238,39 +241,39 @@ mod tests {
     }
 
     #[test]
-    fn a_client_goes_on_at_once_until_somebody_waits() {
+    fn client_may_go_on_until_another_waits() {
         let may = |flight, waiting: &[u64], is_urgent| {
             may_go(Slot::Client(1), flight, &all(waiting), is_urgent)
         };
-        assert!(may(Flight::Nobody, &[], false) && may(one(1), &[], false));
+        assert!(may(Flight::Empty, &[], false) && may(one(1), &[], false));
         assert!(!may(one(2), &[], false) && !may(Flight::Several, &[], true));
-        assert!(!may(one(1), &[2], false) && !may(Flight::Nobody, &[2], false));
+        assert!(!may(one(1), &[2], false) && !may(Flight::Empty, &[2], false));
         assert!(may(one(1), &[2], true), "the server waits for it");
         assert!(!may(one(1), &[2, 1], true), "its own come first");
     }
 
     #[test]
-    fn a_request_of_a_modern_client_goes_alone() {
+    fn modern_request_runs_alone() {
         let (new, with) = (Slot::Ticket(1), Flight::One(Slot::Call(1)));
-        assert!(may_go(new, Flight::Nobody, &[], false));
+        assert!(may_go(new, Flight::Empty, &[], false));
         assert!(!may_go(new, with, &[], false) && !may_go(new, with, &[], true));
         let waiting = [Slot::Ticket(1), Slot::Ticket(2)];
-        assert_eq!(next(Flight::Nobody, &waiting, none), Some(Slot::Ticket(1)));
+        assert_eq!(next(Flight::Empty, &waiting, none), Some(Slot::Ticket(1)));
         assert_eq!(next(with, &waiting, |_| true), None);
     }
 
     #[test]
-    fn the_one_who_waited_longest_is_next() {
+    fn longest_waiting_slot_is_next() {
         let next = |flight, waiting: &[u64], is_urgent: fn(Slot) -> bool| {
             next(flight, &all(waiting), is_urgent)
         };
         let client = |number| Some(Slot::Client(number));
-        assert_eq!(next(Flight::Nobody, &[2, 1, 2], none), client(2));
+        assert_eq!(next(Flight::Empty, &[2, 1, 2], none), client(2));
         assert_eq!(next(one(2), &[2, 1], none), None);
         assert_eq!(next(one(2), &[1, 2], |_| true), client(2));
         assert_eq!(next(one(3), &[1, 2], |_| true), None);
         assert_eq!(next(one(2), &[2, 2], none), client(2), "the other has left");
         assert_eq!(next(Flight::Several, &[2], none), None);
-        assert_eq!(next(Flight::Nobody, &[], none), None);
+        assert_eq!(next(Flight::Empty, &[], none), None);
     }
 }

@@ -1,4 +1,4 @@
-//! A gateway that does what the method says.
+//! A gateway whose behaviour is chosen by the method of each request, for tests of the listeners.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -8,37 +8,37 @@ use serde_json::value::RawValue;
 use xy_mcp::envelope::{self, Malformed, Message};
 use xy_mcp::members::Members;
 
-use crate::era;
 use crate::frontend::{
-    Accepted, ClientSession, Entry, Frontend, Refusal, Responder, Route, StreamNo, View,
+    ClientSession, Disposition, Entry, Frontend, Refusal, Responder, Route, StreamNo, View,
 };
-use crate::param_headers::{self, Mirror};
+use crate::param_headers::{self, ParamHeader};
 use crate::params::Params;
+use crate::revision;
 
-/// What the tool `mirrored` takes.
+/// The input schema of the tool `mirrored`.
 const MIRRORED: &str = r#"{"properties":{"region":{"type":"string","x-mcp-header":"Region"},"shelf":{"type":"integer","x-mcp-header":"Shelf"}}}"#;
 
 #[derive(Default)]
-pub(crate) struct FakeFront {
-    conversations: RefCell<Vec<Rc<FakeConversation>>>,
-    /// What is agreed on from now on, if it is not the latest.
+pub(crate) struct FakeFrontend {
+    sessions: RefCell<Vec<Rc<FakeSession>>>,
+    /// The protocol revision that sessions negotiate from now on, if not the latest.
     pub(crate) version: Cell<Option<&'static str>>,
-    /// Whether the story answers `initialize` from now on.
+    /// True if the test itself answers `initialize` from now on.
     pub(crate) is_slow: Cell<bool>,
 }
 
-impl FakeFront {
-    pub(crate) fn conversations(&self) -> Vec<Rc<FakeConversation>> {
-        self.conversations.borrow().clone()
+impl FakeFrontend {
+    pub(crate) fn sessions(&self) -> Vec<Rc<FakeSession>> {
+        self.sessions.borrow().clone()
     }
 
-    /// The conversation that was opened last.
-    pub(crate) fn newest(&self) -> Rc<FakeConversation> {
-        Rc::clone(self.conversations.borrow().last().expect("somebody has come"))
+    /// Returns the session that was opened last.
+    pub(crate) fn newest(&self) -> Rc<FakeSession> {
+        Rc::clone(self.sessions.borrow().last().expect("a session was opened"))
     }
 }
 
-impl Frontend for FakeFront {
+impl Frontend for FakeFrontend {
     fn open(
         &self,
         entry: Entry,
@@ -50,65 +50,66 @@ impl Frontend for FakeFront {
             View::Profile(name) if name == "full" => return Err(Refusal::TooMany(3)),
             _ => {}
         }
-        let number = self.conversations.borrow().len();
-        let client_session = Rc::new(FakeConversation {
+        let number = self.sessions.borrow().len();
+        let client_session = Rc::new(FakeSession {
             number,
             entry,
             responder,
             ids: RefCell::default(),
-            heard: RefCell::default(),
+            received: RefCell::default(),
             version: Cell::new(self.version.get().unwrap_or("2025-11-25")),
             agrees_to_all: self.version.get().is_none(),
             is_busy: Cell::new(false),
             is_slow: self.is_slow.get(),
             closed: Cell::new(false),
         });
-        self.conversations.borrow_mut().push(Rc::clone(&client_session));
+        self.sessions.borrow_mut().push(Rc::clone(&client_session));
         Ok(client_session)
     }
 }
 
-pub(crate) struct FakeConversation {
+pub(crate) struct FakeSession {
     number: usize,
     pub(crate) entry: Entry,
     pub(crate) responder: Rc<dyn Responder>,
-    /// The ids of requests, as they were written.
+    /// The ids of received requests, as they were written.
     ids: RefCell<Vec<String>>,
-    /// Methods, and the streams they came on.
-    heard: RefCell<Vec<(String, StreamNo)>>,
-    /// What was agreed on, unless the story says another.
+    /// The received methods, and the streams that they came on.
+    received: RefCell<Vec<(String, StreamNo)>>,
+    /// The negotiated protocol revision.
     pub(crate) version: Cell<&'static str>,
-    /// True if it agrees to any revision that the client asks for.
+    /// True if the session accepts any revision that the client asks for.
     agrees_to_all: bool,
-    /// Whether something is still to be answered, as the story says.
+    /// True if the session has open requests. Tests set this.
     pub(crate) is_busy: Cell<bool>,
     is_slow: bool,
     closed: Cell<bool>,
 }
 
-impl FakeConversation {
+impl FakeSession {
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.get()
     }
 
-    /// The streams on which `method` was heard.
+    /// Returns the streams on which `method` was received.
     pub(crate) fn streams_of(&self, method: &str) -> Vec<StreamNo> {
-        let heard = self.heard.borrow();
-        heard.iter().filter(|(it, _)| it == method).map(|(_, stream)| *stream).collect()
+        let received = self.received.borrow();
+        received.iter().filter(|(it, _)| it == method).map(|(_, stream)| *stream).collect()
     }
 
-    /// All methods that were heard, in their order.
+    /// Returns all received methods, in order.
     pub(crate) fn methods(&self) -> Vec<String> {
-        self.heard.borrow().iter().map(|(method, _)| method.clone()).collect()
+        self.received.borrow().iter().map(|(method, _)| method.clone()).collect()
     }
 
-    /// Whether it was asked something under this id.
-    pub(crate) fn asked(&self, id: u64) -> bool {
+    /// Returns true if a request with this id was received.
+    pub(crate) fn has_request(&self, id: u64) -> bool {
         self.ids.borrow().contains(&id.to_string())
     }
 
-    /// Says something as a gateway would: nothing after the end.
-    pub(crate) fn say(&self, message: &str, to: Route) {
+    /// Sends a message to the client. Like the gateway, it sends nothing after the session has
+    /// ended.
+    pub(crate) fn send(&self, message: &str, to: Route) {
         assert!(!self.is_closed());
         self.responder.put(message.as_bytes(), to);
     }
@@ -117,51 +118,52 @@ impl FakeConversation {
         let number = self.number;
         let answer =
             format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"by":{number},"for":{params}}}}}"#);
-        self.say(&answer, Route::Answer(stream));
+        self.send(&answer, Route::Response(stream));
     }
 
     fn ask(&self, id: &str, method: &str, params: &str, stream: StreamNo) {
-        let revision = Params::read(Some(params)).version().and_then(|it| era::known(&it));
+        let revision = Params::read(Some(params)).version().and_then(|it| revision::known(&it));
         if let Some(revision) = revision.filter(|_| method == "initialize" && self.agrees_to_all) {
             self.version.set(revision);
         }
-        let told = |count: u64| format!(r#"{{"jsonrpc":"2.0","method":"told","params":{count}}}"#);
+        let message_of =
+            |count: u64| format!(r#"{{"jsonrpc":"2.0","method":"told","params":{count}}}"#);
         match method {
             "fail" => {
                 let error =
                     format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":1,"message":"no"}}}}"#);
-                self.say(&error, Route::Answer(stream));
+                self.send(&error, Route::Response(stream));
             }
             "initialize" if params == "[]" => self.ask(id, "fail", params, stream),
-            "initialize" if params == "[1]" || self.is_slow => {} // The story may answer.
-            "cancelled" => self.say("", Route::Cancelled(stream)),
-            // As many words as asked for, and then the answer.
+            "initialize" if params == "[1]" || self.is_slow => {} // The test may answer.
+            "cancelled" => self.send("", Route::Cancelled(stream)),
+            // Sends `count` notifications, then the response.
             "tell" => {
                 for count in 0..number(params, "count") {
-                    self.say(&told(count), Route::Related(stream));
+                    self.send(&message_of(count), Route::Related(stream));
                 }
                 self.answer(id, params, stream);
             }
-            "wait" => {} // Whoever tells the story answers.
+            "wait" => {} // The test answers.
             "resources/subscribe" if params.contains("refused") => {
                 self.ask(id, "fail", params, stream);
             }
-            "resources/subscribe" if params.contains("slow") => {} // The story answers.
+            "resources/subscribe" if params.contains("slow") => {} // The test answers.
             "error" => {
                 let code = -number(params, "minus").cast_signed();
                 let error = crate::reply::error(id, code, "no");
-                self.responder.put(&error, Route::Answer(stream));
+                self.responder.put(&error, Route::Response(stream));
             }
-            "subscriptions/listen" => self.say(ACKNOWLEDGED, Route::Related(stream)),
+            "subscriptions/listen" => self.send(ACKNOWLEDGED, Route::Related(stream)),
             _ => self.answer(id, params, stream),
         }
     }
 }
 
-impl ClientSession for FakeConversation {
-    fn handle(&self, message: &[u8], stream: StreamNo) -> Accepted {
+impl ClientSession for FakeSession {
+    fn handle(&self, message: &[u8], stream: StreamNo) -> Disposition {
         assert!(!self.is_closed());
-        self.hear_one(message, stream)
+        self.handle_one(message, stream)
     }
 
     fn version(&self) -> Option<&'static str> {
@@ -176,7 +178,7 @@ impl ClientSession for FakeConversation {
         format!("fake #{}", self.number)
     }
 
-    fn mirrors(&self, tool: &str) -> Vec<Mirror> {
+    fn param_headers(&self, tool: &str) -> Vec<ParamHeader> {
         if tool == "mirrored" { param_headers::of_schema(MIRRORED).unwrap() } else { Vec::new() }
     }
 
@@ -185,48 +187,50 @@ impl ClientSession for FakeConversation {
     }
 }
 
-impl FakeConversation {
-    fn hear_one(&self, message: &[u8], stream: StreamNo) -> Accepted {
+impl FakeSession {
+    fn handle_one(&self, message: &[u8], stream: StreamNo) -> Disposition {
         match envelope::parse(message) {
             Ok(Message::Request { id, method, .. }) if method == "refuse" => {
-                Accepted::Refused(crate::reply::error(id, -32602, "not like this"))
+                Disposition::Rejected(crate::reply::error(id, -32602, "not like this"))
             }
             Ok(Message::Request { id, method, params }) => {
-                self.heard.borrow_mut().push((method.to_string(), stream));
+                self.received.borrow_mut().push((method.to_string(), stream));
                 self.ids.borrow_mut().push(id.to_owned());
                 self.ask(id, &method, params.unwrap_or("null"), stream);
-                Accepted::Asked
+                Disposition::ResponsePending
             }
             Ok(Message::Notification { method, .. }) => {
-                self.heard.borrow_mut().push((method.to_string(), stream));
-                Accepted::Taken
+                self.received.borrow_mut().push((method.to_string(), stream));
+                Disposition::NoResponse
             }
-            Ok(Message::Answer { .. }) => Accepted::Taken,
+            Ok(Message::Response { .. }) => Disposition::NoResponse,
             Err(Malformed::Batch) if message != b"[]" => {
                 let parts: Vec<&RawValue> = serde_json::from_slice(message).unwrap();
                 for part in parts {
-                    self.hear_one(part.get().as_bytes(), stream);
+                    self.handle_one(part.get().as_bytes(), stream);
                 }
-                Accepted::Asked
+                Disposition::ResponsePending
             }
-            Err(malformed) => Accepted::Refused(format!(r#"{{"no":{}}}"#, malformed.code()).into()),
+            Err(malformed) => {
+                Disposition::Rejected(format!(r#"{{"no":{}}}"#, malformed.code()).into())
+            }
         }
     }
 }
 
-/// What is said first to who listens.
+/// The first message on a subscription stream.
 pub(crate) const ACKNOWLEDGED: &str =
     r#"{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged"}"#;
 
-/// The number that a request is about: the only one of an array, or the one of this name.
+/// Returns the number in a request's params: the only item of an array, or the member `name`.
 fn number(params: &str, name: &str) -> u64 {
     let members = Members::read(params);
     let written = members.as_ref().and_then(|members| members.get(name));
     written.unwrap_or(params.trim_matches(['[', ']'])).parse().unwrap()
 }
 
-/// Answers the only `wait` of a conversation after a while.
-pub(crate) fn answer_later(client_session: Rc<FakeConversation>, id: u64, after: Duration) {
+/// Answers the only `wait` request of a session after a while.
+pub(crate) fn answer_later(client_session: Rc<FakeSession>, id: u64, after: Duration) {
     tokio::task::spawn_local(async move {
         tokio::time::sleep(after).await;
         let stream = *client_session.streams_of("wait").last().unwrap();

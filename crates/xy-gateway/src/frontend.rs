@@ -1,9 +1,9 @@
-//! What a door (the local socket, HTTP) and the gateway behind it know of each other.
+//! The interface between the listeners (the local socket and HTTP) and the gateway behind them.
 //!
-//! Everything here lives on the gateway's own thread: nothing is `Send`, nothing is locked,
-//! and no message waits for a channel. A door opens a [`ClientSession`] for each client,
-//! gives it the client's messages one by one, and is given what the client shall hear by
-//! its [`Responder`].
+//! All of this runs on the gateway's thread: nothing is `Send`, nothing is locked, and no message
+//! passes through a channel. A listener opens a [`ClientSession`] for each client and passes it the
+//! client's messages one by one. The gateway sends messages to the client through the listener's
+//! [`Responder`].
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -11,18 +11,21 @@ use std::sync::Arc;
 use xy_protocol::error::CallError;
 
 use crate::large::{LargeMessage, LargeReader};
-use crate::param_headers::Mirror;
+use crate::param_headers::ParamHeader;
 
-/// Opens conversations.
+/// Maximum number of messages in a batch.
+pub(crate) const MAX_BATCH: usize = 100;
+
+/// Opens client sessions.
 pub trait Frontend {
-    /// Begins a conversation with a client that came in through `entry`.
+    /// Opens a session for a client that connected as `entry` says.
     fn open(
         &self,
         entry: Entry,
         responder: Rc<dyn Responder>,
     ) -> Result<Rc<dyn ClientSession>, Refusal>;
 
-    /// The names of all profiles, in order, for those who may know them all.
+    /// Returns the names of all profiles, in order. Only for clients that may see all of them.
     fn profiles(&self) -> Vec<String> {
         Vec::new()
     }
@@ -33,56 +36,57 @@ pub trait Frontend {
     }
 }
 
-/// Where a client came in, and what it may do.
+/// How a client connected, and its rights.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// What it is shown.
+    /// What the client can see.
     pub view: View,
-    /// Whether it may manage servers: everyone on the local door, over HTTP a token with
-    /// that right.
+    /// Whether the client may manage servers. Every local client may; over HTTP it depends on the
+    /// token.
     pub may_manage: bool,
-    /// How long it stays.
+    /// How long the client's session lives.
     pub lifetime: Lifetime,
-    /// What tells it from others that the door knows apart, such as the holder of another
-    /// token; 0 for everyone on the local door.
-    pub who: u64,
-    /// The only profile that its token is for: what that hides it is shown nowhere.
+    /// A number that tells this client's token from others that the listener knows; 0 for all local
+    /// clients.
+    pub principal: u64,
+    /// The only profile that the client's token is valid for. Anything that this profile hides is
+    /// never shown.
     pub bound: Option<String>,
 }
 
-/// How long a client stays.
+/// How long a client session lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lifetime {
-    /// For a connection or a session.
+    /// A connection or an HTTP session.
     Session,
-    /// For a session of HTTP with SSE, which has only the legacy era.
+    /// A session of the legacy HTTP+SSE transport, which knows only the legacy era.
     LegacyOnly,
-    /// For one request, of a revision that has no sessions. Every request is another client,
-    /// as far as anybody can tell.
+    /// A single request, in a protocol revision without sessions. The gateway cannot tell which
+    /// requests come from the same client.
     Request,
 }
 
-/// What a client is shown.
+/// What a client can see.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum View {
-    /// All of all servers, each name with its server's before it, for the operator alone.
+    /// Everything of all servers, each name prefixed with its server's. For the operator alone.
     All,
-    /// What a profile shows of the same.
+    /// The part of all servers that a profile shows, with the same prefixes.
     Profile(String),
-    /// One server, as if there were nothing between.
+    /// A single server, without prefixes, as if the client were connected to it directly.
     Server(String),
 }
 
-/// Why a conversation is not begun.
+/// Why a session was not opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// There is no such server.
+    /// No server has this name.
     #[error("there is no server named `{0}`")]
     NoServer(String),
-    /// There is no such profile.
+    /// No profile has this name.
     #[error("there is no profile named `{0}`")]
     NoProfile(String),
-    /// Its token's profile shows something of this server, but not all.
+    /// The profile of the client's token shows a part of this server only.
     #[error(
         "this token is for the profile `{profile}`, which does not show all of the server \
          `{server}`: use `/mcp`"
@@ -93,83 +97,85 @@ pub enum Refusal {
         /// The profile.
         profile: String,
     },
-    /// There are too many already.
-    #[error("{0} clients are connected, which is the most there may be")]
+    /// The maximum number of clients is connected.
+    #[error("{0} clients are connected, which is the maximum")]
     TooMany(usize),
 }
 
-/// One client's conversation. Dropping the last handle does not end it: [`close`] does.
+/// The session of one client.
 ///
-/// [`close`]: Conversation::close
+/// Dropping the last handle does not end the session: [`close`](ClientSession::close) does.
 pub trait ClientSession {
-    /// One message of the client's: JSON, with or without line breaks in it. `stream` is the
-    /// door's own number for where it came in (over HTTP one per POST, else always 0); it
-    /// comes back with whatever is said about this message.
+    /// Handles one message of the client: JSON, with or without line breaks.
     ///
-    /// What is to be said at once may be put to the outlet before this returns.
-    fn handle(&self, message: &[u8], stream: StreamNo) -> Accepted;
+    /// `stream` is the listener's own number of the stream that the message arrived on: one per
+    /// POST over HTTP, otherwise always 0. The gateway passes it back with each message that
+    /// concerns this one. A response may reach the responder before this returns.
+    fn handle(&self, message: &[u8], stream: StreamNo) -> Disposition;
 
     /// Handles a large message, which was parsed on another thread.
-    fn handle_large(&self, message: &Arc<LargeMessage>, stream: StreamNo) -> Accepted {
+    fn handle_large(&self, message: &Arc<LargeMessage>, stream: StreamNo) -> Disposition {
         self.handle(message.text(), stream)
     }
 
-    /// The revision of the protocol that was agreed on, once that is so.
+    /// Returns the negotiated protocol revision; `None` before the handshake.
     fn version(&self) -> Option<&'static str>;
 
-    /// Whether any of its requests is still to be answered.
+    /// Returns true if a request of the client is not answered yet.
     fn is_busy(&self) -> bool;
 
-    /// Returns the client as the log of failed requests names it.
+    /// Returns the client's name for the log of failed requests.
     fn logged_name(&self) -> String {
         String::new()
     }
 
-    /// Which arguments of a tool, by its name for this client, are said in the head of a
-    /// request too.
-    fn mirrors(&self, _tool: &str) -> Vec<Mirror> {
+    /// Returns the arguments that a tool mirrors into HTTP headers. `tool` is the name that the
+    /// client uses.
+    fn param_headers(&self, _tool: &str) -> Vec<ParamHeader> {
         Vec::new()
     }
 
-    /// The client has gone, or its session is ended. Nothing is put to the outlet any more.
+    /// Ends the session. Nothing is sent to the responder afterwards.
     fn close(&self);
 }
 
-/// The door's number for where a message came in.
+/// The listener's number of the stream that a message arrived on.
 pub type StreamNo = u64;
 
-/// What became of a message.
+/// What the gateway does with a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Accepted {
-    /// It was a notification or an answer: nothing will be said about it.
-    Taken,
-    /// It was a request: its answer will be put, or has been, unless it is cancelled.
-    Asked,
-    /// It was no message, or came out of turn; this JSON-RPC error says why. Over HTTP a 400.
-    Refused(Vec<u8>),
+pub enum Disposition {
+    /// The message was a notification or a response: no response follows.
+    NoResponse,
+    /// The message was a request: its response follows or was already sent, unless the request is
+    /// cancelled.
+    ResponsePending,
+    /// The message was invalid or unexpected. This JSON-RPC error says why; over HTTP it is a 400.
+    Rejected(Vec<u8>),
 }
 
-/// Where messages to one client go. The door decides how: a line, a body, an event.
+/// Sends messages to one client. The listener decides on the form: a line, a body or an event.
 pub trait Responder {
-    /// A message for the client: one line of JSON without its end. Must not block, and must
-    /// not call back into the conversation. What a client does not read is the door's to
-    /// bound: it ends the client that reads too slowly.
+    /// Sends a message: one line of JSON without its line end.
+    ///
+    /// Must not block, and must not call back into the session. The listener limits the unread
+    /// messages, and disconnects a client that reads too slowly.
     fn put(&self, message: &[u8], to: Route);
 
-    /// The next message for this stream says of this error that it is the answer. For doors that
-    /// can tell more of it than the message can.
-    fn fails(&self, _fault: &CallError, _stream: StreamNo) {}
+    /// Announces that the next message on this stream is the response, with this error. For
+    /// listeners that report more of an error than its message holds.
+    fn report_error(&self, _fault: &CallError, _stream: StreamNo) {}
 }
 
-/// What a message is about.
+/// What a message relates to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Route {
-    /// It answers the request of this stream: the last that is said there.
-    Answer(StreamNo),
-    /// It belongs to the request of this stream, which is still to be answered.
+    /// The message answers the request of this stream. It is the last message there.
+    Response(StreamNo),
+    /// The message belongs to the request of this stream, which is not answered yet.
     Related(StreamNo),
-    /// It belongs to no request.
+    /// The message belongs to no request.
     Broadcast,
-    /// There is no message and there will be no answer: the request was cancelled.
+    /// The request was cancelled: there is no message, and no response follows.
     Cancelled(StreamNo),
 }

@@ -1,5 +1,4 @@
-//! The gateway's thread: its runtime, what it is told by the daemon, and the handle that the
-//! rest of the daemon holds.
+//! The gateway's thread and runtime, and the handle for the rest of the daemon.
 
 use std::collections::HashMap;
 use std::io;
@@ -17,19 +16,20 @@ use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::Instant;
 use xy_config::settings::{Isolation, ParkSettings, Profiles};
-use xy_protocol::control::{Explain, Explained, FoundTools, Search};
+use xy_protocol::control::{Explain, ExplainResult, Search, SearchResult};
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::{ServerName, ServerState, Wanted};
 use xy_supervisor::fleet::{Member, Roster};
 use xy_supervisor::instance::{Holder, InstanceHandle, InstanceKey, StateChange};
-use xy_supervisor::speak::{Line, Speak};
+use xy_supervisor::protocol::{Connection, ProtocolDriver};
 
-use crate::admin::{AdminQuery, GatewayStatus, Tool, Users};
+use crate::admin::{AdminQuery, RawRequest, Tool, Users};
 use crate::backend::Availability;
 use crate::bridge::Key;
-use crate::bridge::pending_input::Parked;
+use crate::bridge::pending_input::ParkedCalls;
 use crate::control::Control;
 use crate::frontend::ClientSession;
+use crate::gateway_status::GatewayStatus;
 use crate::http::{ListenState, ListeningSocket, TokenWatch};
 use crate::limit_hits::LimitHit;
 use crate::manifest::Manifests;
@@ -37,182 +37,167 @@ use crate::router::Router;
 use crate::upstream::RoundTrip;
 use crate::{admin, local, upstream_session};
 
-mod coming;
-mod web;
+mod http_listener;
+mod instance_status;
 
-use coming::{away, progress, retries, troubles};
-pub use web::HttpParts;
+pub use http_listener::HttpParts;
+use instance_status::{failure_reporters, progress_reporters, retry_times, sleeping_holders};
 
-/// Lines that wait to be taken up; there is one per life of a server.
-const LINES: usize = 1024;
+/// Maximum number of server connections that wait to be served. Each life of a server has one.
+const MAX_WAITING_CONNECTIONS: usize = 1024;
 
-/// Questions that wait to be taken up.
-const QUESTIONS: usize = 64;
+/// Maximum number of queries that wait to be answered.
+const MAX_WAITING_QUERIES: usize = 64;
 
-/// For manifests, and for the names of hosts: one that is not found for a long time must not
-/// keep others waiting.
-const BLOCKING_THREADS: usize = 8;
+/// Maximum number of blocking threads, which read manifests and resolve host names. A slow lookup
+/// must not delay others.
+const MAX_BLOCKING_THREADS: usize = 8;
 
-/// How long a disk may take at the end: one that hangs must not keep a daemon from ending.
-const DISK_WITHIN: Duration = Duration::from_secs(2);
+/// How long blocking threads may take at the end: a disk that hangs must not keep the daemon
+/// running.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What speaks with servers, for whoever starts them.
-pub fn speaker() -> (Arc<Speaker>, Lines) {
-    let (lines, taken) = mpsc::channel(LINES);
-    (Arc::new(Speaker { lines }), Lines(taken))
+/// Returns the protocol driver for the supervisor, and the connections that it passes on.
+pub fn driver() -> (Arc<GatewayDriver>, Connections) {
+    let (connections, taken) = mpsc::channel(MAX_WAITING_CONNECTIONS);
+    (Arc::new(GatewayDriver { connections }), Connections(taken))
 }
 
-/// Hands servers to the gateway.
+/// Passes server connections to the gateway.
 #[derive(Debug)]
-pub struct Speaker {
-    lines: mpsc::Sender<Line>,
+pub struct GatewayDriver {
+    connections: mpsc::Sender<Connection>,
 }
 
-impl Speak for Speaker {
-    fn speak(&self, line: Line) {
-        if let Err(problem) = self.lines.try_send(line) {
-            tracing::error!(%problem, "a server cannot be spoken with");
+impl ProtocolDriver for GatewayDriver {
+    fn drive(&self, connection: Connection) {
+        if let Err(problem) = self.connections.try_send(connection) {
+            tracing::error!(%problem, "could not pass a server connection to the gateway");
         }
     }
 }
 
-/// What [`speaker`] hands over.
+/// The receiver of connections from a [`GatewayDriver`].
 #[derive(Debug)]
-pub struct Lines(mpsc::Receiver<Line>);
+pub struct Connections(mpsc::Receiver<Connection>);
 
-/// What a gateway is made of.
+/// The parts of a gateway.
 pub struct Parts {
-    /// From [`speaker`].
-    pub lines: Lines,
-    /// Where local clients come in.
+    /// The connections from [`driver`].
+    pub connections: Connections,
+    /// The listening socket for local clients.
     pub local: std::os::unix::net::UnixListener,
-    /// Where they come in from then on, should that have been lost.
-    pub local_again: mpsc::Receiver<std::os::unix::net::UnixListener>,
-    /// Where clients come in over HTTP, if they may.
+    /// Listening sockets that replace `local` if its file was lost.
+    pub replacement_local: mpsc::Receiver<std::os::unix::net::UnixListener>,
+    /// The settings of the HTTP listener, if it is enabled.
     pub http: Option<HttpParts>,
-    /// The tokens that let them in beside those of the rules.
+    /// The tokens that users add and remove at run time.
     pub tokens: TokenWatch,
-    /// How much may wait for each server, and for how long.
+    /// How many calls may wait for each server, and for how long.
     pub park: ParkSettings,
-    /// How many instances there may be at one time.
+    /// Maximum number of instances.
     pub instances_max: usize,
-    /// Where manifests are kept.
+    /// The folder with the manifests.
     pub manifests_dir: PathBuf,
-    /// What is signed with, for clients that come back to another daemon.
-    pub key: String,
-    /// The daemon around it.
+    /// The secret that signs state for clients that return to another daemon.
+    pub state_key: String,
+    /// The control plane of the daemon.
     pub control: Arc<dyn Control>,
-    /// What profiles show at first.
+    /// The initial profiles.
     pub profiles: Arc<Profiles>,
-    /// All servers, as they are.
+    /// All servers, as they are now.
     pub roster: watch::Receiver<Arc<Roster>>,
-    /// What changes of them.
+    /// Changes of server states.
     pub changes: broadcast::Receiver<StateChange>,
 }
 
 /// How a gateway ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
-    /// Somebody ended the daemon.
-    ForGood,
-    /// Another daemon goes on.
-    ForAnother,
+pub enum Shutdown {
+    /// The daemon stops.
+    Stop,
+    /// Another daemon continues.
+    HandOver,
 }
 
-/// A running gateway. Dropping it ends the thread, after a while.
+/// A running gateway. Dropping it ends its thread eventually.
 #[derive(Debug)]
 pub struct Gateway {
-    questions: mpsc::Sender<AdminQuery>,
+    queries: mpsc::Sender<AdminQuery>,
     listening: watch::Receiver<Option<ListenState>>,
-    seen: watch::Receiver<GatewayStatus>,
+    status: watch::Receiver<GatewayStatus>,
     socket: ListeningSocket,
-    end: Option<oneshot::Sender<End>>,
+    end: Option<oneshot::Sender<Shutdown>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Gateway {
-    /// Starts the thread.
+    /// Starts the gateway's thread.
     pub fn start(parts: Parts) -> io::Result<Self> {
         let (end, ended) = oneshot::channel();
-        let (questions, asked) = mpsc::channel(QUESTIONS);
+        let (queries, waiting_queries) = mpsc::channel(MAX_WAITING_QUERIES);
         let (state, listening) = watch::channel(None);
-        let (show, seen) = watch::channel(GatewayStatus::default());
+        let (status_sender, status) = watch::channel(GatewayStatus::default());
         let runtime = runtime::Builder::new_current_thread()
-            .max_blocking_threads(BLOCKING_THREADS)
+            .max_blocking_threads(MAX_BLOCKING_THREADS)
             .enable_all()
             .build()?;
         let socket = ListeningSocket::default();
         let shared = socket.clone();
         let thread = std::thread::Builder::new().name("gateway".into()).spawn(move || {
             let local = LocalSet::new();
-            local.block_on(&runtime, run(parts, (asked, shared), (state, show), ended));
+            local.block_on(
+                &runtime,
+                run(parts, (waiting_queries, shared), (state, status_sender), ended),
+            );
             drop(local);
-            runtime.shutdown_timeout(DISK_WITHIN);
+            runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
         })?;
         let (end, thread) = (Some(end), Some(thread));
-        Ok(Self { questions, listening, seen, socket, end, thread })
+        Ok(Self { queries, listening, status, socket, end, thread })
     }
 
-    /// What people at the control socket can ask.
+    /// Returns a handle for control-plane queries.
     pub fn admin(&self) -> Admin {
         Admin {
-            questions: self.questions.clone(),
+            queries: self.queries.clone(),
             listening: self.listening.clone(),
-            seen: self.seen.clone(),
+            status: self.status.clone(),
             socket: self.socket.clone(),
         }
     }
 
-    /// Resolves when it is known whether clients can come in over HTTP, if they are meant to.
-    pub async fn settled(&self) {
-        // An error means that nobody will ever know more.
+    /// Waits until the HTTP listener is bound or has failed, if it is enabled.
+    pub async fn wait_until_bound(&self) {
+        // After an error, no state will ever be reported.
         let _ = self.listening.clone().wait_for(Option::is_some).await;
     }
 
-    /// Ends it, and waits for that; clients are hung up on.
-    pub fn end(&mut self, how: End) {
+    /// Ends the gateway and waits for its thread. Disconnects all clients.
+    pub fn shut_down(&mut self, how: Shutdown) {
         self.socket.close();
         if let Some(end) = self.end.take() {
-            let _ = end.send(how); // If nobody hears it, it has ended.
+            let _ = end.send(how); // If there is no receiver, the gateway has ended.
         }
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            tracing::error!("the gateway has failed");
+            tracing::error!("the thread of the gateway failed");
         }
     }
 }
 
-/// Where people ask, from any thread.
+/// A handle for control-plane queries from any thread.
 #[derive(Debug, Clone)]
 pub struct Admin {
-    questions: mpsc::Sender<AdminQuery>,
+    queries: mpsc::Sender<AdminQuery>,
     listening: watch::Receiver<Option<ListenState>>,
-    seen: watch::Receiver<GatewayStatus>,
+    status: watch::Receiver<GatewayStatus>,
     socket: ListeningSocket,
 }
 
-/// Any request to one server.
-#[derive(Debug, Clone)]
-pub struct RawRequest {
-    /// Which.
-    pub server: String,
-    /// Which of its instances.
-    pub holder: Holder,
-    /// That instance was started for this request: it is waited for.
-    pub is_started: bool,
-    /// What is asked.
-    pub method: String,
-    /// The text of its params.
-    pub params: Option<String>,
-    /// The id of the answer, as it is written.
-    pub id: String,
-    /// How long that may take.
-    pub within: Duration,
-}
-
 impl Admin {
-    /// Whether clients can come in over HTTP; `None` if they are not meant to.
+    /// Returns the state of the HTTP listener; `None` if it is disabled.
     pub fn listening(&self) -> Option<ListenState> {
         self.listening.borrow().clone()
     }
@@ -222,177 +207,180 @@ impl Admin {
         &self.socket
     }
 
-    /// What could be better about how a server is configured, as its clients meet it.
+    /// Returns hints on how a server's configuration could be improved, from what its clients meet.
     pub fn advice(&self, server: &ServerName) -> Vec<String> {
-        self.seen.borrow().advice(server)
+        self.status.borrow().advice(server)
     }
 
-    /// Returns the revision of MCP that is spoken with the second process of a server.
+    /// Returns the MCP revision negotiated with the second process of a server.
     pub fn protocol_of_second(&self, server: &ServerName) -> Option<String> {
-        self.seen.borrow().spoken_by_second.get(server).cloned()
+        self.status.borrow().second_protocol_versions.get(server).cloned()
     }
 
-    /// The revision of MCP that is spoken with a server, while it is.
+    /// Returns the MCP revision negotiated with a server, while it is connected.
     pub fn protocol(&self, server: &ServerName) -> Option<String> {
-        self.seen.borrow().spoken.get(server).cloned()
+        self.status.borrow().protocol_versions.get(server).cloned()
     }
 
-    /// What is odd about profiles, and about what clients are shown by them.
+    /// Returns the warnings about profiles, and about what they show to clients.
     pub fn warnings(&self) -> Vec<String> {
-        self.seen.borrow().warnings.clone()
+        self.status.borrow().warnings.clone()
     }
 
-    /// Which limits kept somebody out lately, and whom.
+    /// Returns the limits that recently refused a client, and which client.
     pub fn limit_hits(&self) -> Vec<LimitHit> {
-        self.seen.borrow().limit_hits.recent(Instant::now())
+        self.status.borrow().limit_hits.recent(Instant::now())
     }
 
-    /// How many calls wait for a server.
-    pub fn parked(&self, server: &ServerName) -> usize {
-        let seen = self.seen.borrow();
-        seen.waiting.get(server).map_or(0, |waiting| waiting.load(Ordering::Relaxed))
+    /// Returns the number of calls that wait for a server.
+    pub fn waiting_calls(&self, server: &ServerName) -> usize {
+        let status = self.status.borrow();
+        status.waiting.get(server).map_or(0, |waiting| waiting.load(Ordering::Relaxed))
     }
 
-    /// The tools of one server, or of all that are there.
+    /// Returns the tools of one server, or of all available ones.
     pub async fn tools(&self, server: Option<String>) -> Result<Vec<Tool>, CallError> {
-        self.ask(|reply| AdminQuery::Tools { server, reply }).await
+        self.send_query(|reply| AdminQuery::Tools { server, reply }).await
     }
 
-    /// Calls a tool by the name it has outside; the result as its server wrote it.
+    /// Calls a tool by its prefixed name. Returns the result as its server wrote it.
     pub async fn call(
         &self,
         name: String,
         arguments: String,
         within: Option<Duration>,
     ) -> Result<Box<RawValue>, CallError> {
-        self.ask(|reply| AdminQuery::Call { name, arguments, within, reply }).await
+        self.send_query(|reply| AdminQuery::Call { name, arguments, within, reply }).await
     }
 
-    /// Asks one server anything; the whole answer, under the given id.
+    /// Sends any request to one server. Returns the complete response, under the given id.
     pub async fn request(&self, ask: RawRequest) -> Result<Box<RawValue>, CallError> {
-        self.ask(|reply| AdminQuery::Request { ask, reply }).await
+        self.send_query(|reply| AdminQuery::Request { ask, reply }).await
     }
 
-    /// Asks one instance something that it must be able to answer; `is_other` asks something
-    /// else than the first time.
+    /// Sends one instance a request that it must be able to answer. `is_other` selects a different
+    /// request than the first time.
     pub async fn round_trip(
         &self,
         key: InstanceKey,
         is_other: bool,
         within: Duration,
     ) -> Result<RoundTrip, CallError> {
-        self.ask(|reply| AdminQuery::RoundTrip { key, is_other, within, reply }).await
+        self.send_query(|reply| AdminQuery::RoundTrip { key, is_other, within, reply }).await
     }
 
-    /// Which clients use each instance of a server.
+    /// Returns the clients of each instance of a server.
     pub async fn users(&self, server: String) -> Result<Users, CallError> {
-        self.ask(|reply| AdminQuery::Users { server, reply }).await
+        self.send_query(|reply| AdminQuery::Users { server, reply }).await
     }
 
-    /// Has profiles show this from now on; answers once they do.
-    pub async fn show(&self, profiles: Arc<Profiles>) -> Result<(), CallError> {
-        self.ask(|reply| AdminQuery::Show { profiles, reply }).await
+    /// Replaces the profiles. Returns once they are in effect.
+    pub async fn set_profiles(&self, profiles: Arc<Profiles>) -> Result<(), CallError> {
+        self.send_query(|reply| AdminQuery::Show { profiles, reply }).await
     }
 
-    /// Tools by what they do.
-    pub async fn search(&self, ask: Search) -> Result<FoundTools, CallError> {
-        self.ask(|reply| AdminQuery::Search { ask, reply }).await
+    /// Searches tools by what they do.
+    pub async fn search(&self, ask: Search) -> Result<SearchResult, CallError> {
+        self.send_query(|reply| AdminQuery::Search { ask, reply }).await
     }
 
-    /// Whether a profile shows something, and why.
-    pub async fn explain(&self, ask: Explain) -> Result<Explained, CallError> {
-        self.ask(|reply| AdminQuery::Explain { ask, reply }).await
+    /// Explains whether a profile shows an item, and why.
+    pub async fn explain(&self, ask: Explain) -> Result<ExplainResult, CallError> {
+        self.send_query(|reply| AdminQuery::Explain { ask, reply }).await
     }
 
-    /// The gateway's numbers, as `/metrics` writes them.
-    pub async fn numbers(&self) -> Result<String, CallError> {
-        self.ask(|reply| AdminQuery::Numbers { reply }).await
+    /// Returns the gateway's metrics in the format of `/metrics`.
+    pub async fn metrics(&self) -> Result<String, CallError> {
+        self.send_query(|reply| AdminQuery::Metrics { reply }).await
     }
 
-    async fn ask<T>(
+    async fn send_query<T>(
         &self,
-        question: impl FnOnce(oneshot::Sender<Result<T, CallError>>) -> AdminQuery,
+        query: impl FnOnce(oneshot::Sender<Result<T, CallError>>) -> AdminQuery,
     ) -> Result<T, CallError> {
-        let gone = || CallError::new(ErrorKind::Internal, "the gateway has ended");
+        let ended_error = || CallError::new(ErrorKind::Internal, "the gateway has ended");
         let (reply, answer) = oneshot::channel();
-        self.questions.send(question(reply)).await.map_err(|_| gone())?;
-        answer.await.map_err(|_| gone())?
+        self.queries.send(query(reply)).await.map_err(|_| ended_error())?;
+        answer.await.map_err(|_| ended_error())?
     }
 }
 
 async fn run(
     parts: Parts,
-    (asked, socket): (mpsc::Receiver<AdminQuery>, ListeningSocket),
-    (state, seen): (watch::Sender<Option<ListenState>>, watch::Sender<GatewayStatus>),
-    ended: oneshot::Receiver<End>,
+    (waiting_queries, socket): (mpsc::Receiver<AdminQuery>, ListeningSocket),
+    (state, status): (watch::Sender<Option<ListenState>>, watch::Sender<GatewayStatus>),
+    ended: oneshot::Receiver<Shutdown>,
 ) {
     let Parts {
-        lines: Lines(lines),
+        connections: Connections(connections),
         local,
-        local_again,
+        replacement_local,
         http,
         tokens,
         park,
         instances_max,
         manifests_dir,
-        key,
+        state_key,
         control,
         profiles,
         roster,
         changes,
     } = parts;
-    let parked = Parked::new(Key::of(key.as_bytes()), first_parked(), &park);
+    let parked = ParkedCalls::new(Key::of(state_key.as_bytes()), first_pending_id(), &park);
     let manifests = Manifests::in_folder(manifests_dir);
-    let router = Router::new(manifests, control, first_client(), seen, (parked, park));
+    let router = Router::new(manifests, control, first_client_id(), status, (parked, park));
     router.set_instances_max(instances_max);
     router.set_profiles(&profiles);
-    // Before anybody is let in: lists of cold servers are there from the first question on.
+    // Before the first client connects: the lists of stopped servers are available from the first
+    // request on.
     let first = roster.borrow().clone();
-    router.recall(first.values().map(|member| &member.settings)).await;
+    router.restore_servers(first.values().map(|member| &member.settings)).await;
     let local = match local.set_nonblocking(true).and_then(|()| UnixListener::from_std(local)) {
         Ok(local) => local,
         Err(problem) => return tracing::error!(%problem, "the MCP socket cannot be used"),
     };
     let mut parts = JoinSet::new();
-    parts.spawn_local(take_lines(router.clone(), lines));
-    parts.spawn_local(answer_questions(router.clone(), asked));
+    parts.spawn_local(run_connections(router.clone(), connections));
+    parts.spawn_local(answer_queries(router.clone(), waiting_queries));
     parts.spawn_local(watch_servers(router.clone(), roster, changes));
     let (closing, closed) = oneshot::channel::<()>();
-    let shared = (tokens, key, socket);
-    let http = tokio::task::spawn_local(web::serve(http, shared, router.clone(), state, closed));
-    let (leave, leaving) = watch::channel(false);
-    let local = tokio::task::spawn_local(local::serve(local, local_again, router.clone(), leaving));
-    if ended.await == Ok(End::ForGood) {
-        leave.send_replace(true);
-        let _ = local.await; // It has a limit of its own.
+    let shared = (tokens, state_key, socket);
+    let http =
+        tokio::task::spawn_local(http_listener::serve(http, shared, router.clone(), state, closed));
+    let (stop, stopping) = watch::channel(false);
+    let local =
+        tokio::task::spawn_local(local::serve(local, replacement_local, router.clone(), stopping));
+    if ended.await == Ok(Shutdown::Stop) {
+        stop.send_replace(true);
+        let _ = local.await; // This has a timeout of its own.
     }
     drop(closing);
-    let _ = http.await; // It has a limit of its own.
+    let _ = http.await; // This has a timeout of its own.
     for client in router.clients() {
         client.close();
     }
 }
 
-/// Speaks with each server, from its first word to its last.
-async fn take_lines(router: Rc<Router>, mut lines: mpsc::Receiver<Line>) {
-    let mut spoken_with = JoinSet::new();
+/// Runs the session of each server connection.
+async fn run_connections(router: Rc<Router>, mut connections: mpsc::Receiver<Connection>) {
+    let mut sessions = JoinSet::new();
     loop {
         tokio::select! {
-            Some(line) = lines.recv() => drop(spoken_with.spawn_local(upstream_session::live(router.clone(), line))),
-            Some(ended) = spoken_with.join_next() => if let Err(problem) = ended {
-                tracing::error!(%problem, "a conversation with a server has failed");
+            Some(connection) = connections.recv() => drop(sessions.spawn_local(upstream_session::run(router.clone(), connection))),
+            Some(ended) = sessions.join_next() => if let Err(problem) = ended {
+                tracing::error!(%problem, "the session of a server failed");
             },
             else => return,
         }
     }
 }
 
-async fn answer_questions(router: Rc<Router>, mut asked: mpsc::Receiver<AdminQuery>) {
+async fn answer_queries(router: Rc<Router>, mut waiting_queries: mpsc::Receiver<AdminQuery>) {
     let mut answers = JoinSet::new();
     loop {
         tokio::select! {
-            Some(question) = asked.recv() => {
-                drop(answers.spawn_local(admin::answer(router.clone(), question)));
+            Some(query) = waiting_queries.recv() => {
+                drop(answers.spawn_local(admin::answer(router.clone(), query)));
             }
             Some(_) = answers.join_next() => {}
             else => return,
@@ -400,22 +388,23 @@ async fn answer_questions(router: Rc<Router>, mut asked: mpsc::Receiver<AdminQue
     }
 }
 
-/// Clients of one daemon and of the next must not be taken for each other: instances are
-/// named by them.
-fn first_client() -> u64 {
+/// Returns the first client id. Instances are named after clients, so the ids of two daemons must
+/// differ.
+fn first_client_id() -> u64 {
     u64::from(std::process::id()) << 32
 }
 
-/// The same for calls that wait for their clients: a state may be older than this daemon.
-fn first_parked() -> u64 {
+/// Returns the first id of calls that await client input. Their ids must differ too, as a client
+/// may return state from an earlier daemon.
+fn first_pending_id() -> u64 {
     let mut bits = [0; 8];
     match getrandom::fill(&mut bits) {
         Ok(()) => u64::from_ne_bytes(bits),
-        Err(_) => first_client(),
+        Err(_) => first_client_id(),
     }
 }
 
-/// Keeps what is known of servers as it is.
+/// Keeps the router informed about all servers.
 async fn watch_servers(
     router: Rc<Router>,
     mut members: watch::Receiver<Arc<Roster>>,
@@ -425,34 +414,34 @@ async fn watch_servers(
     router.manifests.tidy(first.keys().map(ToString::to_string).collect());
     loop {
         let now = members.borrow_and_update().clone();
-        router.recall(now.values().map(|member| &member.settings)).await;
-        look_at(&router, &now);
+        router.restore_servers(now.values().map(|member| &member.settings)).await;
+        apply_roster(&router, &now);
         tokio::select! {
             more = members.changed() => if more.is_err() { return },
             change = changes.recv() => if matches!(change, Err(broadcast::error::RecvError::Closed)) { return },
         }
-        while changes.try_recv().is_ok() {} // One look is enough for all that has happened.
+        while changes.try_recv().is_ok() {} // The roster covers all changes so far.
     }
 }
 
-fn look_at(router: &Rc<Router>, members: &Roster) {
+fn apply_roster(router: &Rc<Router>, members: &Roster) {
     for member in members.values() {
-        router.server_of(&member.settings).configure(member.settings.clone());
+        router.ensure_server(&member.settings).configure(member.settings.clone());
     }
     router.set_owners(members);
     for member in members.values() {
-        let server = router.server_of(&member.settings);
-        let home = member.owner.as_ref().and_then(|owner| members.get(owner)).unwrap_or(member);
-        server.set_progress(progress(home));
-        server.set_troubles(troubles(home));
-        router.set_availability(&server, standing(member));
+        let server = router.ensure_server(&member.settings);
+        let primary = member.owner.as_ref().and_then(|owner| members.get(owner)).unwrap_or(member);
+        server.set_progress_reporters(progress_reporters(primary));
+        server.set_failure_reporters(failure_reporters(primary));
+        router.set_availability(&server, availability(member));
         server.set_down(down_for_clients(member));
         if let Some((holder, why)) = second_down(member) {
             router.second_failed(&server, holder, &why);
         }
-        server.give_up_hopeless(&retries(member));
-        server.set_away(away(member));
-        server.find_others();
+        server.fail_hopeless(&retry_times(member));
+        server.set_asleep(sleeping_holders(member));
+        server.reroute_waiting();
         router.wake_needed(&server);
     }
     for server in router.servers() {
@@ -462,12 +451,12 @@ fn look_at(router: &Rc<Router>, members: &Roster) {
             router.remove(&server);
         }
     }
-    router.tell_asking();
+    router.publish_asking();
 }
 
-/// Whether a server is there, or will be.
-fn standing(member: &Member) -> Availability {
-    // Those for single clients come when they are called.
+/// Returns whether a server is available.
+fn availability(member: &Member) -> Availability {
+    // Instances for single clients start when they are called.
     let shared = match member.settings.isolation {
         Isolation::Shared => member.instances.values().next(),
         Isolation::Client => None,
@@ -478,14 +467,13 @@ fn standing(member: &Member) -> Availability {
             Wanted::Down => Availability::Down("it was stopped".to_owned()),
         };
     };
-    standing_of(shared)
+    instance_availability(shared)
 }
 
-/// The instances for one client each that are not there, and why: that is those clients'
-/// trouble alone.
+/// Returns the instances for single clients that are down, and why. Other clients are not affected.
 fn down_for_clients(member: &Member) -> HashMap<Holder, String> {
     let down = member.instances.iter().filter_map(|(holder, instance)| {
-        match (holder, standing_of(instance)) {
+        match (holder, instance_availability(instance)) {
             (Holder::Client(_), Availability::Down(why)) => Some((*holder, why)),
             _ => None,
         }
@@ -493,17 +481,17 @@ fn down_for_clients(member: &Member) -> HashMap<Holder, String> {
     down.collect()
 }
 
-/// Returns the second process of a server that speaks both eras, if it has failed, and why.
+/// Returns the second process of a server that supports both eras, if it has failed, and why.
 fn second_down(member: &Member) -> Option<(Holder, String)> {
     let seconds = member.instances.iter().filter(|(holder, _)| holder.era().is_some());
-    seconds.into_iter().find_map(|(holder, instance)| match standing_of(instance) {
+    seconds.into_iter().find_map(|(holder, instance)| match instance_availability(instance) {
         Availability::Down(why) if member.wanted == Wanted::Up => Some((*holder, why)),
         _ => None,
     })
 }
 
-/// Whether an instance is there, or will be once somebody uses it.
-fn standing_of(instance: &InstanceHandle) -> Availability {
+/// Returns whether an instance is available, or will be once it is used.
+fn instance_availability(instance: &InstanceHandle) -> Availability {
     let now = instance.now();
     match now.state() {
         ServerState::Starting

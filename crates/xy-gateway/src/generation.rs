@@ -1,12 +1,12 @@
-//! What tells one daemon from those before and after it, in names that outlive it.
+//! A number that tells one daemon from earlier and later ones.
 
-/// A number that every daemon draws at its start. It is in the ids of requests to clients and
-/// of events over HTTP, so that nothing that names an earlier daemon's is taken for ours.
+/// A random number of each daemon. It is part of request ids for clients and of event ids over
+/// HTTP. So an id from an earlier daemon is not mistaken for a current one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Generation(u32);
 
 impl Generation {
-    /// Draws one.
+    /// Draws a random generation.
     pub fn draw() -> Self {
         let mut bits = [0; 4];
         match getrandom::fill(&mut bits) {
@@ -15,18 +15,18 @@ impl Generation {
         }
     }
 
-    /// Returns the tag of a session's events, which no other session has with this `salt`.
+    /// Returns the tag of a session's events. No other session has it if `salt` is unique.
     pub(crate) fn event_tag(self, salt: u32) -> u64 {
         u64::from(self.0) << 32 | u64::from(salt)
     }
 
-    /// Returns the id of request `number` to a client, as it is written in JSON.
+    /// Returns the id of request `number` to a client, as JSON text.
     pub(crate) fn request_id(self, number: u64) -> String {
         format!("\"{:08x}-{number}\"", self.0)
     }
 
-    /// Returns the number of a request to a client; `None` if another daemon made the id.
-    pub(crate) fn number_of(self, id: &str) -> Option<u64> {
+    /// Returns the number of a request to a client; `None` if another daemon created the id.
+    pub(crate) fn request_number(self, id: &str) -> Option<u64> {
         let (_, number) = id.strip_suffix('"')?.rsplit_once('-')?;
         let number = number.parse().ok()?;
         (self.request_id(number) == id).then_some(number)
@@ -42,9 +42,9 @@ mod tests {
         let (ours, other) = (Generation(1), Generation(2));
         let id = ours.request_id(7);
         assert_eq!(id, r#""00000001-7""#);
-        assert_eq!((ours.number_of(&id), other.number_of(&id)), (Some(7), None));
+        assert_eq!((ours.request_number(&id), other.request_number(&id)), (Some(7), None));
         for id in ["7", r#""7""#, r#""00000001-07""#, r#""00000001-""#, r#""-7""#, "\"", ""] {
-            assert_eq!(ours.number_of(id), None, "{id}");
+            assert_eq!(ours.request_number(id), None, "{id}");
         }
     }
 

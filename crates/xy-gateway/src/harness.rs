@@ -1,5 +1,5 @@
-//! A gateway without a daemon around it: clients that say what the story says, and one server
-//! whose words and whose ears are the story's. On paused time.
+//! A test harness for the gateway: scripted clients and one scripted server, with no daemon, no I/O
+//! and paused time.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -21,16 +21,16 @@ use xy_protocol::control;
 use xy_protocol::error::CallError;
 use xy_protocol::server::{ServerName, Transport};
 use xy_supervisor::instance::{Holder, InstanceKey};
-use xy_supervisor::speak::Said;
+use xy_supervisor::protocol::DriverEvent;
 
-use crate::admin::GatewayStatus;
 use crate::backend::Backend;
 use crate::bridge::Key;
-use crate::bridge::pending_input::Parked;
+use crate::bridge::pending_input::ParkedCalls;
 use crate::chunks::Chunks;
-use crate::control::{Control, Later};
+use crate::control::{BoxFuture, Control};
 use crate::era::Introduction;
 use crate::frontend::{ClientSession, Entry, Frontend, Lifetime, Responder, Route, View};
+use crate::gateway_status::GatewayStatus;
 use crate::manifest::Manifests;
 use crate::router::Router;
 use crate::upstream::Upstream;
@@ -42,65 +42,65 @@ mod eras;
 mod error_log;
 mod event_subscription;
 mod exclusive;
-mod finding;
-mod garbled;
 mod handshake;
 mod idle;
 mod isolated;
 mod large;
 mod loops;
-mod members;
+mod malformed;
 mod queue;
 mod retained;
 mod round_trip;
 mod scopes;
+mod search;
 mod shares;
 mod sharing;
 mod tasks;
 mod timeout;
 mod transparent;
+mod unannounced;
 mod unknown;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A daemon that is not there.
-pub(crate) struct Nobody;
+/// A control plane that never answers.
+pub(crate) struct NoDaemon;
 
-impl Control for Nobody {
-    fn call(&self, _: control::Request) -> Later<Result<Value, CallError>> {
+impl Control for NoDaemon {
+    fn call(&self, _: control::Request) -> BoxFuture<Result<Value, CallError>> {
         Box::pin(std::future::pending())
     }
 
-    fn hold(&self, _: &ServerName, _: Holder) -> Later<Result<(), CallError>> {
+    fn hold(&self, _: &ServerName, _: Holder) -> BoxFuture<Result<(), CallError>> {
         Box::pin(std::future::pending())
     }
 
-    fn release(&self, _: &ServerName, _: u64) -> Later<()> {
+    fn release(&self, _: &ServerName, _: u64) -> BoxFuture<()> {
         Box::pin(std::future::pending())
     }
 }
 
-/// A gateway with the server `s`.
+/// A gateway with one server, `s`.
 struct Harness {
     router: Rc<Router>,
     server: Rc<Backend>,
     upstream: Rc<Upstream>,
-    sent: Rc<Sent>,
-    said: mpsc::Receiver<Said>,
+    sent: Rc<RecordedWire>,
+    events: mpsc::Receiver<DriverEvent>,
 }
 
-/// What the server is to be sent; written once somebody has looked.
+/// The messages sent to the server. Calling [`Harness::sent`] marks them as written.
 #[derive(Default)]
-struct Sent {
+struct RecordedWire {
     messages: RefCell<Vec<Vec<u8>>>,
     written: Cell<usize>,
-    /// From this one on nobody has read them.
+    /// The server has read no message from this number on, if this is known.
     unread_from: Cell<Option<u64>>,
-    /// The server has read those before this one.
+    /// The server has read every message before this number, if this is known.
     read_up_to: Cell<Option<u64>>,
 }
 
-impl Wire for Sent {
+impl Wire for RecordedWire {
     fn put(&self, _call: Option<u64>, write: &mut dyn FnMut(&mut Chunks)) -> u64 {
         let mut message = Chunks::default();
         write(&mut message);
@@ -132,28 +132,33 @@ impl Wire for Sent {
 
 impl Harness {
     async fn begin() -> Self {
-        Self::with(CallRules::default(), false).await
+        Self::with_rules(CallRules::default(), false).await
     }
 
-    async fn with(calls: CallRules, is_adopted: bool) -> Self {
-        Self::of(calls, is_adopted, &legacy()).await
+    async fn with_rules(calls: CallRules, is_adopted: bool) -> Self {
+        Self::with_introduction(calls, is_adopted, &legacy()).await
     }
 
-    async fn of(calls: CallRules, is_adopted: bool, introduction: &Introduction) -> Self {
-        Self::where_may_wait(ParkSettings::default(), calls, is_adopted, introduction).await
+    async fn with_introduction(
+        calls: CallRules,
+        is_adopted: bool,
+        introduction: &Introduction,
+    ) -> Self {
+        Self::with_queue(ParkSettings::default(), calls, is_adopted, introduction).await
     }
 
-    async fn where_may_wait(
+    async fn with_queue(
         park: ParkSettings,
         calls: CallRules,
         is_adopted: bool,
         introduction: &Introduction,
     ) -> Self {
-        Self::under(Arc::new(Nobody), settings(calls), park, is_adopted, introduction).await
+        Self::with_control(Arc::new(NoDaemon), settings(calls), park, is_adopted, introduction)
+            .await
     }
 
-    /// The same of any server, under any daemon.
-    async fn under(
+    /// Creates a harness with any server settings and control plane.
+    async fn with_control(
         control: Arc<dyn Control>,
         settings: ServerSettings,
         park: ParkSettings,
@@ -161,94 +166,96 @@ impl Harness {
         introduction: &Introduction,
     ) -> Self {
         let router = empty(control, park);
-        let server = router.server_of(&Arc::new(settings));
-        let (said, heard) = mpsc::channel(64);
-        let sent = Rc::new(Sent::default());
-        let upstream = life(&router, &server, said, sent.clone(), is_adopted, introduction).await;
-        Self { router, server, upstream, sent, said: heard }
+        let server = router.ensure_server(&Arc::new(settings));
+        let (events, received) = mpsc::channel(64);
+        let sent = Rc::new(RecordedWire::default());
+        let upstream =
+            start_upstream(&router, &server, events, sent.clone(), is_adopted, introduction).await;
+        Self { router, server, upstream, sent, events: received }
     }
 
-    /// The server's life is over, and another begins.
-    async fn live_again(&mut self) {
+    /// Ends the server's process and starts its next one.
+    async fn restart(&mut self) {
         self.upstream.close(crate::upstream::Cause::end("`s` has ended"));
-        self.router.over(&self.server, &self.upstream, "`s` has ended");
-        let (said, heard) = mpsc::channel(64);
-        self.said = heard;
+        self.router.on_instance_end(&self.server, &self.upstream, "`s` has ended");
+        let (events, received) = mpsc::channel(64);
+        self.events = received;
         self.sent = Rc::default();
         let sent = self.sent.clone();
-        self.upstream = life(&self.router, &self.server, said, sent, false, &legacy()).await;
+        self.upstream =
+            start_upstream(&self.router, &self.server, events, sent, false, &legacy()).await;
     }
 
-    /// The server says something.
-    fn say(&self, message: &Value) {
+    /// Sends a message from the server.
+    fn send(&self, message: &Value) {
         self.upstream.handle(message.to_string().as_bytes(), None);
     }
 
-    /// The server asks something.
+    /// Sends a request from the server.
     fn ask(&self, id: &str, method: &str) {
-        self.say(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": {} }));
+        self.send(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": {} }));
     }
 
-    /// The server answers a call.
-    fn answer(&self, ours: u64) {
-        self.say(&json!({ "jsonrpc": "2.0", "id": ours, "result": { "ok": ours } }));
+    /// Sends the server's response to a call.
+    fn answer(&self, upstream_id: u64) {
+        self.send(&json!({ "jsonrpc": "2.0", "id": upstream_id, "result": { "ok": upstream_id } }));
     }
 
-    /// What the server has been sent since, but for the first words with it.
+    /// Returns the messages sent to the server since the last call, without the handshake.
     fn sent(&self) -> Vec<Value> {
         let lines = self.sent.messages.take();
         self.sent.written.set(self.sent.written.get() + lines.len());
         lines.iter().map(|line| serde_json::from_slice(line).unwrap()).collect()
     }
 
-    /// The calls that the server has been sent since: our ids, and what they say.
+    /// Returns the calls sent to the server since the last one: upstream ids and arguments.
     fn calls(&self) -> Vec<(u64, String)> {
         let calls = self.sent().into_iter().filter(|it| it["method"] == "tools/call");
         calls.map(|it| (it["id"].as_u64().unwrap(), text(&it["params"]["arguments"]))).collect()
     }
 
-    /// What the server's log has got since.
+    /// Returns the text added to the server's log since the last call.
     async fn logged(&mut self) -> String {
         self.upstream.log_unparsed().await;
         let mut all = String::new();
-        while let Ok(said) = self.said.try_recv() {
-            if let Said::Stray(lines) = said {
+        while let Ok(event) = self.events.try_recv() {
+            if let DriverEvent::UnparsedOutput(lines) = event {
                 all.push_str(&String::from_utf8_lossy(&lines));
             }
         }
         all
     }
 
-    /// Connects a client that has these capabilities.
-    fn client(&self, capabilities: &Value) -> Visitor {
+    /// Connects a client with these capabilities.
+    fn client(&self, capabilities: &Value) -> TestClient {
         self.client_of("2025-11-25", capabilities)
     }
 
-    /// Connects a client of this revision.
-    fn client_of(&self, version: &str, capabilities: &Value) -> Visitor {
+    /// Connects a client that asks for this protocol revision.
+    fn client_of(&self, version: &str, capabilities: &Value) -> TestClient {
         let entry = Entry {
             view: View::Profile("default".to_owned()),
             may_manage: false,
             lifetime: Lifetime::Session,
-            who: 0,
+            principal: 0,
             bound: None,
         };
-        let heard = Rc::new(RecordedMessages::default());
-        let client_session = self.router.open(entry, heard.clone()).unwrap();
-        let visitor = Visitor { client_session, heard };
+        let received = Rc::new(RecordedMessages::default());
+        let client_session = self.router.open(entry, received.clone()).unwrap();
+        let client = TestClient { client_session, received };
         let params = json!({ "protocolVersion": version, "capabilities": capabilities });
-        visitor.ask(&json!("hello"), "initialize", &params);
-        visitor.heard();
-        visitor
+        client.ask(&json!("hello"), "initialize", &params);
+        client.received();
+        client
     }
 }
 
-/// A gateway without any server.
+/// Creates a gateway without servers.
 pub(crate) fn empty(control: Arc<dyn Control>, park: ParkSettings) -> Rc<Router> {
     let (seen, _) = watch::channel(GatewayStatus::default());
-    // Nobody can make a folder there, not even root: no play remembers anything of another.
+    // No user can create a folder there, not even root: no test sees the manifests of another.
     let manifests = Manifests::in_folder(PathBuf::from("/dev/null/nowhere"));
-    let parked = (Parked::new(Key::of(b"secret"), 1, &park), park);
+    let parked = (ParkedCalls::new(Key::of(b"secret"), 1, &park), park);
     Router::new(manifests, control, 1, seen, parked)
 }
 
@@ -279,25 +286,25 @@ pub(crate) fn settings(calls: CallRules) -> ServerSettings {
     }
 }
 
-async fn life(
+async fn start_upstream(
     router: &Rc<Router>,
     server: &Rc<Backend>,
-    said: mpsc::Sender<Said>,
-    sent: Rc<Sent>,
+    events: mpsc::Sender<DriverEvent>,
+    sent: Rc<RecordedWire>,
     is_adopted: bool,
     introduction: &Introduction,
 ) -> Rc<Upstream> {
     let key = InstanceKey::shared(server.name.clone());
-    let upstream = Upstream::new(key, said, 1, is_adopted, sent, router.clone());
+    let upstream = Upstream::new(key, events, 1, is_adopted, sent, router.clone());
     server.add(&upstream);
     upstream.resume(introduction.clone(), false).await;
-    router.opened(&upstream);
+    router.on_instance_ready(&upstream);
     upstream
 }
 
 fn legacy() -> Introduction {
-    let said = r#"{"protocolVersion":"2025-11-25","capabilities":{"logging":{},"tools":{}},"serverInfo":{"name":"old"}}"#;
-    Introduction::read(said).unwrap()
+    let introduction_json = r#"{"protocolVersion":"2025-11-25","capabilities":{"logging":{},"tools":{}},"serverInfo":{"name":"old"}}"#;
+    Introduction::read(introduction_json).unwrap()
 }
 
 #[derive(Default)]
@@ -312,14 +319,14 @@ impl Responder for RecordedMessages {
 }
 
 /// A client.
-struct Visitor {
+struct TestClient {
     client_session: Rc<dyn ClientSession>,
-    heard: Rc<RecordedMessages>,
+    received: Rc<RecordedMessages>,
 }
 
-impl Visitor {
+impl TestClient {
     fn ask(&self, id: &Value, method: &str, params: &Value) {
-        self.say(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }));
+        self.send(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }));
     }
 
     /// Calls the server's only tool.
@@ -332,24 +339,27 @@ impl Visitor {
     fn cancel(&self, id: &str) {
         let params = json!({ "requestId": id, "reason": "so" });
         let method = "notifications/cancelled";
-        self.say(&json!({ "jsonrpc": "2.0", "method": method, "params": params }));
+        self.send(&json!({ "jsonrpc": "2.0", "method": method, "params": params }));
     }
 
-    fn say(&self, message: &Value) {
+    fn send(&self, message: &Value) {
         self.client_session.handle(message.to_string().as_bytes(), 0);
     }
 
-    /// What it has heard since.
-    fn heard(&self) -> Vec<Value> {
-        std::mem::take(&mut *self.heard.0.borrow_mut())
+    /// Returns the messages received since the last call.
+    fn received(&self) -> Vec<Value> {
+        std::mem::take(&mut *self.received.0.borrow_mut())
     }
 
-    /// The words of the only error that it has heard since.
+    /// Returns the message of the only error received since the last call.
     #[track_caller]
     fn error(&self) -> String {
-        let heard = self.heard();
-        assert_eq!(heard.len(), 1, "{heard:?}");
-        heard[0]["error"]["message"].as_str().unwrap_or_else(|| panic!("{heard:?}")).to_owned()
+        let received = self.received();
+        assert_eq!(received.len(), 1, "{received:?}");
+        received[0]["error"]["message"]
+            .as_str()
+            .unwrap_or_else(|| panic!("{received:?}"))
+            .to_owned()
     }
 }
 
@@ -357,8 +367,8 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// Lets everything happen that is due after this time.
-async fn later(time: Duration) {
+/// Advances paused time, and lets every task run that is due.
+async fn advance_time(time: Duration) {
     tokio::task::yield_now().await;
     advance(time).await;
     for _ in 0..5 {
@@ -366,6 +376,6 @@ async fn later(time: Duration) {
     }
 }
 
-async fn here(play: impl Future<Output = ()>) {
-    LocalSet::new().run_until(play).await;
+async fn run_local(harness: impl Future<Output = ()>) {
+    LocalSet::new().run_until(harness).await;
 }

@@ -1,20 +1,23 @@
-//! The HTTP door: Streamable HTTP, with sessions as MCP had it from 2025-03-26 to 2025-11-25
-//! and without them as it has it since, and the pair of 2024 that came before both, on loopback.
-//! Each request says by itself which of these it is of.
+//! The HTTP listener: Streamable HTTP, and on loopback the legacy HTTP+SSE transport of 2024.
 //!
-//! Everything is on one thread and belongs to one task set. The way of a call: a POST is read
-//! whole and given to the client's conversation; the answer is put into the mailbox of that
-//! POST, and goes out as JSON in one write. Only if something is to be said before the answer,
-//! or it takes a while, does it become an event stream: its events are held on a tape, so that
-//! a client that loses the connection can go on where it was. A client without a session cannot:
-//! each of its requests is a visit, which ends with its connection.
+//! Streamable HTTP has sessions in MCP 2025-03-26 to 2025-11-25, and none in later revisions. Each
+//! request shows by itself which revision and transport it uses.
+//!
+//! Everything runs on one thread, in one task set. A call takes this path:
+//!
+//! 1. A POST is read completely and passed to the client's session.
+//! 2. The response is stored in the `ResponseStream` of the POST and sent as JSON in one write.
+//! 3. If a message precedes the response, or the response takes a while, the reply becomes an
+//!    event stream. Its events are kept, so that a client whose connection breaks can resume.
+//!
+//! A client without a session cannot resume: each of its requests ends with its connection.
 //!
 //! ```text
-//!  connection ── door ──┬── ask      pure: what does this head ask for (route, guard, heads)
-//!  (time limits)        ├── session ┬─ conversation ──► the gateway
-//!                       ├── visit ──┘
-//!                       └── stream  ◄── postbox ◄─────── what clients shall hear
-//!                             └── tape  pure: what was sent, what can be sent again (room)
+//!  connection ── service ──┬── request      pure: classifies the head (route, guard, headers)
+//!  (timeouts)              ├── session ───┬─ client session ──► the gateway
+//!                          ├── stateless ─┘
+//!                          └── stream  ◄── session_streams ◄─── messages to the client
+//!                                └── replay_buffer  pure: sent and resumable events
 //! ```
 
 use std::future::Future;
@@ -33,7 +36,8 @@ use crate::frontend::Frontend;
 mod change_requests;
 mod connection;
 mod connections;
-mod counts;
+mod counters;
+mod error;
 mod event;
 mod failed_tokens;
 mod guard;
@@ -42,84 +46,86 @@ mod inherit;
 mod limits;
 mod listen;
 mod persistence;
-mod received;
 mod record;
 mod recorder;
-mod refused;
 mod replay_buffer;
 mod reply;
 mod request;
+mod request_body;
 mod response_stream;
-mod room;
 mod route;
 mod service;
 mod session;
 mod session_id;
 mod session_streams;
 mod stateless;
+mod storage_budget;
 mod store;
 mod stream;
 mod token;
 
 use connection::ConnTimers;
-pub(crate) use guard::ANYBODY;
+use error::HttpError;
+pub(crate) use guard::ANONYMOUS;
 pub use guard::{Auth, Digest, Hosts, Secret, Token, digest};
 pub use inherit::ListeningSocket;
 pub(crate) use inherit::listen;
-use limits::{ACCEPT_AGAIN_AFTER, FINISH_WITHIN, LAST_WORD_WITHIN};
-pub use listen::{ListenState, listen_patiently};
+use limits::{ACCEPT_RETRY_DELAY, FINAL_RESPONSE_TIMEOUT, FINISH_TIMEOUT};
+pub use listen::{ListenState, listen_with_retry};
 use persistence::Persistence;
 pub use persistence::SessionFile;
-use refused::Refused;
 use service::HttpService;
-pub use token::{random_token, read_or_make_token};
+pub use token::{random_token, read_or_create_token};
 
-/// What the door keeps to.
+/// The settings of the HTTP listener.
 #[derive(Debug, Clone)]
 pub struct HttpRules {
-    /// Who may come in.
+    /// Who may connect.
     pub auth: Auth,
-    /// Sessions at one time.
+    /// Maximum number of sessions.
     pub sessions_max: usize,
-    /// Calls and streams of one session at one time.
+    /// Maximum number of concurrent calls and streams per session.
     pub streams_per_session_max: usize,
-    /// How large a message may be.
+    /// Maximum size of a message.
     pub body_max_bytes: usize,
-    /// How long a session may be idle: no call, no stream.
+    /// How long a session may have no call and no stream before it ends.
     pub idle: Duration,
-    /// By what clients may call it.
+    /// The host names that clients may use.
     pub hosts: Hosts,
 }
 
-/// What is told about the rest of xy at this door.
+/// The state of the rest of xy, as far as the listener reports it.
 pub trait HttpStatus {
-    /// Whether all that should be up is up.
+    /// Returns true if every server that should be up is up.
     fn is_ready(&self) -> bool;
 
-    /// Appends all numbers, as [`crate::metrics`] writes them.
+    /// Appends all metrics, as [`crate::metrics`] writes them.
     fn metrics(&self, out: &mut String);
 
-    /// A limit kept somebody out: the token of this id, or a client that has shown none.
+    /// Records that a limit refused a client: the one with this token id, or one without a valid
+    /// token.
     fn limit_hit(&self, limit: &'static str, token: Option<u64>);
 }
 
-/// Lets in whoever has one of the tokens that are there at the time.
-async fn follow_tokens(door: Rc<HttpService>, mut made: TokenWatch) {
-    while made.changed().await.is_ok() {
-        door.rules(); // It looks itself.
+/// Applies each change of the dynamic tokens.
+async fn watch_tokens(service: Rc<HttpService>, mut dynamic_tokens: TokenWatch) {
+    while dynamic_tokens.changed().await.is_ok() {
+        service.rules(); // This applies the change.
     }
 }
 
-/// Tokens that come and go.
+/// The tokens that users add and remove at run time.
 pub type TokenWatch = watch::Receiver<Arc<Vec<Token>>>;
 
-/// Serves until `shutdown` resolves; then lets calls under way finish within a few seconds,
-/// and ends all sessions. `made` are tokens beside those of the rules, `file` is where sessions
-/// are kept for the next daemon. Must run within a [`tokio::task::LocalSet`].
+/// Serves clients until `shutdown` resolves. Then open calls get a few seconds to finish, and all
+/// sessions end.
+///
+/// `dynamic_tokens` are valid in addition to those of the rules. `file` stores the sessions for the
+/// next daemon. Must run within a [`tokio::task::LocalSet`].
 pub async fn serve(
     listener: TcpListener,
-    front: Rc<dyn Frontend>,
-    (rules, made): (HttpRules, TokenWatch),
+    frontend: Rc<dyn Frontend>,
+    (rules, dynamic_tokens): (HttpRules, TokenWatch),
     file: Option<SessionFile>,
     status: Rc<dyn HttpStatus>,
     shutdown: impl Future<Output = ()>,
@@ -128,97 +134,97 @@ pub async fn serve(
         Some(file) => Persistence::open(file).await,
         None => (Persistence::none(), Vec::new()),
     };
-    let door = HttpService::new(front, rules, status, sessions);
-    door.follow(made.clone()); // Before the first client comes.
-    let following = tokio::task::spawn_local(follow_tokens(Rc::clone(&door), made));
-    serve_door(listener, &door, shutdown).await;
+    let service = HttpService::new(frontend, rules, status, sessions);
+    service.follow_tokens(dynamic_tokens.clone()); // Before the first client connects.
+    let following = tokio::task::spawn_local(watch_tokens(Rc::clone(&service), dynamic_tokens));
+    serve_with(listener, &service, shutdown).await;
     following.abort();
 }
 
-async fn serve_door(
+async fn serve_with(
     listener: TcpListener,
-    door: &Rc<HttpService>,
+    service: &Rc<HttpService>,
     shutdown: impl Future<Output = ()>,
 ) {
     let mut shutdown = pin!(shutdown);
-    let (closing, closes) = watch::channel(false);
+    let (close, closing) = watch::channel(false);
     let mut connections = JoinSet::new();
-    let mut sweep_at = door.sessions().sweep(door.rules().idle);
+    let mut sweep_at = service.sessions().sweep(service.rules().idle);
     loop {
-        door.counts().connections.set(connections.len());
+        service.counters().connections.set(connections.len());
         tokio::select! {
             biased;
             () = &mut shutdown => break,
-            Some(ended) = connections.join_next() => note_end(ended),
-            () = door.visits().leave_slow() => {}
-            () = sleep_until(sweep_at) => sweep_at = door.sessions().sweep(door.rules().idle),
+            Some(ended) = connections.join_next() => log_connection_end(ended),
+            () = service.stateless_requests().close_slow() => {}
+            () = sleep_until(sweep_at) => sweep_at = service.sessions().sweep(service.rules().idle),
             stream = accept(&listener) => {
-                let pulse = Rc::new(ConnTimers::new(stream.peer_addr().ok()));
-                match door.connections().enter(&pulse) {
-                    Some((place, has_ended_one)) => {
-                        if has_ended_one {
-                            door.counts().cut("unauthenticated-share");
-                            door.limit_hit("unauthenticated HTTP connections", None);
+                let timers = Rc::new(ConnTimers::new(stream.peer_addr().ok()));
+                match service.connections().add(&timers) {
+                    Some((slot, has_closed_one)) => {
+                        if has_closed_one {
+                            service.counters().count_cut("unauthenticated-share");
+                            service.limit_hit("unauthenticated HTTP connections", None);
                         }
-                        let number = place.number();
-                        let (door_of_it, closes) = (Rc::clone(door), closes.clone());
-                        let run = connection::run(stream, door_of_it, (pulse, place), closes);
-                        door.connections().runs(number, connections.spawn_local(run));
+                        let number = slot.number();
+                        let (shared, closing) = (Rc::clone(service), closing.clone());
+                        let run = connection::run(stream, shared, (timers, slot), closing);
+                        service.connections().set_task(number, connections.spawn_local(run));
                     }
-                    None => reject_overload(&stream, door),
+                    None => reject_overload(&stream, service),
                 }
             }
         }
     }
-    drop(listener); // Nobody new may think that somebody is here.
-    door.closes();
-    door.sessions().end_listeners();
-    door.visits().end_listeners();
-    closing.send_replace(true);
-    finish(&mut connections, FINISH_WITHIN).await;
-    door.sessions().end_all(); // Who still waits is told so.
-    door.visits().end_all();
-    finish(&mut connections, LAST_WORD_WITHIN).await;
+    drop(listener); // From here on connections are refused.
+    service.begin_shutdown();
+    service.sessions().end_listeners();
+    service.stateless_requests().end_listeners();
+    close.send_replace(true);
+    finish(&mut connections, FINISH_TIMEOUT).await;
+    service.sessions().end_all(); // Tells clients whose calls are still open.
+    service.stateless_requests().end_all();
+    finish(&mut connections, FINAL_RESPONSE_TIMEOUT).await;
     connections.shutdown().await;
-    door.sessions().close().await;
-    door.counts().connections.set(0);
+    service.sessions().close().await;
+    service.counters().connections.set(0);
 }
 
-/// Waits for all connections to end, but not for ever.
+/// Waits for all connections to end, at most for `limit`.
 async fn finish(connections: &mut JoinSet<()>, limit: Duration) {
     let all = async { while connections.join_next().await.is_some() {} };
     let _ = tokio::time::timeout(limit, all).await;
 }
 
-/// A connection ends without a word, unless something of ours is broken.
-fn note_end(ended: Result<(), JoinError>) {
-    // One that was ended to make room is no fault.
+/// Logs a connection task that panicked.
+fn log_connection_end(ended: Result<(), JoinError>) {
+    // A connection that was closed to make room for another is cancelled, which is no fault.
     if let Err(cause) = ended
         && !cause.is_cancelled()
     {
-        tracing::error!(%cause, "a connection over HTTP ended in a fault of xy");
+        tracing::error!(%cause, "the task of an HTTP connection failed");
     }
 }
 
-/// The next connection; while there can be none, waits and tries again.
+/// Accepts the next connection. Retries while the system refuses.
 async fn accept(listener: &TcpListener) -> TcpStream {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => return stream,
             Err(cause) => {
                 tracing::warn!(%cause, "could not accept a connection over HTTP");
-                tokio::time::sleep(ACCEPT_AGAIN_AFTER).await;
+                tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
             }
         }
     }
 }
 
-/// One answer that says why, and good-bye.
-fn reject_overload(stream: &TcpStream, door: &HttpService) {
-    let refused = Refused::TooManyConnections;
-    door.limit_hit("unauthenticated HTTP connections", None);
-    door.counts().refused(refused.reason());
-    let body = refused.body();
+/// Answers a connection with 503 and closes it.
+fn reject_overload(stream: &TcpStream, service: &HttpService) {
+    let error = HttpError::TooManyConnections;
+    service.limit_hit("unauthenticated HTTP connections", None);
+    service.counters().count_refused(error.reason());
+    let body = error.body();
     let mut answer = format!(
         "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n\
          retry-after: 5\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
@@ -226,7 +232,7 @@ fn reject_overload(stream: &TcpStream, door: &HttpService) {
     )
     .into_bytes();
     answer.extend_from_slice(&body);
-    // A fresh socket has room for one answer, and who does not want it may leave.
+    // The buffer of a new socket has room for one response. A client that left needs none.
     let _ = stream.try_write(&answer);
 }
 

@@ -1,7 +1,6 @@
-//! Messages so large that parsing them would keep other clients waiting. They are parsed on
-//! threads of low priority; the gateway's thread only gets the places of what it needs.
+//! Messages so large that parsing them would delay other clients. They are parsed on threads of low
+//! priority; the gateway's thread gets only the positions of the parts that it needs.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -11,25 +10,25 @@ use xy_mcp::batch;
 use xy_mcp::envelope::{self, Malformed, Message, Outcome};
 
 use crate::body::BodyChunks;
-use crate::params::{ParamPlaces, Params};
+use crate::params::{ParamRanges, Params, Span, span_of};
 
-/// A longer message is parsed on another thread. A shorter one takes less time than waking
-/// another thread and coming back.
-pub(crate) const LARGE: usize = 1024 * 1024;
+/// The size above which a message is parsed on another thread. Below it, parsing takes less time
+/// than waking a thread.
+pub(crate) const LARGE_THRESHOLD: usize = 1024 * 1024;
 
-/// Large messages that are parsed at the same time; others wait. Their bytes count as those of
-/// bodies that are not whole. With two it would take four cores to leave one for calls and one
-/// for the servers that answer them.
-const PARSED_AT_ONCE: usize = 1;
+/// Maximum number of large messages that are parsed concurrently; others wait. Their bytes count as
+/// those of incomplete bodies. Two would need four cores, to leave one for calls and one for
+/// servers.
+const MAX_CONCURRENT_PARSES: usize = 1;
 
-/// The priority of a parsing thread (`nice`): calls come before it on a busy machine.
+/// The priority (`nice`) of a parsing thread: on a busy machine, calls come first.
 #[cfg(target_os = "linux")]
 const PARSING_NICE: i32 = 10;
 
-/// Maximum size of `_meta` in a large message: the gateway's thread parses it several times.
+/// Maximum size of `_meta` in a large message, as the gateway's thread parses it several times.
 const META_MAX: usize = 256 * 1024;
 
-/// A large message, and where in its text everything stands. Its text has no line breaks.
+/// A large message, and the positions of its parts. Its text has no line breaks.
 #[derive(Debug)]
 pub struct LargeMessage {
     text: Arc<LargeText>,
@@ -39,30 +38,22 @@ pub struct LargeMessage {
 #[derive(Debug)]
 enum ParsedMessage {
     Request {
-        id: Place,
+        id: Span,
         method: String,
-        params: Option<Place>,
-        places: Result<Box<ParamPlaces>, String>,
+        params: Option<Span>,
+        ranges: Result<Box<ParamRanges>, String>,
     },
     Notification {
         method: String,
-        params: Option<Place>,
-        places: Box<ParamPlaces>,
+        params: Option<Span>,
+        ranges: Box<ParamRanges>,
     },
     Answer {
-        id: Option<Place>,
-        result: Option<Place>,
-        error: Option<Place>,
+        id: Option<Span>,
+        result: Option<Span>,
+        error: Option<Span>,
     },
     Batch(Vec<Arc<LargeMessage>>),
-}
-
-type Place = Range<usize>;
-
-/// Returns where `part`, a piece of `text`, stands in it.
-pub(crate) fn place_of(text: &str, part: &str) -> Place {
-    let begins = (part.as_ptr() as usize).wrapping_sub(text.as_ptr() as usize);
-    begins..begins.wrapping_add(part.len())
 }
 
 /// The text of a large message.
@@ -75,16 +66,16 @@ impl Drop for LargeText {
     }
 }
 
-/// Frees some bytes: large ones on a blocking thread, as it takes milliseconds to unmap 30 MB.
+/// Frees bytes. Large ones are freed on a blocking thread, as unmapping 30 MB takes milliseconds.
 pub(crate) fn free(bytes: impl AsRef<[u8]> + Send + 'static) {
-    if bytes.as_ref().len() > LARGE
+    if bytes.as_ref().len() > LARGE_THRESHOLD
         && let Ok(runtime) = tokio::runtime::Handle::try_current()
     {
         runtime.spawn_blocking(move || drop(bytes));
     }
 }
 
-/// Lets [`Bytes`] share a message's text.
+/// The text of a large message, shared with [`Bytes`].
 struct SharedText(Arc<LargeText>);
 
 impl AsRef<[u8]> for SharedText {
@@ -94,7 +85,7 @@ impl AsRef<[u8]> for SharedText {
 }
 
 impl LargeMessage {
-    /// Parses all of a message. This takes long.
+    /// Parses a message. Takes long.
     pub(crate) fn read(bytes: Vec<u8>) -> Self {
         match String::from_utf8(bytes) {
             Ok(text) => Self::parse(text, true),
@@ -129,9 +120,9 @@ impl LargeMessage {
         Bytes::from_owner(SharedText(self.text.clone()))
     }
 
-    /// Returns its envelope, as [`envelope::parse`] does.
+    /// Returns the envelope, as [`envelope::parse`] does.
     pub(crate) fn message(&self) -> Result<Message<'_>, Malformed> {
-        let at = |place: &Place| self.as_str().get(place.clone()).unwrap_or_default();
+        let at = |span: &Span| self.as_str().get(span.clone()).unwrap_or_default();
         Ok(match self.parsed.as_ref().map_err(Clone::clone)? {
             ParsedMessage::Request { id, method, params, .. } => Message::Request {
                 id: at(id),
@@ -147,7 +138,7 @@ impl LargeMessage {
                     (Some(result), _) => Outcome::Result(at(result)),
                     (None, error) => Outcome::Error(error.as_ref().map(at).unwrap_or_default()),
                 };
-                Message::Answer { id: id.as_ref().map(at), outcome }
+                Message::Response { id: id.as_ref().map(at), outcome }
             }
             ParsedMessage::Batch(_) => return Err(Malformed::Batch),
         })
@@ -155,15 +146,15 @@ impl LargeMessage {
 
     /// Returns the params of a request, as [`Params::checked`] does, or of a notification.
     pub(crate) fn params(&self) -> Result<Params<'_>, String> {
-        let at = |params: &Place, places: &ParamPlaces| {
-            Params::at(self.as_str().get(params.clone()).unwrap_or_default(), places)
+        let at = |params: &Span, ranges: &ParamRanges| {
+            Params::at(self.as_str().get(params.clone()).unwrap_or_default(), ranges)
         };
         match &self.parsed {
-            Ok(ParsedMessage::Request { params: Some(params), places, .. }) => {
-                places.as_ref().map(|places| at(params, places)).map_err(Clone::clone)
+            Ok(ParsedMessage::Request { params: Some(params), ranges, .. }) => {
+                ranges.as_ref().map(|ranges| at(params, ranges)).map_err(Clone::clone)
             }
-            Ok(ParsedMessage::Notification { params: Some(params), places, .. }) => {
-                Ok(at(params, places))
+            Ok(ParsedMessage::Notification { params: Some(params), ranges, .. }) => {
+                Ok(at(params, ranges))
             }
             _ => Ok(Params::default()),
         }
@@ -179,25 +170,25 @@ impl LargeMessage {
 }
 
 fn parse(text: &str) -> Result<ParsedMessage, Malformed> {
-    let place = |part: &str| place_of(text, part);
+    let span = |part: &str| span_of(text, part);
     Ok(match envelope::parse(text.as_bytes())? {
         Message::Request { id, method, params } => ParsedMessage::Request {
-            id: place(id),
+            id: span(id),
             method: method.into_owned(),
-            params: params.map(place),
-            places: check_params(params).map(|it| Box::new(it.places(params.unwrap_or_default()))),
+            params: params.map(span),
+            ranges: check_params(params).map(|it| Box::new(it.ranges(params.unwrap_or_default()))),
         },
         Message::Notification { method, params } => ParsedMessage::Notification {
             method: method.into_owned(),
-            params: params.map(place),
-            places: Box::new(Params::read(params).places(params.unwrap_or_default())),
+            params: params.map(span),
+            ranges: Box::new(Params::read(params).ranges(params.unwrap_or_default())),
         },
-        Message::Answer { id, outcome } => {
+        Message::Response { id, outcome } => {
             let (result, error) = match outcome {
-                Outcome::Result(result) => (Some(place(result)), None),
-                Outcome::Error(error) => (None, Some(place(error))),
+                Outcome::Result(result) => (Some(span(result)), None),
+                Outcome::Error(error) => (None, Some(span(error))),
             };
-            ParsedMessage::Answer { id: id.map(place), result, error }
+            ParsedMessage::Answer { id: id.map(span), result, error }
         }
     })
 }
@@ -212,15 +203,15 @@ fn check_params(params: Option<&str>) -> Result<Params<'_>, String> {
     }
 }
 
-/// Parses a batch, unless it has too many parts. Each part has a text of its own, so that none
-/// keeps the whole batch in memory.
+/// Parses a batch, unless it has too many parts. Each part is copied, so that none keeps the whole
+/// batch in memory.
 fn parse_batch(text: &str) -> Result<ParsedMessage, Malformed> {
-    let parts = batch::parts(text.as_bytes()).ok_or(Malformed::Batch)?;
+    let parts = batch::split(text.as_bytes()).ok_or(Malformed::Batch)?;
     let part = |part: &RawValue| Arc::new(LargeMessage::parse(part.get().to_owned(), false));
     Ok(ParsedMessage::Batch(parts.into_iter().map(part).collect()))
 }
 
-/// Replaces line breaks by spaces: no string of valid JSON has a bare one.
+/// Replaces line breaks by spaces. No string of valid JSON contains a bare one.
 fn on_one_line(text: String) -> String {
     if memchr::memchr2(b'\n', b'\r', text.as_bytes()).is_none() {
         return text;
@@ -228,28 +219,28 @@ fn on_one_line(text: String) -> String {
     text.replace(['\n', '\r'], " ")
 }
 
-/// Parses large messages, one after another. Its clones share the bound.
+/// Parses large messages, one after another. Clones share the limit.
 #[derive(Debug, Clone)]
 pub struct LargeReader(Arc<Semaphore>);
 
 impl Default for LargeReader {
     fn default() -> Self {
-        Self(Arc::new(Semaphore::new(PARSED_AT_ONCE)))
+        Self(Arc::new(Semaphore::new(MAX_CONCURRENT_PARSES)))
     }
 }
 
 impl LargeReader {
-    /// Parses a message on a thread of its own. A caller that leaves does not end that: the
-    /// message counts until it is parsed. Returns `None` if no thread can be started.
+    /// Parses a message on a thread of its own. Returns `None` if no thread can be started. If the
+    /// caller is dropped, the thread continues and counts against the limit until it ends.
     pub(crate) async fn read(&self, text: impl Into<BodyChunks>) -> Option<Arc<LargeMessage>> {
         let text = text.into();
-        let turn = self.0.clone().acquire_owned().await.ok()?;
+        let permit = self.0.clone().acquire_owned().await.ok()?;
         let (sender, parsed) = oneshot::channel();
         let parse = move || {
             lower_priority();
             let message = Arc::new(LargeMessage::read(text.join()));
-            drop(turn);
-            let _ = sender.send(message); // The caller may have left.
+            drop(permit);
+            let _ = sender.send(message); // The caller may have been dropped.
         };
         std::thread::Builder::new().name("large-message".into()).spawn(parse).ok()?;
         parsed.await.ok()
@@ -257,14 +248,15 @@ impl LargeReader {
 
     #[cfg(test)]
     pub(crate) fn is_idle(&self) -> bool {
-        self.0.available_permits() == PARSED_AT_ONCE
+        self.0.available_permits() == MAX_CONCURRENT_PARSES
     }
 }
 
-/// Lowers the priority of this thread. Elsewhere than on Linux that would be the whole process's.
+/// Lowers the priority of this thread. Only on Linux: elsewhere the call affects the whole process.
 fn lower_priority() {
     #[cfg(target_os = "linux")]
-    let _ = rustix::process::setpriority_process(None, PARSING_NICE); // It only takes longer.
+    // Without this, other tasks wait longer.
+    let _ = rustix::process::setpriority_process(None, PARSING_NICE);
 }
 
 #[cfg(test)]
@@ -274,8 +266,8 @@ mod tests {
 
     use super::*;
 
-    /// Everything that can be known of a message.
-    fn told(
+    /// Returns everything that is known of a message, as text.
+    fn describe(
         message: &Result<Message<'_>, Malformed>,
         params: &Result<Params<'_>, String>,
     ) -> String {
@@ -298,7 +290,7 @@ mod tests {
             }
         }
 
-        for (length, is_here) in [(LARGE, true), (LARGE + 1, false)] {
+        for (length, is_here) in [(LARGE_THRESHOLD, true), (LARGE_THRESHOLD + 1, false)] {
             let (sender, freed) = std::sync::mpsc::channel();
             free(Bytes::from_owner(Owner(vec![0; length], sender)));
             let freed = freed.recv().unwrap();
@@ -307,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn message_read_elsewhere_is_the_same_message() {
+    fn large_message_parses_like_a_small_one() {
         for text in [
             r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"a__b","arguments":{"x":[1, 2]},"_meta":{"progressToken":"p"}}}"#,
             r#" {"params" : {"uri":"x","name":null}, "id":"a\"b","method":"t\u006fols","jsonrpc":"2.0"} "#,
@@ -329,7 +321,11 @@ mod tests {
                 Ok(Message::Notification { params, .. }) => Ok(Params::read(*params)),
                 _ => Ok(Params::default()),
             };
-            assert_eq!(told(&large.message(), &large.params()), told(&here, &params), "{text}");
+            assert_eq!(
+                describe(&large.message(), &large.params()),
+                describe(&here, &params),
+                "{text}"
+            );
             assert_eq!(large.text(), text.as_bytes());
         }
         let no_text = LargeMessage::read(b"{\"\xff\"}".to_vec());
@@ -374,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_can_be_edited_where_they_stand() {
+    fn parts_can_be_edited_in_place() {
         let text = r#"{"jsonrpc":"2.0","id":7,"method":"m","params":{"name":"a"}}"#;
         let large = LargeMessage::read(text.as_bytes().to_vec());
         let Ok(Message::Request { id, .. }) = large.message() else { panic!("it is a request") };
@@ -387,13 +383,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn messages_beyond_the_bound_wait() {
+    async fn messages_beyond_the_limit_wait() {
         let reader = LargeReader::default();
-        let turns: Vec<_> =
-            (0..PARSED_AT_ONCE).map(|_| reader.0.clone().try_acquire_owned().unwrap()).collect();
+        let permits: Vec<_> = (0..MAX_CONCURRENT_PARSES)
+            .map(|_| reader.0.clone().try_acquire_owned().unwrap())
+            .collect();
         let mut waiting = Box::pin(reader.read(Bytes::from_static(b"{}")));
         assert!(poll_once(&mut waiting).await.is_none());
-        drop(turns);
+        drop(permits);
         assert!(waiting.await.is_some());
         assert!(reader.is_idle());
     }

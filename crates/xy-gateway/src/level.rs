@@ -1,25 +1,25 @@
-//! How much a client wants to know of what servers log.
+//! The log levels of MCP.
 
 use std::fmt;
 
-/// The words for it, the least important first.
+/// The names of the levels, the least important first.
 const WORDS: [&str; 8] =
     ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
 
-/// How important something is.
+/// A log level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Level(usize);
 
 impl Level {
-    /// What those hear who have not said: `info`.
-    pub(crate) const USUAL: Self = Self(1);
+    /// The level of clients that set none: `info`.
+    pub(crate) const DEFAULT: Self = Self(1);
 
-    /// The level of this word.
-    pub(crate) fn read(word: &str) -> Option<Self> {
+    /// Returns the level with this name.
+    pub(crate) fn parse(word: &str) -> Option<Self> {
         WORDS.iter().position(|known| *known == word).map(Self)
     }
 
-    /// All words, for whoever used another.
+    /// Returns the names of all levels, for error messages.
     pub(crate) fn words() -> String {
         WORDS.join(", ")
     }
@@ -37,10 +37,10 @@ mod tests {
 
     #[test]
     fn levels_are_in_order() {
-        let [debug, error] = ["debug", "error"].map(|word| Level::read(word).unwrap());
+        let [debug, error] = ["debug", "error"].map(|word| Level::parse(word).unwrap());
         assert!(debug < error);
         assert_eq!(error.to_string(), "error");
-        assert_eq!(Level::USUAL.to_string(), "info");
-        assert_eq!(Level::read("loud"), None);
+        assert_eq!(Level::DEFAULT.to_string(), "info");
+        assert_eq!(Level::parse("loud"), None);
     }
 }

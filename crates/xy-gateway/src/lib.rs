@@ -1,13 +1,14 @@
-//! The door: every server's tools, prompts and resources, to every client.
+//! The gateway: serves the tools, prompts and resources of all servers to all clients.
 //!
-//! One thread with a runtime of its own holds all of it. A message goes from a client's
-//! socket into a server's pipe, and back, without a lock, a channel or another task in
-//! between, and its inside stays the text it was.
+//! It runs on one thread with a runtime of its own. A message passes from a client's socket to a
+//! server's pipe, and back, without locks, channels or another task. Its content is passed on as
+//! text.
 
 mod admin;
 mod backend;
 mod body;
 mod bridge;
+mod budget;
 mod capabilities;
 mod catalog;
 mod chunks;
@@ -21,13 +22,14 @@ mod exclusive;
 mod fake;
 pub mod frontend;
 mod gateway;
+mod gateway_status;
 mod generation;
 #[cfg(test)]
 mod harness;
-mod held;
 pub mod http;
 mod idle;
 mod instructions;
+mod kind;
 mod large;
 mod level;
 mod limit_hits;
@@ -44,9 +46,11 @@ mod param_headers;
 mod params;
 mod reply;
 mod retained;
+mod revision;
 mod router;
 mod sanitize;
 mod scope;
+mod scratch;
 mod share;
 mod subscriptions;
 mod tasks;
@@ -55,9 +59,9 @@ mod upstream;
 mod upstream_session;
 mod via;
 
-pub use admin::{Tool, Users};
+pub use admin::{RawRequest, Tool, Users};
 pub use backend::instance_failed;
-pub use gateway::{Admin, End, Gateway, HttpParts, Lines, Parts, RawRequest, Speaker, speaker};
+pub use gateway::{Admin, Connections, Gateway, GatewayDriver, HttpParts, Parts, Shutdown, driver};
 pub use generation::Generation;
 pub use large::LargeMessage;
 pub use limit_hits::LimitHit;

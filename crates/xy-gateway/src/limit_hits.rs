@@ -1,35 +1,35 @@
-//! Which limits kept somebody out lately, and whom. Pure.
+//! The limits that refused clients recently, and which clients. Pure.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A limit is told of for so long after it was last hit.
+/// How long a limit is reported after its last hit.
 const RECENT: Duration = Duration::from_secs(60);
 
 /// Maximum number of distinct entries.
-const MOST: usize = 16;
+const MAX_ENTRIES: usize = 16;
 
-/// A limit that kept somebody out.
+/// A limit that refused a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LimitHit {
-    /// What there may be no more of, for people.
+    /// The name of the limit, for users.
     pub limit: &'static str,
-    /// The id of the token; `None` for a client that has shown none.
+    /// The id of the client's token; `None` for an unauthenticated client.
     pub token: Option<u64>,
-    /// How often since it began.
+    /// The number of hits since the first recent one.
     pub times: u64,
-    /// When it was last hit.
+    /// The time of the last hit.
     last: Instant,
 }
 
-/// All that were hit lately.
+/// All recent hits.
 #[derive(Debug, Default)]
 pub(crate) struct LimitHits(Vec<LimitHit>);
 
 impl LimitHits {
-    /// Notes that a limit was hit. If too many are known, the one that was hit first goes.
-    pub(crate) fn note(&mut self, limit: &'static str, token: Option<u64>, now: Instant) {
+    /// Records a hit. Drops the entry with the oldest last hit if there are too many.
+    pub(crate) fn record(&mut self, limit: &'static str, token: Option<u64>, now: Instant) {
         self.0.retain(|hit| is_recent(hit, now));
         let known = self.0.iter().position(|hit| hit.limit == limit && hit.token == token);
         let mut hit = match known {
@@ -37,13 +37,13 @@ impl LimitHits {
             None => LimitHit { limit, token, times: 0, last: now },
         };
         (hit.times, hit.last) = (hit.times + 1, now);
-        if self.0.len() >= MOST {
+        if self.0.len() >= MAX_ENTRIES {
             self.0.remove(0);
         }
         self.0.push(hit);
     }
 
-    /// Returns those that were hit lately, in the order of their last hit.
+    /// Returns the recent hits, in the order of their last hit.
     pub(crate) fn recent(&self, now: Instant) -> Vec<LimitHit> {
         self.0.iter().filter(|hit| is_recent(hit, now)).cloned().collect()
     }
@@ -65,26 +65,26 @@ mod tests {
             recent.iter().map(|hit| (hit.limit, hit.token, hit.times)).collect()
         };
         for token in [Some(7), None, Some(7)] {
-            hits.note("a", token, Instant::now());
+            hits.record("a", token, Instant::now());
         }
         assert_eq!(seen(&hits), [("a", None, 1), ("a", Some(7), 2)]);
         tokio::time::advance(RECENT / 2).await;
-        hits.note("a", None, Instant::now());
+        hits.record("a", None, Instant::now());
         tokio::time::advance(RECENT / 2).await;
         assert_eq!(seen(&hits), [("a", None, 2)]);
         tokio::time::advance(RECENT / 2).await;
         assert_eq!(seen(&hits), []);
-        hits.note("a", None, Instant::now());
+        hits.record("a", None, Instant::now());
         assert_eq!(seen(&hits), [("a", None, 1)]);
     }
 
     #[test]
-    fn only_so_many_are_told_apart() {
+    fn distinct_hits_are_limited() {
         let mut hits = LimitHits::default();
         for token in 0..100 {
-            hits.note("a", Some(token), Instant::now());
+            hits.record("a", Some(token), Instant::now());
         }
         let recent = hits.recent(Instant::now());
-        assert_eq!((recent.len(), recent[0].token), (MOST, Some(100 - MOST as u64)));
+        assert_eq!((recent.len(), recent[0].token), (MAX_ENTRIES, Some(100 - MAX_ENTRIES as u64)));
     }
 }

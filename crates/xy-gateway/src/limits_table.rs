@@ -1,4 +1,4 @@
-//! The guide's table of limits says what the code says.
+//! Tests that the limits in the user guide match the code.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,7 +11,7 @@ fn file(path: &str) -> String {
     fs::read_to_string(root.join(path)).unwrap_or_else(|cause| panic!("{path}: {cause}"))
 }
 
-/// The value of a constant as it is written: a number, bytes, or a time in milliseconds.
+/// Returns the value of a constant in the source: a number, bytes, or a time in milliseconds.
 fn constant(source: &str, name: &str) -> Option<u64> {
     let at = source.find(&format!("const {name}: "))?;
     let (_, value) = source[at..].split_once(" = ")?;
@@ -26,7 +26,7 @@ fn constant(source: &str, name: &str) -> Option<u64> {
         .or_else(|| calculated(source, value))
 }
 
-/// A few operations, from the left to the right.
+/// Evaluates an expression of numbers and constants from left to right.
 fn calculated(source: &str, text: &str) -> Option<u64> {
     let term = |word: &str| match word.replace('_', "").parse() {
         Ok(number) => Some(number),
@@ -47,7 +47,7 @@ fn calculated(source: &str, text: &str) -> Option<u64> {
     Some(value)
 }
 
-/// A value as the guide writes it.
+/// Parses a value of the guide.
 fn written(text: &str) -> Option<u64> {
     let (number, unit) = text.split_once(' ').unwrap_or((text, ""));
     let unit = match unit {
@@ -63,7 +63,7 @@ fn written(text: &str) -> Option<u64> {
 }
 
 #[test]
-fn guide_has_the_limits_of_the_code() {
+fn guide_lists_the_limits_of_the_code() {
     let mut in_guide = BTreeSet::new();
     for line in file("docs/guide/limits.md").lines().filter(|line| line.starts_with("| ")) {
         let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
@@ -88,7 +88,7 @@ fn guide_has_the_limits_of_the_code() {
 }
 
 #[test]
-fn settings_in_the_guide_have_their_defaults() {
+fn guide_lists_the_default_settings() {
     use xy_config::settings::{GatewaySettings, InstanceSettings, ParkSettings};
     let (gateway, park) = (GatewaySettings::default(), ParkSettings::default());
     let millis = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap();

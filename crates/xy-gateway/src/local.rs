@@ -1,4 +1,4 @@
-//! The local door: a Unix socket, one message per line, for `xy connect`.
+//! The local listener: a Unix socket for `xy connect`, with one message per line.
 
 mod socket;
 
@@ -16,66 +16,66 @@ use tokio::time::{sleep, timeout};
 use xy_ipc::framing::{Line, LineSplitter};
 use xy_mcp::edit::append_on_one_line;
 use xy_protocol::control::quoted as shortened;
-use xy_protocol::door::{self, Answer, DOOR_PROTOCOL, Hello};
+use xy_protocol::handshake::{self, Answer, HANDSHAKE_VERSION, Hello};
 
 use crate::error_log::FailedRequest;
 use crate::frontend::{
-    Accepted, ClientSession, Entry, Frontend, Lifetime, Refusal, Responder, Route, View,
+    ClientSession, Disposition, Entry, Frontend, Lifetime, Refusal, Responder, Route, View,
 };
-use crate::large::{LARGE, LargeReader};
+use crate::large::{LARGE_THRESHOLD, LargeReader};
+use crate::message_text::MAX_MESSAGE;
 use crate::names;
 use crate::reply;
-use crate::upstream::pipes::READ_BYTES;
-use crate::upstream::wire::MAX_MESSAGE;
+use crate::scratch::READ_BYTES;
 use socket::Socket;
 
-/// A client that has so much unread is not reading.
-const MOST_UNREAD: usize = 64 * 1024 * 1024;
+/// Maximum number of unread bytes of a client. A client with more is disconnected.
+const MAX_UNREAD_BYTES: usize = 64 * 1024 * 1024;
 
-/// Clients at one time. Each costs a descriptor, and servers need theirs too.
-const MOST_CLIENTS: usize = 2048;
+/// Maximum number of clients. Each needs a file descriptor, and servers need some too.
+const MAX_LOCAL_CLIENTS: usize = 2048;
 
-/// The first line of a newcomer. The largest honest one holds a name.
-const MOST_HELLO: usize = 64 * 1024;
+/// Maximum length of a client's first line. The largest legitimate one contains a name.
+const MAX_HELLO_BYTES: usize = 64 * 1024;
 
-/// So many profiles are named to who asks for one that there is not.
-const MOST_PROFILES: usize = 10;
+/// Maximum number of profiles that are listed to a client that requests an unknown one.
+const MAX_LISTED_PROFILES: usize = 10;
 
-/// How long a newcomer may take to say what it wants.
-const HELLO_WITHIN: Duration = Duration::from_secs(10);
+/// How long a client may take to send its first line.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// After a failed accept (too many open files) the door waits so long.
-const BREATH: Duration = Duration::from_millis(100);
+/// The delay after a failed accept, for example because of too many open files.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// How long a client that has stopped asking gets to read the last answers. The bridge waits
-/// half of it: it has to be the one that gives up, as it can say so.
-const LAST_WORDS_WITHIN: Duration = Duration::from_secs(10);
+/// How long a client that sends nothing more may take to read the last responses. The bridge waits
+/// half as long: it has to give up first, as it can report that.
+const FINAL_RESPONSES_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often it is looked whether such a client is still there.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// The interval in which the listener checks whether such a client is still connected.
+const HANGUP_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How long all clients together may take to hear that the daemon goes.
-const GOODBYE_WITHIN: Duration = Duration::from_millis(500);
+/// How long all clients together may take to receive the goodbye.
+const GOODBYE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Lets clients in until `leaving` says so, and tells them that the daemon goes. Where they
-/// come in may be lost: then `again` brings another.
+/// Accepts clients until `stopping` is true, and then says goodbye to them. If the socket's file is
+/// lost, `replacements` provides another listener.
 pub(crate) async fn serve(
     listener: UnixListener,
-    again: mpsc::Receiver<std::os::unix::net::UnixListener>,
-    front: Rc<dyn Frontend>,
-    leaving: watch::Receiver<bool>,
+    replacements: mpsc::Receiver<std::os::unix::net::UnixListener>,
+    frontend: Rc<dyn Frontend>,
+    stopping: watch::Receiver<bool>,
 ) {
     let own_uid = rustix::process::geteuid().as_raw();
-    let large = front.large_reader();
-    let door = LocalListener { front, own_uid, most_clients: MOST_CLIENTS, large };
-    door.serve(listener, again, leaving).await;
+    let large = frontend.large_reader();
+    let listening = LocalListener { frontend, own_uid, max_clients: MAX_LOCAL_CLIENTS, large };
+    listening.serve(listener, replacements, stopping).await;
 }
 
-/// Who may come in, and where to.
+/// The listener's settings and dependencies.
 struct LocalListener {
-    front: Rc<dyn Frontend>,
+    frontend: Rc<dyn Frontend>,
     own_uid: u32,
-    most_clients: usize,
+    max_clients: usize,
     large: LargeReader,
 }
 
@@ -83,20 +83,20 @@ impl LocalListener {
     async fn serve(
         &self,
         mut listener: UnixListener,
-        mut again: mpsc::Receiver<std::os::unix::net::UnixListener>,
-        mut leaving: watch::Receiver<bool>,
+        mut replacements: mpsc::Receiver<std::os::unix::net::UnixListener>,
+        mut stopping: watch::Receiver<bool>,
     ) {
         let mut clients = JoinSet::new();
-        let is_leaving = leaving.clone();
+        let client_stopping = stopping.clone();
         loop {
             let accepted = tokio::select! {
                 biased;
-                _ = leaving.wait_for(|is_leaving| *is_leaving) => break,
+                _ = stopping.wait_for(|is_stopping| *is_stopping) => break,
                 Some(_) = clients.join_next() => continue,
                 accepted = listener.accept() => accepted,
-                Some(another) = again.recv() => {
-                    match another.set_nonblocking(true).and_then(|()| UnixListener::from_std(another)) {
-                        Ok(another) => listener = another,
+                Some(replacement) = replacements.recv() => {
+                    match replacement.set_nonblocking(true).and_then(|()| UnixListener::from_std(replacement)) {
+                        Ok(replacement) => listener = replacement,
                         Err(problem) => tracing::error!(%problem, "the MCP socket cannot be used"),
                     }
                     continue;
@@ -105,47 +105,47 @@ impl LocalListener {
             match accepted {
                 Ok((stream, _)) => match self.admit(&stream, clients.len()) {
                     Ok(()) => {
-                        let (front, is_leaving) = (self.front.clone(), is_leaving.clone());
+                        let (frontend, stopping) = (self.frontend.clone(), client_stopping.clone());
                         let large = self.large.clone();
                         clients.spawn_local(async move {
                             if let Err(problem) =
-                                converse(stream, (&*front, &large), is_leaving).await
+                                serve_client(stream, (&*frontend, &large), stopping).await
                             {
-                                tracing::debug!(%problem, "a local client has gone");
+                                tracing::debug!(%problem, "lost the connection to a local client");
                             }
                         });
                     }
                     Err(refusal) => reject_overload(stream, &refusal),
                 },
                 Err(problem) => {
-                    tracing::warn!(%problem, "a local client could not come in");
-                    sleep(BREATH).await;
+                    tracing::warn!(%problem, "could not accept a local client");
+                    sleep(ACCEPT_RETRY_DELAY).await;
                 }
             }
         }
-        let _ = timeout(GOODBYE_WITHIN, clients.join_all()).await; // The rest will see us gone.
+        // The other clients see the connection close.
+        let _ = timeout(GOODBYE_TIMEOUT, clients.join_all()).await;
     }
 
-    /// Whether somebody may stay and say what it wants.
+    /// Checks whether a client may connect.
     fn admit(&self, stream: &UnixStream, clients: usize) -> Result<(), Answer> {
         if !stream.peer_cred().is_ok_and(|peer| peer.uid() == self.own_uid) {
-            return Err(refused("this daemon is another user's", None));
+            return Err(refused("this daemon belongs to another user", None));
         }
-        if clients >= self.most_clients {
-            let message =
-                format!("{clients} clients are connected, which is the most there may be");
+        if clients >= self.max_clients {
+            let message = format!("{clients} clients are connected, which is the maximum");
             return Err(refused(message, Some("end some of them")));
         }
         Ok(())
     }
 }
 
-/// One line that says why, and good-bye.
+/// Tells a client why it is refused, and closes the connection.
 fn reject_overload(stream: UnixStream, refusal: &Answer) {
-    tracing::warn!(?refusal, "a local client was turned away");
+    tracing::warn!(?refusal, "refused a local client");
     let mut line = text_of(refusal);
     line.push('\n');
-    // A fresh socket has room for one line, and who does not want it may leave.
+    // The buffer of a new socket has room for one line. A client that left needs none.
     let _ = stream.into_std().and_then(|mut stream| stream.write(line.as_bytes()));
 }
 
@@ -153,93 +153,93 @@ fn text_of(answer: &Answer) -> String {
     serde_json::to_string(answer).expect("wire types always serialise")
 }
 
-/// What goes to one client.
+/// The output for one client.
 #[derive(Default)]
-struct Lines {
-    out: RefCell<Out>,
-    flush: Notify,
-    /// Told when more is unread than may be.
-    full: Notify,
+struct OutputQueue {
+    buffer: RefCell<OutputBuffer>,
+    new_output: Notify,
+    /// Notified when there are too many unread bytes.
+    overflowed: Notify,
 }
 
 #[derive(Default)]
-struct Out {
-    /// What is being written. It stays here until it is, as those who write it may be dropped
-    /// amid a line.
-    going: Vec<u8>,
-    /// So much of that is.
+struct OutputBuffer {
+    /// The bytes that are being written. They stay here until that is complete: the writing future
+    /// may be dropped in the middle of a line.
+    writing: Vec<u8>,
+    /// How many of these are written.
     written: usize,
-    /// What comes after it.
-    next: Vec<u8>,
+    /// The bytes that follow.
+    queued: Vec<u8>,
 }
 
-impl Out {
+impl OutputBuffer {
     fn unread(&self) -> usize {
-        self.going.len() - self.written + self.next.len()
+        self.writing.len() - self.written + self.queued.len()
     }
 
-    /// What is to be written now.
-    fn rest(&mut self) -> &[u8] {
-        if self.going.is_empty() {
-            std::mem::swap(&mut self.going, &mut self.next);
+    /// Returns the bytes to write now.
+    fn unwritten(&mut self) -> &[u8] {
+        if self.writing.is_empty() {
+            std::mem::swap(&mut self.writing, &mut self.queued);
         }
-        &self.going[self.written..]
+        &self.writing[self.written..]
     }
 
-    fn wrote(&mut self, bytes: usize) {
+    fn advance(&mut self, bytes: usize) {
         self.written += bytes;
-        if self.written == self.going.len() {
+        if self.written == self.writing.len() {
             self.written = 0;
-            self.going.clear();
-            self.going.shrink_to(READ_BYTES); // The room is used again, unless it is large.
+            self.writing.clear();
+            self.writing.shrink_to(READ_BYTES); // A small buffer is used again.
         }
     }
 }
 
-impl Lines {
+impl OutputQueue {
     fn push(&self, line: &[u8]) {
-        let mut out = self.out.borrow_mut();
-        if out.unread() > MOST_UNREAD {
-            self.full.notify_one();
+        let mut buffer = self.buffer.borrow_mut();
+        if buffer.unread() > MAX_UNREAD_BYTES {
+            self.overflowed.notify_one();
         } else {
-            append_on_one_line(&mut out.next, line);
-            out.next.push(b'\n');
+            append_on_one_line(&mut buffer.queued, line);
+            buffer.queued.push(b'\n');
         }
-        self.flush.notify_one();
+        self.new_output.notify_one();
     }
 
-    /// Writes what there is. May be dropped at any time: who calls it next goes on.
+    /// Writes all output. Cancel safe: the next call continues.
     async fn write(&self, socket: &Socket) -> io::Result<()> {
-        while self.out.borrow().unread() > 0 {
+        while self.buffer.borrow().unread() > 0 {
             if !self.write_once(socket)? {
-                socket.room().await?;
-            } else if self.out.borrow().unread() > 0 {
-                // Others have their turn, however fast this client reads.
+                socket.wait_writable().await?;
+            } else if self.buffer.borrow().unread() > 0 {
+                // A client that reads fast must not keep other tasks waiting.
                 yield_now().await;
             }
         }
         Ok(())
     }
 
-    /// `false` if there is no room.
+    /// Writes once. Returns false if the socket's buffer is full.
     fn write_once(&self, socket: &Socket) -> io::Result<bool> {
-        let mut out = self.out.borrow_mut();
-        match socket.write(out.rest()) {
-            Ok(written) => out.wrote(written),
+        let mut buffer = self.buffer.borrow_mut();
+        match socket.write(buffer.unwritten()) {
+            Ok(written) => buffer.advance(written),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
             Err(error) => return Err(error),
         }
         Ok(true)
     }
 
-    /// Resolves when more is unread than may be.
+    /// Waits until there are too many unread bytes.
     async fn overflow(&self) -> io::Result<()> {
-        self.full.notified().await;
-        Err(io::Error::other("it does not read what it is sent"))
+        self.overflowed.notified().await;
+        Err(io::Error::other("the client does not read its messages"))
     }
 }
 
-impl Responder for Lines {
+impl Responder for OutputQueue {
     fn put(&self, message: &[u8], to: Route) {
         if !matches!(to, Route::Cancelled(_)) {
             self.push(message);
@@ -247,93 +247,93 @@ impl Responder for Lines {
     }
 }
 
-async fn converse(
+async fn serve_client(
     stream: UnixStream,
-    (front, large): (&dyn Frontend, &LargeReader),
-    mut leaving: watch::Receiver<bool>,
+    (frontend, large): (&dyn Frontend, &LargeReader),
+    mut stopping: watch::Receiver<bool>,
 ) -> io::Result<()> {
     let socket = Socket::new(stream)?;
-    let lines = Rc::new(Lines::default());
-    let mut ahead = Vec::new();
-    let opened = match timeout(HELLO_WITHIN, first_line(&socket, &mut ahead)).await {
-        Ok(hello) => hello?.and_then(|hello| welcome(&hello, front, lines.clone())),
-        Err(_) => Err(refused("nothing was said for 10 s", None)),
+    let output = Rc::new(OutputQueue::default());
+    let mut buffered = Vec::new();
+    let opened = match timeout(HELLO_TIMEOUT, read_hello(&socket, &mut buffered)).await {
+        Ok(hello) => hello?.and_then(|hello| open_session(&hello, frontend, output.clone())),
+        Err(_) => Err(refused("no first line arrived within 10 s", None)),
     };
     let (answer, client_session) = match opened {
-        Ok(client_session) => (Answer::Welcome { protocol: DOOR_PROTOCOL }, Some(client_session)),
+        Ok(client_session) => {
+            (Answer::Welcome { protocol: HANDSHAKE_VERSION }, Some(client_session))
+        }
         Err(refusal) => {
             tracing::debug!(?refusal, "refused a local client");
             (refusal, None)
         }
     };
-    lines.push(text_of(&answer).as_bytes());
+    output.push(text_of(&answer).as_bytes());
     let Some(client_session) = client_session else {
-        return timeout(LAST_WORDS_WITHIN, lines.write(&socket)).await.unwrap_or(Ok(()));
+        return timeout(FINAL_RESPONSES_TIMEOUT, output.write(&socket)).await.unwrap_or(Ok(()));
     };
     let ended = tokio::select! {
-        ended = handle(&socket, (&*client_session, large), ahead, &lines) => ended,
-        ended = speak(&lines, &socket) => ended,
-        ended = lines.overflow() => ended,
-        Ok(_) = leaving.wait_for(|is_leaving| *is_leaving) => {
-            lines.push(text_of(&Answer::Goodbye).as_bytes());
-            let said = timeout(GOODBYE_WITHIN, lines.write(&socket)).await;
+        ended = read_messages(&socket, (&*client_session, large), buffered, &output) => ended,
+        ended = write_output(&output, &socket) => ended,
+        ended = output.overflow() => ended,
+        Ok(_) = stopping.wait_for(|is_stopping| *is_stopping) => {
+            output.push(text_of(&Answer::Goodbye).as_bytes());
+            let written = timeout(GOODBYE_TIMEOUT, output.write(&socket)).await;
             client_session.close();
-            return said.unwrap_or(Ok(()));
+            return written.unwrap_or(Ok(()));
         }
     };
     if ended.is_ok() {
-        // It asks no more; what it has asked is answered as long as it listens.
-        let answers = answers(&*client_session, &lines, &socket);
-        let _ = timeout(LAST_WORDS_WITHIN, answers).await;
+        // The client sends nothing more. Its open requests are answered as long as it reads.
+        let responses = drain_responses(&*client_session, &output, &socket);
+        let _ = timeout(FINAL_RESPONSES_TIMEOUT, responses).await;
     }
     client_session.close();
     ended
 }
 
-/// Lets somebody in, or says why not.
-fn welcome(
+/// Opens a session for a client, or returns why not.
+fn open_session(
     hello: &[u8],
-    front: &dyn Frontend,
-    responder: Rc<Lines>,
+    frontend: &dyn Frontend,
+    responder: Rc<OutputQueue>,
 ) -> Result<Rc<dyn ClientSession>, Answer> {
     let hello: Hello = serde_json::from_slice(hello).map_err(|problem| {
         refused(format!("the first line is not a hello: {problem}"), Some("use `xy connect`"))
     })?;
-    if hello.protocol != DOOR_PROTOCOL {
+    if hello.protocol != HANDSHAKE_VERSION {
         let message = format!(
-            "this daemon speaks revision {DOOR_PROTOCOL} of the local protocol, and `xy connect` {}",
+            "this daemon speaks revision {HANDSHAKE_VERSION} of the local protocol, and `xy connect` {}",
             hello.protocol
         );
-        return Err(refused(
-            message,
-            Some("they are of different versions: `xy daemon --replace`"),
-        ));
+        return Err(refused(message, Some("their versions differ: run `xy daemon --replace`")));
     }
     let view = match hello.view {
-        door::View::Profile(name) => View::Profile(name),
-        door::View::Server(name) => View::Server(name),
+        handshake::View::Profile(name) => View::Profile(name),
+        handshake::View::Server(name) => View::Server(name),
     };
-    let entry = Entry { view, may_manage: true, lifetime: Lifetime::Session, who: 0, bound: None };
-    front.open(entry, responder).map_err(|refusal| {
+    let entry =
+        Entry { view, may_manage: true, lifetime: Lifetime::Session, principal: 0, bound: None };
+    frontend.open(entry, responder).map_err(|refusal| {
         let hint = match &refusal {
             Refusal::NoServer(_) => Some("see `xy list`".to_owned()),
-            Refusal::NoProfile(name) => Some(other_profiles(name, &front.profiles())),
+            Refusal::NoProfile(name) => Some(profile_hint(name, &frontend.profiles())),
             Refusal::Outside { .. } | Refusal::TooMany(_) => None,
         };
         refused(refusal.to_string(), hint.as_deref())
     })
 }
 
-/// Which profile may have been meant, or which there are.
-fn other_profiles(name: &str, all: &[String]) -> String {
+/// Returns the profile that the client may have meant, or a list of profiles.
+fn profile_hint(name: &str, all: &[String]) -> String {
     if let Some(question) =
         names::did_you_mean(&names::nearest(name, all.iter().map(String::as_str)))
     {
         return question;
     }
     let listed: Vec<String> =
-        all.iter().take(MOST_PROFILES).map(|it| format!("`{}`", shortened(it))).collect();
-    let more = match all.len().saturating_sub(MOST_PROFILES) {
+        all.iter().take(MAX_LISTED_PROFILES).map(|it| format!("`{}`", shortened(it))).collect();
+    let more = match all.len().saturating_sub(MAX_LISTED_PROFILES) {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
@@ -342,27 +342,30 @@ fn other_profiles(name: &str, all: &[String]) -> String {
     } else {
         format!("there are {}{more}; ", listed.join(", "))
     };
-    format!("{there}a new one is a file in the folder `profiles`, and `xy reload`")
+    format!("{there}to add one, create a file in the folder `profiles` and run `xy reload`")
 }
 
 fn refused(message: impl Into<String>, hint: Option<&str>) -> Answer {
     Answer::Refused { message: message.into(), hint: hint.map(str::to_owned) }
 }
 
-/// Reads up to the end of the first line; what came after it is put in `ahead`.
-async fn first_line(socket: &Socket, ahead: &mut Vec<u8>) -> io::Result<Result<Vec<u8>, Answer>> {
-    let mut splitter = LineSplitter::new(MOST_HELLO);
+/// Reads the first line. Stores the bytes that follow it in `buffered`.
+async fn read_hello(
+    socket: &Socket,
+    buffered: &mut Vec<u8>,
+) -> io::Result<Result<Vec<u8>, Answer>> {
+    let mut splitter = LineSplitter::new(MAX_HELLO_BYTES);
     loop {
         let mut first = None;
         let read = socket.read(|mut bytes| {
             first = splitter.next_line(&mut bytes).map(|line| match line {
                 Line::Whole(line) => Ok(line.to_vec()),
                 Line::TooLong(_) => Err(refused(
-                    format!("the first line is longer than {} KiB", MOST_HELLO >> 10),
+                    format!("the first line is longer than {} KiB", MAX_HELLO_BYTES >> 10),
                     Some("use `xy connect`"),
                 )),
             });
-            *ahead = bytes.to_vec();
+            *buffered = bytes.to_vec();
         });
         let more = read.await?;
         match first {
@@ -373,90 +376,92 @@ async fn first_line(socket: &Socket, ahead: &mut Vec<u8>) -> io::Result<Result<V
     }
 }
 
-/// Hears a client until it stops speaking.
-async fn handle(
+/// Handles the client's messages until it closes its side.
+async fn read_messages(
     socket: &Socket,
     (client_session, large): (&dyn ClientSession, &LargeReader),
-    ahead: Vec<u8>,
-    lines: &Lines,
+    buffered: Vec<u8>,
+    output: &OutputQueue,
 ) -> io::Result<()> {
     let mut splitter = LineSplitter::new(MAX_MESSAGE);
-    let mut later = Vec::new();
-    take(client_session, &mut splitter, &ahead, lines, &mut later);
-    drop(ahead);
+    let mut deferred = Vec::new();
+    handle_lines(client_session, &mut splitter, &buffered, output, &mut deferred);
+    drop(buffered);
     loop {
-        // Nothing more is read until these are heard.
-        for line in later.drain(..) {
-            let heard = if line.len() > LARGE {
+        // Nothing more is read until these are handled.
+        for line in deferred.drain(..) {
+            let accepted = if line.len() > LARGE_THRESHOLD {
                 let message = large.read(line).await;
                 message.map(|message| client_session.handle_large(&message, 0))
             } else {
                 Some(client_session.handle(&line, 0))
             };
-            if let Some(Accepted::Refused(error)) = heard {
-                lines.push(&error);
+            if let Some(Disposition::Rejected(error)) = accepted {
+                output.push(&error);
             }
         }
-        let take = |bytes: &[u8]| take(client_session, &mut splitter, bytes, lines, &mut later);
-        if !socket.read(take).await? {
+        let handle = |bytes: &[u8]| {
+            handle_lines(client_session, &mut splitter, bytes, output, &mut deferred);
+        };
+        if !socket.read(handle).await? {
             return Ok(());
         }
     }
 }
 
-/// Hears every line that is whole, up to one that is large: that and all after it are heard
-/// `later`, in their order.
-fn take(
+/// Handles all complete lines up to the first large one. That line and all later ones go to
+/// `deferred`, which keeps their order.
+fn handle_lines(
     client_session: &dyn ClientSession,
     splitter: &mut LineSplitter,
     mut bytes: &[u8],
-    lines: &Lines,
-    later: &mut Vec<Bytes>,
+    output: &OutputQueue,
+    deferred: &mut Vec<Bytes>,
 ) {
     while let Some(line) = splitter.next_line(&mut bytes) {
         match line {
-            Line::Whole(line) if line.len() > LARGE || !later.is_empty() => {
-                later.push(Bytes::copy_from_slice(line));
+            Line::Whole(line) if line.len() > LARGE_THRESHOLD || !deferred.is_empty() => {
+                deferred.push(Bytes::copy_from_slice(line));
             }
             Line::Whole(line) => {
-                if let Accepted::Refused(error) = client_session.handle(line, 0) {
-                    lines.push(&error);
+                if let Disposition::Rejected(error) = client_session.handle(line, 0) {
+                    output.push(&error);
                 }
             }
             Line::TooLong(_) => {
                 let problem = format!("the message is longer than {} MiB", MAX_MESSAGE >> 20);
                 let (outcome, code) = ("too-long", -32600);
                 FailedRequest { client: "local", outcome, code, ..FailedRequest::default() }.log();
-                lines.push(&reply::error("null", code, &problem));
+                output.push(&reply::error("null", code, &problem));
             }
         }
     }
 }
 
-/// Says what there is to say, for ever.
-async fn speak(lines: &Lines, socket: &Socket) -> io::Result<()> {
+/// Writes output as it comes. Never returns without an error.
+async fn write_output(output: &OutputQueue, socket: &Socket) -> io::Result<()> {
     loop {
-        lines.write(socket).await?;
-        lines.flush.notified().await;
+        output.write(socket).await?;
+        output.new_output.notified().await;
     }
 }
 
-/// Says what is still asked for, as it comes.
-async fn answers(
+/// Writes the responses to open requests as they come.
+async fn drain_responses(
     client_session: &dyn ClientSession,
-    lines: &Lines,
+    output: &OutputQueue,
     socket: &Socket,
 ) -> io::Result<()> {
     loop {
         tokio::select! {
-            written = lines.write(socket) => written?,
-            ended = lines.overflow() => return ended,
+            written = output.write(socket) => written?,
+            ended = output.overflow() => return ended,
         }
-        // It may have gone altogether: then nobody waits for these answers.
-        if !client_session.is_busy() || socket.is_hung_up() {
+        // A client that has closed both directions waits for no response.
+        if !client_session.is_busy() || socket.is_closed_by_peer() {
             return Ok(());
         }
-        let _ = timeout(LOOK_AGAIN, lines.flush.notified()).await;
+        let _ = timeout(HANGUP_CHECK_INTERVAL, output.new_output.notified()).await;
     }
 }
 

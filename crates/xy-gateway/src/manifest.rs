@@ -1,7 +1,7 @@
-//! What is remembered of servers on disk, so that nobody has to wait for a cold one.
+//! Manifests: what is stored of servers on disk, so that no client waits for a cold one.
 //!
-//! A manifest is of one configuration: a server that is started otherwise is another one.
-//! It is never trusted for more than what to show: the living server has the last word.
+//! A manifest belongs to one configuration: a server that is started otherwise is another server.
+//! It only decides what is shown at first; the running server has the last word.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::DirBuilder;
@@ -20,31 +20,30 @@ use xy_config::settings::{ServerKind, ServerSettings};
 use xy_config::trust;
 use xy_protocol::server::ServerName;
 
-use crate::backend::{Introductions, SpokenEras};
 use crate::capabilities;
-use crate::catalog::{Item, Kind, Known, Lists};
-use crate::era::{Era, Introduction};
+use crate::catalog::{Item, Known, Lists};
+use crate::era::{Era, Introduction, Introductions, SpokenEras};
+use crate::kind::Kind;
 
 const FORMAT: u32 = 1;
 
-/// A file that is longer was not written by us.
-const MOST_BYTES: u64 = 64 * 1024 * 1024;
+/// Maximum size of a manifest; xy writes no larger ones.
+const MAX_FILE_BYTES: u64 = 64 * 1024 * 1024;
 
-/// How long a disk may take: whoever waits for it waits for the door to open, or for a server. It is
-/// less than a life has to end (2 s), so that lives of one server come in their order.
-const RECALL_WITHIN: Duration = Duration::from_secs(1);
+/// How long reading may take, since listeners and servers wait for it. It is less than an instance
+/// has to end (2 s), so that the instances of one server come in their order.
+const RECALL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A server, and what is remembered of it.
-pub(crate) type Recalled = (Arc<ServerSettings>, Option<Remembered>);
+/// A server, and its manifest if there is one.
+pub(crate) type LoadedManifest = (Arc<ServerSettings>, Option<Remembered>);
 
 /// The folder of manifests.
 #[derive(Debug, Clone)]
 pub(crate) struct Manifests {
     folder: PathBuf,
-    /// How many were written, and for each server the last of them: what was known first must
-    /// not be written last.
+    /// The number of the last write for each file: an older state must not replace a newer one.
     written: Arc<Mutex<HashMap<PathBuf, u64>>>,
-    /// Held by whoever writes; never by the thread that carries calls.
+    /// Held while writing; never by the thread that carries calls.
     writing: Arc<Mutex<()>>,
     next: Arc<AtomicU64>,
 }
@@ -54,13 +53,13 @@ struct Manifest {
     format: u32,
     key: String,
     introduction: Introduction,
-    /// Whether it has asked its clients something.
+    /// The server has sent its clients requests.
     #[serde(default)]
     asks: bool,
-    /// The eras it speaks. What was written by a version that learned only one has none.
+    /// The eras it speaks; absent in manifests of versions that learned only one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     eras: Option<SpokenEras>,
-    /// The era of its latest call.
+    /// The era of the latest call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     last_called: Option<Era>,
     /// The introductions of a server that speaks both eras.
@@ -69,28 +68,28 @@ struct Manifest {
     lists: BTreeMap<String, Vec<Box<RawValue>>>,
 }
 
-/// What is remembered of a server.
+/// The stored state of a server.
 pub(crate) struct Remembered {
     pub(crate) introduction: Introduction,
     pub(crate) lists: Lists,
-    /// It asks its clients questions.
+    /// The server sends its clients requests.
     pub(crate) asks: bool,
     /// The eras it speaks.
     pub(crate) eras: SpokenEras,
-    /// The era of its latest call.
+    /// The era of the latest call.
     pub(crate) last_called: Option<Era>,
     /// The introductions of a server that speaks both eras.
     pub(crate) introductions: Introductions,
 }
 
-/// What is remembered of a server beside its lists.
+/// The stored state of a server beside its lists.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Traits {
-    /// It asks its clients questions.
+    /// The server sends its clients requests.
     pub(crate) asks: bool,
     /// The eras it speaks.
     pub(crate) eras: SpokenEras,
-    /// The era of its latest call.
+    /// The era of the latest call.
     pub(crate) last_called: Option<Era>,
     /// The introductions of a server that speaks both eras.
     pub(crate) introductions: Introductions,
@@ -101,9 +100,9 @@ impl Manifests {
         Self { folder, written: Arc::default(), writing: Arc::default(), next: Arc::default() }
     }
 
-    /// What is remembered of servers that are started like this. A disk that hangs costs what is
-    /// remembered, and no more.
-    pub(crate) async fn recall(&self, all: Vec<Arc<ServerSettings>>) -> Vec<Recalled> {
+    /// Loads the manifests of these servers. A disk that hangs costs the stored state and nothing
+    /// more.
+    pub(crate) async fn load(&self, all: Vec<Arc<ServerSettings>>) -> Vec<LoadedManifest> {
         let nothing = all.iter().map(|it| (it.clone(), None)).collect();
         let manifests = self.clone();
         let read = move || {
@@ -113,14 +112,14 @@ impl Manifests {
             };
             all.into_iter().map(read).collect()
         };
-        let read = timeout(RECALL_WITHIN, tokio::task::spawn_blocking(read)).await;
+        let read = timeout(RECALL_TIMEOUT, tokio::task::spawn_blocking(read)).await;
         read.ok().and_then(Result::ok).unwrap_or_else(|| {
             tracing::warn!("manifests cannot be read in time: servers are asked again");
             nothing
         })
     }
 
-    /// The same of one of them.
+    /// Loads the manifest of one server.
     fn read(&self, settings: &ServerSettings) -> Option<Remembered> {
         let file = self.file(&settings.name);
         let manifest = match read_manifest(&file) {
@@ -135,7 +134,7 @@ impl Manifests {
         is_of_it.then(|| manifest.remembered())
     }
 
-    /// Remembers a server; a failure only costs time later.
+    /// Stores the manifest of a server. A failure only costs time later.
     pub(crate) async fn remember(&self, settings: &ServerSettings, known: &Known, traits: Traits) {
         let file = self.file(&settings.name);
         let Traits { asks, eras, last_called, introductions } = traits;
@@ -157,38 +156,37 @@ impl Manifests {
             if std::fs::read_to_string(&file).is_ok_and(|old| old == text) {
                 return;
             }
-            if let Err(problem) = write_whole(&file, &text) {
+            if let Err(problem) = write_atomically(&file, &text) {
                 tracing::warn!(file = %file.display(), %problem, "a manifest cannot be kept");
             }
         });
-        let _ = written.await; // It says itself what is wrong.
+        let _ = written.await; // Failures are logged by the task.
     }
 
-    /// Removes what is remembered of a server.
+    /// Removes the manifest of a server.
     pub(crate) async fn erase(&self, name: &ServerName) {
         let (file, number) = (self.file(name), self.next.fetch_add(1, Ordering::Relaxed));
         let manifests = self.clone();
         let erased = tokio::task::spawn_blocking(move || {
             let _writing = manifests.writing.lock().unwrap_or_else(PoisonError::into_inner);
             if manifests.is_latest(&file, number) {
-                let _ = std::fs::remove_file(&file); // There may be none.
+                let _ = std::fs::remove_file(&file); // There may be no file.
             }
         });
-        let _ = erased.await; // The next life finds out the same.
+        let _ = erased.await; // The next instance finds out the same.
     }
 
-    /// Forgets which one was written last of a server that is there no more. Its file stays, as
-    /// it may come back.
+    /// Forgets the last write of a removed server. Its file stays, as the server may come back.
     pub(crate) fn forget(&self, name: &ServerName) {
         self.written().remove(&self.file(name));
     }
 
-    /// Of how many servers that is known.
+    /// Returns the number of servers with a recorded write.
     pub(crate) fn len(&self) -> usize {
         self.written().len()
     }
 
-    /// Whether nothing was written of a server that was known later; from now on this was.
+    /// Returns true if no later state of the server was written, and records this write.
     fn is_latest(&self, file: &Path, number: u64) -> bool {
         let mut written = self.written();
         let is_latest = written.get(file).is_none_or(|latest| *latest <= number);
@@ -202,7 +200,8 @@ impl Manifests {
         self.written.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forgets all servers but these: those that were removed while no daemon was there too.
+    /// Removes the manifests of all servers but these, including those that were removed while no
+    /// daemon ran.
     pub(crate) fn tidy(&self, servers: BTreeSet<String>) {
         let folder = self.folder.clone();
         tokio::task::spawn_blocking(move || {
@@ -213,7 +212,7 @@ impl Manifests {
                     .and_then(|name| name.to_str()?.strip_suffix(".json"))
                     .is_some_and(|name| servers.contains(name));
                 if !is_kept {
-                    let _ = std::fs::remove_file(path); // It only takes room.
+                    let _ = std::fs::remove_file(path); // A leftover file only takes space.
                 }
             }
         });
@@ -261,19 +260,19 @@ impl Manifest {
     }
 }
 
-/// A manifest as it was written. Nothing else in its place is opened: a pipe would be waited for.
+/// Reads a manifest. Only a regular file is opened, as reading a pipe would block.
 fn read_manifest(file: &Path) -> io::Result<Manifest> {
     let mut opened = trust::open(file)?;
-    if opened.metadata()?.len() > MOST_BYTES {
-        return Err(io::Error::other(format!("it is longer than {MOST_BYTES} bytes")));
+    if opened.metadata()?.len() > MAX_FILE_BYTES {
+        return Err(io::Error::other(format!("it is longer than {MAX_FILE_BYTES} bytes")));
     }
     let mut text = String::new();
     opened.read_to_string(&mut text)?;
     Ok(serde_json::from_str(&text)?)
 }
 
-/// Tells one way to start a server from another. What it is told that clients can do is a
-/// function of its isolation.
+/// Returns a digest of how a server is started. Its isolation determines which client capabilities
+/// are declared to it.
 fn key(settings: &ServerSettings) -> String {
     let what = match &settings.kind {
         ServerKind::Process(process) => serde_json::to_string(process),
@@ -288,11 +287,11 @@ fn key(settings: &ServerSettings) -> String {
     format!("{digest:016x}")
 }
 
-/// Writes a file of which a reader sees the old or the new, never a part.
-fn write_whole(file: &Path, text: &str) -> io::Result<()> {
+/// Writes a file atomically: readers see the old or the new content.
+fn write_atomically(file: &Path, text: &str) -> io::Result<()> {
     let folder = file.parent().ok_or(io::ErrorKind::NotFound)?;
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    // Instances of one server for several clients may come up at the same time.
+    // Instances of one server for several clients may write at the same time.
     let random = RandomState::new().build_hasher().finish();
     let temporary = file.with_extension(format!("{random:016x}.new"));
     let mut options = std::fs::OpenOptions::new();
@@ -300,7 +299,7 @@ fn write_whole(file: &Path, text: &str) -> io::Result<()> {
     let written = opened.write_all(text.as_bytes()).and_then(|()| opened.sync_all());
     let written = written.and_then(|()| std::fs::rename(&temporary, file));
     if written.is_err() {
-        let _ = std::fs::remove_file(&temporary); // It would only take room.
+        let _ = std::fs::remove_file(&temporary); // A leftover file would only take space.
     }
     written
 }
@@ -365,7 +364,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_remembered_is_as_it_was_written() {
+    async fn manifest_reads_back() {
         let folder = tempfile::tempdir().unwrap();
         let manifests = Manifests::in_folder(folder.path().join("made"));
         assert!(manifests.read(&settings("a")).is_none());
@@ -382,7 +381,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn another_process_is_another_server_and_other_rules_are_not() {
+    async fn changed_process_invalidates_the_manifest_and_changed_rules_do_not() {
         let folder = tempfile::tempdir().unwrap();
         let manifests = Manifests::in_folder(folder.path().to_owned());
         remember(&manifests, &settings("a"), &known(r#"[{"name":"x"}]"#)).await;
@@ -396,7 +395,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_cannot_be_read_is_forgotten() {
+    async fn unreadable_manifest_is_forgotten() {
         let folder = tempfile::tempdir().unwrap();
         let manifests = Manifests::in_folder(folder.path().to_owned());
         remember(&manifests, &settings("a"), &known(r#"[{"name":"x"}]"#)).await;
@@ -412,12 +411,12 @@ mod tests {
             std::fs::write(&file, &other).unwrap();
             assert!(manifests.read(&settings("a")).is_none(), "{}", other.escape_ascii());
         }
-        File::create(&file).unwrap().set_len(MOST_BYTES + 1).unwrap();
+        File::create(&file).unwrap().set_len(MAX_FILE_BYTES + 1).unwrap();
         assert!(manifests.read(&settings("a")).is_none(), "so long");
         std::fs::remove_file(&file).unwrap();
         std::fs::create_dir(&file).unwrap();
         assert!(manifests.read(&settings("a")).is_none(), "a folder");
-        remember(&manifests, &settings("a"), &known("[]")).await; // It only says so.
+        remember(&manifests, &settings("a"), &known("[]")).await; // It only logs the failure.
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left of it");
         std::fs::remove_dir(&file).unwrap();
         remember(&manifests, &settings("a"), &known("[]")).await;
@@ -425,21 +424,21 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_hangs_keeps_nobody_waiting() {
+    fn hanging_disk_does_not_block() {
         let folder = tempfile::tempdir().unwrap();
         let manifests = Manifests::in_folder(folder.path().to_owned());
         let mut runtime = tokio::runtime::Builder::new_current_thread();
-        // Nobody else reads while the only one who does hangs.
+        // The only blocking thread hangs.
         let runtime = runtime.enable_time().max_blocking_threads(1).build().unwrap();
         let (hangs, hang) = std::sync::mpsc::channel::<()>();
         runtime.block_on(async {
             let one = Arc::new(settings("a"));
             remember(&manifests, &one, &known("[]")).await;
-            assert!(manifests.recall(vec![one.clone()]).await[0].1.is_some());
+            assert!(manifests.load(vec![one.clone()]).await[0].1.is_some());
             tokio::task::spawn_blocking(move || hang.recv());
             tokio::time::pause();
-            let recalling = manifests.recall(vec![one.clone()]);
-            let (recalled, ()) = tokio::join!(recalling, tokio::time::advance(2 * RECALL_WITHIN));
+            let recalling = manifests.load(vec![one.clone()]);
+            let (recalled, ()) = tokio::join!(recalling, tokio::time::advance(2 * RECALL_TIMEOUT));
             assert_eq!(recalled.len(), 1);
             assert!(recalled[0].0.name == one.name && recalled[0].1.is_none());
         });
@@ -447,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_in_the_place_of_a_manifest_keeps_nobody_waiting() {
+    fn pipe_in_place_of_a_manifest_does_not_block() {
         let folder = tempfile::tempdir().unwrap();
         let manifests = Manifests::in_folder(folder.path().to_owned());
         let pipe = folder.path().join("s.json");

@@ -1,5 +1,5 @@
-//! The text of a client's message. Small texts are copied where they outlive the read; large
-//! ones are shared, since copying 30 MB keeps every other client waiting.
+//! The text of a client's message. Small texts are copied if they are kept; large ones are shared,
+//! since copying 30 MB would delay all other clients.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -12,7 +12,10 @@ use crate::chunks::Chunks;
 use crate::large::LargeMessage;
 use crate::params::Params;
 
-/// A message's text, borrowed from where it was read.
+/// Maximum message size.
+pub(crate) const MAX_MESSAGE: usize = 32 * 1024 * 1024;
+
+/// The text of a message, borrowed from the read buffer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MessageText<'t> {
     bytes: &'t [u8],
@@ -20,28 +23,28 @@ pub(crate) struct MessageText<'t> {
 }
 
 impl<'t> MessageText<'t> {
-    /// Returns the text as a slice that lives as long as what was read.
+    /// Returns the text as a slice with the lifetime of the read buffer.
     pub(crate) fn bytes(self) -> &'t [u8] {
         self.bytes
     }
 
-    /// Parses the envelope, unless that was done before.
+    /// Returns the envelope. Parses it unless it is parsed already.
     pub(crate) fn message(self) -> Result<Message<'t>, Malformed> {
         self.large.map_or_else(|| envelope::parse(self.bytes), |large| large.message())
     }
 
-    /// Parses the params of its request, unless that was done before.
+    /// Returns the params of a request. Parses them unless they are parsed already.
     pub(crate) fn checked_params(self, params: Option<&'t str>) -> Result<Params<'t>, String> {
         self.large.map_or_else(|| Params::checked(params), |large| large.params())
     }
 
-    /// Parses the params of its notification, unless that was done before.
+    /// Returns the params of a notification. Parses them unless they are parsed already.
     pub(crate) fn params(self, params: Option<&'t str>) -> Params<'t> {
         let large = |large: &'t Arc<LargeMessage>| large.params().unwrap_or_default();
         self.large.map_or_else(|| Params::read(params), large)
     }
 
-    /// Returns the messages of a batch, each parsed if the batch was; `None` if it is no array.
+    /// Returns the messages of a batch, parsed if the batch is; `None` if the text is no array.
     pub(crate) fn batch(self) -> Option<Vec<Self>> {
         if let Some(large) = self.large {
             return large.parts().map(|parts| parts.iter().map(Self::from).collect());
@@ -58,11 +61,11 @@ impl<'t> MessageText<'t> {
         }
     }
 
-    /// Appends the text with `edits` to `out`, on one line.
+    /// Appends the edited text to `out`, on one line.
     pub(crate) fn append_edited(self, edits: &mut Edits<'_>, out: &mut Chunks) {
         let Some(large) = self.large else { return edits.append_to(out.tail()) };
         edits.for_each_piece(|piece| match piece {
-            // A large message has no line breaks any more.
+            // A large message has no line breaks.
             Piece::Unchanged(range) => out.share(large.bytes().slice(range)),
             Piece::New(new) => append_on_one_line(out.tail(), new.as_bytes()),
         });
@@ -89,17 +92,17 @@ impl Deref for MessageText<'_> {
     }
 }
 
-/// A message's text that outlives the read, for a call that waits or may be sent again.
+/// The text of a message that outlives the read buffer, for a call that waits or may be retried.
 #[derive(Debug, Clone)]
 pub(crate) enum StoredText {
     /// A copy.
     Small(Box<[u8]>),
-    /// Shared, and already parsed.
+    /// A shared text, already parsed.
     Large(Arc<LargeMessage>),
 }
 
 impl StoredText {
-    /// Returns the text as it was borrowed before.
+    /// Returns the text as a borrowed message.
     pub(crate) fn borrow(&self) -> MessageText<'_> {
         match self {
             Self::Small(bytes) => MessageText::from(&**bytes),

@@ -1,19 +1,17 @@
-//! Numbers as Prometheus reads them: plain text, a family after the other.
-//!
-//! Only writes; whoever counts something owns its counter.
+//! Writes metrics in the Prometheus text format. The counters themselves are elsewhere.
 
 use std::fmt::{Display, Write};
 
-/// What kind of number a family holds.
+/// The kind of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Only ever goes up.
+    /// A value that only increases.
     Counter,
-    /// Goes up and down.
+    /// A value that increases and decreases.
     Gauge,
 }
 
-/// Begins a family: what it is called, what it says, what kind it is. Its samples follow.
+/// Begins a metric family. Its samples follow.
 pub fn family(out: &mut String, name: &str, kind: Kind, help: &str) {
     let kind = match kind {
         Kind::Counter => "counter",
@@ -22,7 +20,7 @@ pub fn family(out: &mut String, name: &str, kind: Kind, help: &str) {
     append(out, format_args!("# HELP {name} {help}\n# TYPE {name} {kind}\n"));
 }
 
-/// One number of a family, with what tells it from the others.
+/// Appends one sample of a family, with its labels.
 pub fn sample(out: &mut String, name: &str, labels: &[(&str, &str)], value: impl Display) {
     out.push_str(name);
     for (at, (label, text)) in labels.iter().enumerate() {
@@ -38,14 +36,14 @@ pub fn sample(out: &mut String, name: &str, labels: &[(&str, &str)], value: impl
     append(out, format_args!(" {value}\n"));
 }
 
-/// A family that has one number only.
+/// Appends a family with a single sample.
 pub fn single(out: &mut String, name: &str, kind: Kind, help: &str, value: impl Display) {
     family(out, name, kind, help);
     sample(out, name, &[], value);
 }
 
 fn append(out: &mut String, text: std::fmt::Arguments<'_>) {
-    let _ = out.write_fmt(text); // A `String` takes whatever it is given.
+    let _ = out.write_fmt(text); // Writing to a `String` cannot fail.
 }
 
 fn append_escaped(out: &mut String, text: &str) {
@@ -64,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_family_says_what_it_is_and_then_its_numbers() {
+    fn metric_family_has_help_type_and_samples() {
         let mut out = String::new();
         family(&mut out, "xy_calls_total", Kind::Counter, "calls, by outcome");
         sample(&mut out, "xy_calls_total", &[("server", "a"), ("outcome", "ok")], 7);
@@ -78,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_label_cannot_break_out_of_its_quotes() {
+    fn label_value_is_escaped() {
         let mut out = String::new();
         sample(&mut out, "n", &[("l", "a\"b\\c\nd")], 1);
         assert_eq!(out, "n{l=\"a\\\"b\\\\c\\nd\"} 1\n");

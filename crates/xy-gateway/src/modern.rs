@@ -1,5 +1,5 @@
-//! The words of the revision without sessions: what each of its requests says of its client,
-//! and what each of its results says besides. Pure.
+//! The vocabulary of the modern revision: what requests say of their client, what results carry,
+//! and the translation to and from legacy revisions. Pure.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -8,9 +8,9 @@ use xy_mcp::edit::Edits;
 use xy_mcp::envelope::{Outcome, text_of};
 use xy_mcp::members::Members;
 
-use crate::era::MODERN;
 use crate::level::Level;
 use crate::names::quoted;
+use crate::revision::MODERN;
 
 /// Keys of `_meta` in a request.
 pub(crate) const VERSION: &str = "io.modelcontextprotocol/protocolVersion";
@@ -21,61 +21,62 @@ pub(crate) const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
 /// A key of `_meta` in a result.
 pub(crate) const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
 
-/// A key of `_meta` in what is told to a listener.
+/// A key of `_meta` in a notification of a subscription.
 pub(crate) const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
 
-/// The extension by which results can be fetched later.
+/// The tasks extension, by which results can be fetched later.
 pub(crate) const TASKS: &str = "io.modelcontextprotocol/tasks";
 
-/// What somebody can do who can fetch results later, and nothing else.
-pub(crate) const CAN_TASKS: &str = r#"{"extensions":{"io.modelcontextprotocol/tasks":{}}}"#;
+/// The capabilities of a client that knows tasks and nothing else.
+pub(crate) const TASKS_CAPABILITIES: &str =
+    r#"{"extensions":{"io.modelcontextprotocol/tasks":{}}}"#;
 
-/// What only this revision asks.
+/// Methods of this revision only.
 pub(crate) const DISCOVER: &str = "server/discover";
 pub(crate) const LISTEN: &str = "subscriptions/listen";
 
-/// The head of a request is not what its body says.
+/// Error code: the headers contradict the body.
 pub(crate) const HEADER_MISMATCH: i64 = -32020;
-/// A client cannot do what a request needs.
+/// Error code: the client lacks a capability that the request needs.
 pub(crate) const MISSING_CAPABILITY: i64 = -32021;
-/// A revision that is not spoken here.
+/// Error code: the revision is not supported.
 pub(crate) const UNSUPPORTED_VERSION: i64 = -32022;
 
 const INVALID_PARAMS: i64 = -32602;
 
-/// What a request says of its client.
+/// The client metadata of a modern request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RequestMeta {
-    /// What the client can do, as it was written.
+    /// The client's capabilities, as written.
     pub(crate) capabilities: Box<str>,
-    /// Who it is, as it was written.
+    /// The client's info, as written.
     pub(crate) info: Option<Box<str>>,
-    /// The least it wants to know of what the server logs meanwhile; nothing, if it says none.
+    /// The minimum level of log messages that the client wants meanwhile; `None` for no messages.
     pub(crate) level: Option<Level>,
 }
 
 impl RequestMeta {
-    /// Whether the client knows tasks.
+    /// Returns true if the client knows tasks.
     pub(crate) fn has_tasks(&self) -> bool {
         has_tasks(&self.capabilities)
     }
 }
 
-/// Why a request cannot be taken as it is.
+/// The error for an invalid request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Wrong {
+pub(crate) struct RequestError {
     pub(crate) code: i64,
     pub(crate) message: String,
-    /// More for programs, as JSON.
+    /// The `data` for programs, as JSON.
     pub(crate) data: Option<String>,
 }
 
-impl Wrong {
+impl RequestError {
     pub(crate) fn new(code: i64, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), data: None }
     }
 
-    /// As the answer to request `id`.
+    /// Returns the error as a response to request `id`.
     pub(crate) fn line(&self, id: &str) -> Vec<u8> {
         let data = self.data.as_ref().map(|data| format!(r#","data":{data}"#)).unwrap_or_default();
         let (code, message) = (self.code, quoted(&self.message));
@@ -86,28 +87,28 @@ impl Wrong {
     }
 }
 
-/// What a modern client is told if a server has wanted of it what it cannot do (`needed`, as
-/// the text of capabilities) and then failed, as this outcome says. That goes with it.
-pub(crate) fn failed_without(needed: &str, outcome: Outcome<'_>) -> Option<Wrong> {
+/// Returns the error for a modern client whose server required the capability `needed`, which the
+/// client lacks, and then failed with this outcome. The outcome is included.
+pub(crate) fn missing_capability_error(needed: &str, outcome: Outcome<'_>) -> Option<RequestError> {
     let (word, said) = match outcome {
         Outcome::Error(error) => ("error", error),
         Outcome::Result(result) => {
-            memchr::memmem::find(result.as_bytes(), b"isError")?; // Hardly any result has it.
+            memchr::memmem::find(result.as_bytes(), b"isError")?; // Very few results contain it.
             (Members::read(result)?.get("isError") == Some("true")).then_some(("result", result))?
         }
     };
-    let message = "the server wanted of the client what it cannot do, and failed without";
+    let message = "the server required a capability that the client lacks, and failed";
     let data = format!(r#"{{"requiredCapabilities":{needed},"{word}":{said}}}"#);
-    Some(Wrong { data: Some(data), ..Wrong::new(MISSING_CAPABILITY, message) })
+    Some(RequestError { data: Some(data), ..RequestError::new(MISSING_CAPABILITY, message) })
 }
 
-/// Reads what a request says of its client, from the text of its params' `_meta`. `None` if it
-/// is of a revision that begins with `initialize`, which it may not be if it `must_be` modern.
+/// Reads what a request says of its client from its `_meta`. Returns `None` for a legacy request,
+/// unless it `must_be` modern.
 pub(crate) fn read(
     method: &str,
     meta: Option<&str>,
     must_be: bool,
-) -> Result<Option<RequestMeta>, Wrong> {
+) -> Result<Option<RequestMeta>, RequestError> {
     let is_ours =
         |meta: &&str| memchr::memmem::find(meta.as_bytes(), b"modelcontextprotocol").is_some();
     let members = meta.filter(is_ours).and_then(Members::read).unwrap_or_default();
@@ -127,10 +128,11 @@ pub(crate) fn read(
     let level = match members.get(LOG_LEVEL) {
         None => None,
         Some(written) => {
-            let level = text_of(written).and_then(|word| Level::read(&word));
+            let level = text_of(written).and_then(|word| Level::parse(&word));
             let words = Level::words();
-            let wrong =
-                || Wrong::new(INVALID_PARAMS, format!("`{LOG_LEVEL}` is not one of {words}"));
+            let wrong = || {
+                RequestError::new(INVALID_PARAMS, format!("`{LOG_LEVEL}` is not one of {words}"))
+            };
             Some(level.ok_or_else(wrong)?)
         }
     };
@@ -138,50 +140,51 @@ pub(crate) fn read(
     Ok(Some(RequestMeta { capabilities: capabilities.into(), info, level }))
 }
 
-/// The revision that a request says it is of, if it says so.
+/// Returns the revision that a request names, if it does.
 pub(crate) fn version_of(meta: Option<&str>) -> Option<Cow<'_, str>> {
     Members::read(meta?)?.get(VERSION).and_then(text_of)
 }
 
-/// This revision is not spoken here.
-pub(crate) fn unsupported(version: &str) -> Wrong {
+/// Returns the error for an unsupported revision.
+pub(crate) fn unsupported(version: &str) -> RequestError {
     let message =
         format!("revision `{}` of MCP is not spoken here", xy_protocol::control::quoted(version));
     let data = format!(r#"{{"supported":[{}],"requested":{}}}"#, versions(), quoted(version));
-    Wrong { data: Some(data), ..Wrong::new(UNSUPPORTED_VERSION, message) }
+    RequestError { data: Some(data), ..RequestError::new(UNSUPPORTED_VERSION, message) }
 }
 
-/// All revisions that a request may say it is of, as they stand in a list.
+/// Returns all supported revisions as the elements of a JSON list.
 pub(crate) fn versions() -> String {
     quoted(MODERN)
 }
 
-fn missing(key: &str, what: &str) -> Wrong {
-    Wrong::new(INVALID_PARAMS, format!("`_meta` has no `{key}`: {what}"))
+fn missing(key: &str, what: &str) -> RequestError {
+    RequestError::new(INVALID_PARAMS, format!("`_meta` has no `{key}`: {what}"))
 }
 
-/// The same `_meta` for a server that begins with `initialize`: without what only this revision
-/// says. `token` replaces that for progress.
+/// Returns `_meta` for a legacy server, without the keys of the modern revision. `token` replaces
+/// the progress token.
 pub(crate) fn meta_for_legacy(meta: &str, token: Option<&str>) -> Option<String> {
     let is_ours = |key: &str| [VERSION, CAPABILITIES, CLIENT_INFO, LOG_LEVEL].contains(&key);
     let members = Members::read(meta)?.without(is_ours);
     Some(with_token(&members, token))
 }
 
-/// The `_meta` of a request by which it says all that this revision wants: what was there
-/// before, if anything, and `manner`.
+/// Returns `_meta` for a modern server: the members `before`, with another progress token, and
+/// `request_meta`.
 pub(crate) fn meta_for_modern(
     before: Option<&str>,
     token: Option<&str>,
-    manner: &RequestMeta,
+    request_meta: &RequestMeta,
 ) -> String {
     let before = before.and_then(Members::read).unwrap_or_default();
     let before = with_token(&before, token);
-    let mut all = format!(r#"{{"{VERSION}":"{MODERN}","{CAPABILITIES}":{}"#, manner.capabilities);
-    if let Some(info) = &manner.info {
-        let _ = write!(all, r#","{CLIENT_INFO}":{info}"#); // A string takes everything.
+    let mut all =
+        format!(r#"{{"{VERSION}":"{MODERN}","{CAPABILITIES}":{}"#, request_meta.capabilities);
+    if let Some(info) = &request_meta.info {
+        let _ = write!(all, r#","{CLIENT_INFO}":{info}"#); // Writing to a string cannot fail.
     }
-    if let Some(level) = manner.level {
+    if let Some(level) = request_meta.level {
         let _ = write!(all, r#","{LOG_LEVEL}":"{level}""#);
     }
     if before.len() > 2 {
@@ -198,34 +201,34 @@ fn with_token(members: &Members<'_>, token: Option<&str>) -> String {
             all.push(',');
         }
         let value = if key == "progressToken" { token.unwrap_or(value) } else { value };
-        let _ = write!(all, "{}:{value}", quoted(key)); // A string takes everything.
+        let _ = write!(all, "{}:{value}", quoted(key)); // Writing to a string cannot fail.
     }
     all.push('}');
     all
 }
 
-/// What a client of a revision with `initialize` says that it can do, as this revision has it:
-/// tasks are another thing here.
+/// Returns the capabilities of a legacy client for a modern server. Tasks are dropped, as they
+/// differ between the revisions.
 pub(crate) fn capabilities_from_legacy(capabilities: &str) -> String {
     let Some(members) = Members::read(capabilities) else { return "{}".to_owned() };
     without_tasks(&members.without(|key| key == "tasks"))
 }
 
-/// Who the server is that answered `backend/discover` like this.
+/// Returns the `serverInfo` in a result of `server/discover`.
 pub(crate) fn server_info(result: &str) -> Option<&str> {
     let members = Members::read(result)?;
     let meta = members.get("_meta").and_then(Members::read);
     meta.and_then(|meta| meta.get(SERVER_INFO)).or_else(|| members.get("serverInfo"))
 }
 
-/// Whether results of a method say for how long they hold.
+/// Returns true if results of the method say how long they may be cached.
 fn is_cacheable(method: &str) -> bool {
-    let is_list = crate::catalog::Kind::listed_by(method).is_some();
+    let is_list = crate::kind::Kind::listed_by(method).is_some();
     is_list || matches!(method, "resources/read" | DISCOVER)
 }
 
-/// What is to be changed of an older server's result, so that a client of this revision can
-/// read it: a part of it, and what stands there then.
+/// Returns the edits that complete a legacy server's result for a modern client: slices and their
+/// replacements.
 pub(crate) fn completed<'t>(
     result: &'t str,
     method: &str,
@@ -240,7 +243,7 @@ pub(crate) fn completed<'t>(
         }
     };
     add("resultType", r#""complete""#);
-    // An older server knows no other kinds: what it calls so is its own affair.
+    // Legacy servers know no other kinds, so their value means nothing.
     let kind = members.get("resultType").filter(|it| *it != r#""complete""#);
     changed.extend(kind.map(|kind| (kind, r#""complete""#.to_owned())));
     if is_cacheable(method) {
@@ -266,8 +269,8 @@ pub(crate) fn completed<'t>(
     changed
 }
 
-/// A result of our own for a client of this revision; `info` is whose it is, if not xy's.
-pub(crate) fn completed_own(result: &str, method: &str, info: Option<&str>) -> String {
+/// Completes a result of xy itself for a modern client. `info` is its server, if not xy.
+pub(crate) fn complete_own(result: &str, method: &str, info: Option<&str>) -> String {
     let version = env!("CARGO_PKG_VERSION");
     let ours = format!(r#"{{"name":"xy","title":"xy","version":"{version}"}}"#);
     let mut edits = Edits::of(result.as_bytes());
@@ -277,19 +280,19 @@ pub(crate) fn completed_own(result: &str, method: &str, info: Option<&str>) -> S
     String::from_utf8_lossy(&edits.to_vec()).into_owned()
 }
 
-/// The code of an error, as it is written, and what it is for a client of this revision, if
-/// that is another.
+/// Returns the code of an error as written, and its replacement for a modern client, if there is
+/// one.
 pub(crate) fn code_from_legacy(error: &str) -> Option<(&str, &'static str)> {
     let code = Members::read(error)?.get("code")?;
     match code {
         "-32002" => Some((code, "-32602")),
-        "-32042" => Some((code, "-32603")), // It could not be asked for what the server wants.
+        "-32042" => Some((code, "-32603")), // The client could not be sent the server's request.
         _ => None,
     }
 }
 
-/// How a server that was greeted with `initialize` introduces itself to a client that does not
-/// know that. Its tasks are another thing than those of this revision.
+/// Returns a legacy server's introduction as a result of `server/discover`. Its tasks are dropped,
+/// as they differ between the revisions.
 pub(crate) fn discovered_from(introduction: &str) -> String {
     let members = Members::read(introduction).unwrap_or_default();
     let capabilities = members.get("capabilities").and_then(Members::read).unwrap_or_default();
@@ -306,7 +309,7 @@ pub(crate) fn discovered_from(introduction: &str) -> String {
     )
 }
 
-/// How a server of this revision introduces itself to a client that begins with `initialize`.
+/// Returns a modern server's introduction as a result of `initialize`.
 pub(crate) fn introduced_from(name: &str, discovered: &str, version: &str) -> String {
     let members = Members::read(discovered).unwrap_or_default();
     let capabilities = members.get("capabilities").and_then(Members::read).unwrap_or_default();
@@ -322,22 +325,22 @@ pub(crate) fn introduced_from(name: &str, discovered: &str, version: &str) -> St
     )
 }
 
-/// Whether capabilities, as they are written, have the extension of tasks.
+/// Returns true if capabilities, as written, include the tasks extension.
 pub(crate) fn has_tasks(capabilities: &str) -> bool {
-    // Most have not.
+    // The cheap check for most capabilities.
     memchr::memmem::find(capabilities.as_bytes(), TASKS.as_bytes()).is_some()
         && Members::read(capabilities)
             .and_then(|members| Members::read(members.get("extensions")?))
             .is_some_and(|extensions| extensions.get(TASKS).is_some_and(|it| it.starts_with('{')))
 }
 
-/// Whether a server that answered `backend/discover` like this has it.
+/// Returns true if a result of `server/discover` offers the tasks extension.
 pub(crate) fn offers_tasks(discovered: &str) -> bool {
     let members = Members::read(discovered);
     members.is_some_and(|it| it.get("capabilities").is_some_and(has_tasks))
 }
 
-/// Our own answer to `backend/discover`, which offers no extension, with that of tasks.
+/// Adds the tasks extension to xy's own result of `server/discover`.
 pub(crate) fn with_tasks(discovered: &str) -> String {
     let capabilities = Members::read(discovered).and_then(|it| it.get("capabilities"));
     let Some(before) = capabilities.filter(|it| it.starts_with('{')) else {
@@ -345,18 +348,21 @@ pub(crate) fn with_tasks(discovered: &str) -> String {
     };
     let comma = if before == "{}" { "" } else { "," };
     let mut edits = Edits::of(discovered.as_bytes());
-    edits.replace(&before[..1], format!("{}{comma}", &CAN_TASKS[..CAN_TASKS.len() - 1]));
+    edits.replace(
+        &before[..1],
+        format!("{}{comma}", &TASKS_CAPABILITIES[..TASKS_CAPABILITIES.len() - 1]),
+    );
     String::from_utf8_lossy(&edits.to_vec()).into_owned()
 }
 
-/// What is told to who asks about tasks and has not said that it knows them.
-pub(crate) fn knows_no_tasks() -> Wrong {
+/// Returns the error for a request about tasks that does not declare the extension.
+pub(crate) fn missing_tasks_error() -> RequestError {
     let message = format!("the request does not declare the extension `{TASKS}`");
-    let data = format!(r#"{{"requiredCapabilities":{CAN_TASKS}}}"#);
-    Wrong { data: Some(data), ..Wrong::new(MISSING_CAPABILITY, message) }
+    let data = format!(r#"{{"requiredCapabilities":{TASKS_CAPABILITIES}}}"#);
+    RequestError { data: Some(data), ..RequestError::new(MISSING_CAPABILITY, message) }
 }
 
-/// Capabilities without the extension that both sides would have to know.
+/// Returns capabilities without the tasks extension, which both sides would have to know.
 pub(crate) fn without_tasks(capabilities: &Members<'_>) -> String {
     let extensions = capabilities.get("extensions").and_then(Members::read);
     let Some(extensions) = extensions else { return capabilities.to_string() };
@@ -378,18 +384,18 @@ mod tests {
     const META: &str = r#"{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"roots" : {}},"io.modelcontextprotocol/logLevel":"error","progressToken":"p","x":1.50}"#;
 
     #[test]
-    fn a_request_says_by_itself_which_revision_it_is_of() {
+    fn modern_meta_is_recognized() {
         let read = |method, meta| read(method, meta, false);
         assert_eq!(read("tools/list", None), Ok(None));
         assert_eq!(read("tools/list", Some(r#"{"progressToken":1}"#)), Ok(None));
         assert_eq!(read("initialize", Some(META)), Ok(None));
-        let manner = read("tools/list", Some(META)).unwrap().unwrap();
-        assert_eq!(&*manner.capabilities, r#"{"roots" : {}}"#);
-        assert_eq!((manner.info, manner.level), (None, Level::read("error")));
+        let request_meta = read("tools/list", Some(META)).unwrap().unwrap();
+        assert_eq!(&*request_meta.capabilities, r#"{"roots" : {}}"#);
+        assert_eq!((request_meta.info, request_meta.level), (None, Level::parse("error")));
     }
 
     #[test]
-    fn what_is_missing_or_wrong_is_said() {
+    fn invalid_modern_meta_is_an_error() {
         let code = |meta: &str| read(DISCOVER, Some(meta), true).unwrap_err().code;
         assert_eq!(code("{}"), INVALID_PARAMS);
         assert_eq!(code(&META.replace("2026-07-28", "2025-11-25")), UNSUPPORTED_VERSION);
@@ -404,28 +410,28 @@ mod tests {
     }
 
     #[test]
-    fn what_only_this_revision_says_does_not_reach_an_older_server() {
+    fn modern_meta_is_removed_for_legacy_servers() {
         let meta = meta_for_legacy(META, Some("9")).unwrap();
         assert_eq!(meta, r#"{"progressToken":9,"x":1.50}"#);
     }
 
     #[test]
-    fn what_this_revision_wants_is_added() {
+    fn modern_meta_is_added_for_modern_servers() {
         let capabilities = capabilities_from_legacy(r#"{"roots":{},"tasks":{"list":{}}}"#).into();
-        let manner =
+        let request_meta =
             RequestMeta { capabilities, info: Some(r#"{"name":"c"}"#.into()), level: None };
         let expected = |more: &str| {
             format!(
                 r#"{{"{VERSION}":"{MODERN}","{CAPABILITIES}":{{"roots":{{}}}},"{CLIENT_INFO}":{{"name":"c"}}{more}}}"#
             )
         };
-        assert_eq!(meta_for_modern(None, None, &manner), expected(""));
+        assert_eq!(meta_for_modern(None, None, &request_meta), expected(""));
         let before = r#"{"progressToken":"p","x":1.50}"#;
-        let after = meta_for_modern(Some(before), Some("9"), &manner);
+        let after = meta_for_modern(Some(before), Some("9"), &request_meta);
         assert_eq!(after, expected(r#","progressToken":9,"x":1.50"#));
     }
     #[test]
-    fn a_result_of_an_older_server_gets_what_it_lacks_and_nothing_else() {
+    fn legacy_result_gets_only_missing_modern_members() {
         let complete = |result: &str, method| {
             let mut edits = Edits::of(result.as_bytes());
             for (part, new) in completed(result, method, Some(r#"{"name":"s"}"#)) {
@@ -453,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn each_server_is_introduced_in_the_words_of_the_client() {
+    fn introduction_is_translated_between_eras() {
         let legacy = r#"{"protocolVersion":"2025-11-25","capabilities":{"tools":{"x":1.0},"tasks":{}},"serverInfo":{"name":"s"},"instructions":"do"}"#;
         let modern = discovered_from(legacy);
         let read: Value = serde_json::from_str(&modern).unwrap();
@@ -472,8 +478,8 @@ mod tests {
     }
 
     #[test]
-    fn tasks_are_an_extension_that_is_declared_and_offered() {
-        assert!(has_tasks(CAN_TASKS));
+    fn tasks_extension_is_declared_and_offered() {
+        assert!(has_tasks(TASKS_CAPABILITIES));
         let odd =
             [r#"{"extensions":{"x":"TASKS"}}"#, r#"{"TASKS":{}}"#, r#"{"extensions":["TASKS"]}"#];
         for odd in odd.iter().chain(&[r#"{"extensions":{"TASKS":7}}"#, "{}", "7", ""]) {
@@ -485,7 +491,7 @@ mod tests {
             let after: Value = serde_json::from_str(&after).unwrap();
             assert_eq!(after["capabilities"]["extensions"], serde_json::json!({ TASKS: {} }));
         }
-        let wrong = knows_no_tasks();
+        let wrong = missing_tasks_error();
         let data: Value = serde_json::from_str(&wrong.data.unwrap()).unwrap();
         assert!(has_tasks(&data["requiredCapabilities"].to_string()));
     }

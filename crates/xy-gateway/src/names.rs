@@ -1,8 +1,7 @@
-//! A name in and out: how a server's tools, prompts and resources are called when all
-//! servers stand behind one door.
+//! Exposed names: the names of tools, prompts and resources at combined endpoints. Pure.
 //!
-//! A name outside is a function of the server's name and the name inside alone, so it is
-//! the same on every machine and after every restart. Pure.
+//! An exposed name depends only on the server's name and the original name, so it is the same on
+//! every machine and after every restart.
 
 use std::borrow::Cow;
 
@@ -10,57 +9,55 @@ mod nearest;
 
 pub(crate) use nearest::nearest;
 
-/// Between a server's name and a name of its own. No server's name has it in it.
+/// Separates the server's name from the original name. Server names do not contain it.
 pub(crate) const SEPARATOR: &str = "__";
 
-/// The longest name outside: clients put words of their own before it, and some allow 60
-/// characters in all.
-pub(crate) const LONGEST: usize = xy_config::profile::NAME_BUDGET;
+/// Maximum length of an exposed name. Clients add a prefix, and some allow 60 characters in all.
+pub(crate) const MAX_NAME: usize = xy_config::profile::NAME_BUDGET;
 
-/// What resources of a server are found under.
+/// The scheme of exposed URIs.
 const SCHEME: &str = "xy://";
 
-/// How many hexadecimal digits tell two names apart whose beginnings are the same.
-const DIGITS: usize = 8;
+/// Number of hexadecimal digits in the digest of a changed name.
+const DIGEST_DIGITS: usize = 8;
 
-/// The name outside of what `server` calls `name`.
+/// Returns the exposed name of `name` on `server`.
 ///
-/// What some model's interface would refuse is replaced, and the whole is kept short; a
-/// name that had to be changed ends in digits that only it has.
-pub(crate) fn outside(server: &str, name: &str) -> String {
-    outside_within(server, name, LONGEST)
+/// Characters that some model APIs reject are replaced, and the length is limited. A name changed
+/// for this ends in a digest of the original.
+pub(crate) fn exposed(server: &str, name: &str) -> String {
+    exposed_within(server, name, MAX_NAME)
 }
 
-/// The same in at most `longest` characters, of which a server's name takes up to 32 and what
-/// tells names apart 11.
-pub(crate) fn outside_within(server: &str, name: &str, longest: usize) -> String {
+/// Returns the exposed name with at most `longest` characters. The server's name takes up to 32 of
+/// them, separator and digest 11.
+pub(crate) fn exposed_within(server: &str, name: &str, longest: usize) -> String {
     let plain: String = name.chars().map(|it| if is_plain(it) { it } else { '_' }).collect();
     let whole = format!("{server}{SEPARATOR}{plain}");
     if plain == name && whole.len() <= longest && !name.is_empty() {
         return whole;
     }
-    let kept = longest.saturating_sub(DIGITS + 1).max(server.len() + SEPARATOR.len());
+    let kept = longest.saturating_sub(DIGEST_DIGITS + 1).max(server.len() + SEPARATOR.len());
     let head = whole.get(..kept).unwrap_or(&whole); // All of it is ASCII.
-    format!("{head}_{:0DIGITS$x}", digest(server, name))
+    format!("{head}_{:0DIGEST_DIGITS$x}", digest(server, name))
 }
 
-/// The server that a name outside belongs to, and what is left of it; `None` for a name of
-/// xy's own.
-pub(crate) fn inside(name: &str) -> Option<(&str, &str)> {
+/// Splits an exposed name into the server and the rest; `None` for a tool of xy itself.
+pub(crate) fn split_exposed(name: &str) -> Option<(&str, &str)> {
     name.split_once(SEPARATOR)
 }
 
-/// The URI outside of what `server` calls `uri`; of a template too.
-pub(crate) fn uri_outside(server: &str, uri: &str) -> String {
+/// Returns the exposed form of a URI or template.
+pub(crate) fn exposed_uri(server: &str, uri: &str) -> String {
     format!("{SCHEME}{server}/{uri}")
 }
 
-/// The server that a URI outside belongs to, and its URI there; `None` for a plain one.
-pub(crate) fn uri_inside(uri: &str) -> Option<(&str, &str)> {
+/// Splits an exposed URI into the server and the original URI; `None` for a plain one.
+pub(crate) fn split_exposed_uri(uri: &str) -> Option<(&str, &str)> {
     uri.strip_prefix(SCHEME)?.split_once('/')
 }
 
-/// Names as a question: `a`, `b` or `c`.
+/// Suggests names as a question: `a`, `b` or `c`.
 pub(crate) fn did_you_mean(names: &[&str]) -> Option<String> {
     let (last, others) = names.split_last()?;
     let listed: Vec<String> = others.iter().map(|name| format!("`{name}`")).collect();
@@ -70,13 +67,13 @@ pub(crate) fn did_you_mean(names: &[&str]) -> Option<String> {
     Some(format!("did you mean {} or `{last}`?", listed.join(", ")))
 }
 
-/// A text as JSON.
+/// Returns a text as a JSON string.
 pub(crate) fn quoted(text: &str) -> String {
     serde_json::Value::String(text.to_owned()).to_string()
 }
 
-/// Whether `uri` may be made from `template`: the text outside of `{…}` is there, in order.
-pub(crate) fn fits(template: &str, uri: &str) -> bool {
+/// Returns true if `uri` may result from `template`: its literal parts occur in order.
+pub(crate) fn matches_template(template: &str, uri: &str) -> bool {
     let mut rest = uri;
     let mut pieces = literal_pieces(template).into_iter().peekable();
     let mut is_first = true;
@@ -95,8 +92,7 @@ pub(crate) fn fits(template: &str, uri: &str) -> bool {
     true
 }
 
-/// The text between the expressions of a template: always one piece more than there are
-/// expressions.
+/// Returns the literal parts of a template: one more than there are expressions.
 fn literal_pieces(template: &str) -> Vec<Cow<'_, str>> {
     let mut pieces = Vec::new();
     let mut rest = template;
@@ -112,8 +108,8 @@ fn is_plain(character: char) -> bool {
     character.is_ascii_alphanumeric() || matches!(character, '_' | '-')
 }
 
-/// FNV-1a: the same on every machine and in every version, which a hasher of the standard
-/// library does not promise.
+/// Computes FNV-1a, which is stable across machines and versions, unlike the standard library's
+/// hashers.
 fn digest(server: &str, name: &str) -> u32 {
     let bytes = server.bytes().chain([0]).chain(name.bytes());
     bytes.fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
@@ -126,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_stand_behind_their_servers() {
+    fn exposed_name_starts_with_the_server_name() {
         let table = [
             ("a", "echo", "a__echo"),
             ("a", "with__two", "a__with__two"),
@@ -135,85 +131,85 @@ mod tests {
             ("a", "_x", "a___x"),
         ];
         for (server, name, expected) in table {
-            assert_eq!(outside(server, name), expected);
-            assert_eq!(inside(expected), Some((server, name)), "{expected}");
+            assert_eq!(exposed(server, name), expected);
+            assert_eq!(split_exposed(expected), Some((server, name)), "{expected}");
         }
-        assert_eq!(inside("list_servers"), None);
+        assert_eq!(split_exposed("list_servers"), None);
     }
 
     #[test]
-    fn what_models_would_refuse_is_replaced_and_told_apart() {
+    fn unsupported_names_are_replaced_and_unique() {
         let names = ["with.dot", "with dot", "über", "日本語", "", "🦀", &"x".repeat(120)];
         let mut seen = std::collections::BTreeSet::new();
         for name in names {
-            let shown = outside("server", name);
-            assert!(shown.starts_with("server__") && shown.len() <= LONGEST, "{shown}");
+            let shown = exposed("server", name);
+            assert!(shown.starts_with("server__") && shown.len() <= MAX_NAME, "{shown}");
             assert!(shown.chars().all(is_plain), "{shown}");
-            assert_eq!(shown, outside("server", name));
+            assert_eq!(shown, exposed("server", name));
             assert!(seen.insert(shown.clone()), "{shown} is there twice");
         }
-        assert_eq!(outside("server", "with.dot"), "server__with_dot_b6dab81b");
+        assert_eq!(exposed("server", "with.dot"), "server__with_dot_b6dab81b");
     }
 
     #[test]
-    fn a_long_server_leaves_room_for_what_tells_names_apart() {
+    fn long_server_name_leaves_room_for_a_unique_suffix() {
         let server = "s".repeat(32);
-        let one = outside(&server, "a_tool_with_a_long_name");
-        let other = outside(&server, "a_tool_with_a_long_name_too");
-        assert_eq!((one.len(), other.len()), (LONGEST, LONGEST));
+        let one = exposed(&server, "a_tool_with_a_long_name");
+        let other = exposed(&server, "a_tool_with_a_long_name_too");
+        assert_eq!((one.len(), other.len()), (MAX_NAME, MAX_NAME));
         assert_ne!(one, other);
-        assert_eq!(inside(&one).unwrap().0, server);
+        assert_eq!(split_exposed(&one).unwrap().0, server);
     }
 
     proptest! {
         #[test]
-        fn every_name_goes_out_within_its_budget_in_characters_that_all_take(
+        fn exposed_names_are_plain_and_within_the_budget(
             server in "[a-zA-Z0-9-]([a-zA-Z0-9-]|_[a-zA-Z0-9-]){0,15}",
             name in ".{0,150}|[a-zA-Z0-9_-]{0,150}",
             other in ".{0,150}|[a-zA-Z0-9_-]{0,150}",
             budget in 44..=128_usize,
         ) {
             prop_assert!(xy_protocol::server::ServerName::new(&server).is_ok());
-            let shown = outside_within(&server, &name, budget);
+            let shown = exposed_within(&server, &name, budget);
             prop_assert!(shown.len() <= budget && shown.chars().all(is_plain), "{}", shown);
-            prop_assert_eq!(&shown, &outside_within(&server, &name, budget));
-            prop_assert_eq!(inside(&shown).map(|it| it.0), Some(server.as_str()));
-            // What is not changed says what it is; what is changed is not that.
+            prop_assert_eq!(&shown, &exposed_within(&server, &name, budget));
+            prop_assert_eq!(split_exposed(&shown).map(|it| it.0), Some(server.as_str()));
+            // A name is unchanged if and only if it fits.
             let plain = format!("{server}{SEPARATOR}{name}");
             let may_stay = plain.len() <= budget && !name.is_empty() && name.chars().all(is_plain);
             prop_assert_eq!(shown == plain, may_stay);
             if other != name {
-                // Of all pairs some must be alike, but nobody meets one by chance.
-                prop_assert_ne!(shown, outside_within(&server, &other, budget));
+                // Collisions exist, but are improbable.
+                prop_assert_ne!(shown, exposed_within(&server, &other, budget));
             }
         }
     }
 
     #[test]
-    fn one_is_asked_for_or_some() {
+    fn suggestion_joins_several_names() {
         let table: [(&[&str], Option<&str>); 4] = [
             (&[], None),
             (&["a"], Some("did you mean `a`?")),
             (&["a", "b"], Some("did you mean `a` or `b`?")),
             (&["a", "b", "c"], Some("did you mean `a`, `b` or `c`?")),
         ];
-        for (names, asked) in table {
-            assert_eq!(did_you_mean(names).as_deref(), asked);
+        for (names, question) in table {
+            assert_eq!(did_you_mean(names).as_deref(), question);
         }
     }
 
     #[test]
-    fn uris_go_out_and_come_back() {
+    fn exposed_uris_read_back() {
         for uri in ["file:///a/b", "test://x", "", "no scheme", "xy://b/c", "a?b#c/é"] {
-            let shown = uri_outside("s", uri);
-            assert_eq!(uri_inside(&shown), Some(("s", uri)));
+            let shown = exposed_uri("s", uri);
+            assert_eq!(split_exposed_uri(&shown), Some(("s", uri)));
         }
-        assert_eq!(uri_inside("file:///a"), None);
-        assert_eq!(uri_inside("xy://s"), None);
+        assert_eq!(split_exposed_uri("file:///a"), None);
+        assert_eq!(split_exposed_uri("xy://s"), None);
     }
 
     #[test]
-    fn a_template_fits_what_can_be_made_from_it() {
+    fn template_matches_its_expansions() {
         let table = [
             ("test://item/{id}", "test://item/7", true),
             ("test://item/{id}", "test://other/7", false),
@@ -228,7 +224,7 @@ mod tests {
             ("", "", true),
         ];
         for (template, uri, expected) in table {
-            assert_eq!(fits(template, uri), expected, "{template} {uri}");
+            assert_eq!(matches_template(template, uri), expected, "{template} {uri}");
         }
     }
 }

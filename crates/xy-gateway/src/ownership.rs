@@ -1,8 +1,8 @@
-//! Whose tasks and elicitations the ids are that servers give out. Pure.
+//! Owners of the task and elicitation ids that servers issue. Pure.
 //!
-//! Such an id is said long after the call it came from is answered, so its owner is written
-//! down. What nobody owns is nobody's: an id that is unknown, or that a server has given to
-//! two clients, reaches no one.
+//! Servers use such an id long after answering the call it came from, so its owner is recorded. An
+//! id that is unknown, or that a server has issued to two clients, has no owner and reaches no
+//! client.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,48 +12,47 @@ use xy_protocol::server::ServerName;
 use xy_supervisor::instance::InstanceKey;
 
 use crate::retained::Retained;
-use crate::upstream::ECHO;
+use crate::tasks::CANCELLED_RETENTION;
 
-/// Tasks of one client.
-pub(crate) const MOST_TASKS: usize = 1000;
+/// Maximum number of tasks of one client.
+pub(crate) const MAX_TASKS: usize = 1000;
 
-/// Elicitations of one client that are not completed.
-const MOST_ELICITATIONS: usize = 1000;
+/// Maximum number of open elicitations of one client.
+const MAX_ELICITATIONS: usize = 1000;
 
-/// Ids in all.
-const MOST: usize = 100_000;
+/// Maximum number of ids.
+const MAX_IDS: usize = 100_000;
 
-/// An id that is longer is not remembered.
-pub(crate) const LONGEST_ID: usize = 1024;
+/// Maximum length of an id, in bytes; longer ones are not recorded.
+pub(crate) const MAX_ID_BYTES: usize = 1024;
 
-/// A server may keep a task a little longer than it said.
+/// How long a record outlives the lifetime that the server has stated.
 const GRACE: Duration = Duration::from_secs(60);
 
-/// Tasks are forgotten after this time, whatever their server says.
-const LONGEST_LIFE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+/// Maximum lifetime of a task's record, whatever its server says.
+const MAX_LIFE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
-/// Whose everything is.
+/// The owners of all ids.
 #[derive(Debug, Default)]
-pub(crate) struct Owners {
+pub(crate) struct Ownership {
     tasks: HashMap<InstanceKey, HashMap<Box<str>, Task>>,
     elicitations: HashMap<InstanceKey, HashMap<Box<str>, Owner>>,
     count: u64,
 }
 
-/// Whose something is.
+/// The owner of an id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Owner {
-    /// One client's, for as long as it is there.
+    /// One client, until it closes.
     Client(u64),
-    /// That of whoever has this token, in the revision in which a client is there for one
-    /// request, and comes back for its tasks as another.
+    /// All one-request clients with this token, which return for their tasks as other clients.
     Token(u64),
-    /// Several were given the same.
+    /// Ambiguous: issued to several owners.
     Unclear,
 }
 
 impl Owner {
-    fn and(self, client: u64) -> Self {
+    fn combined_with(self, client: u64) -> Self {
         if self == Self::Client(client) { self } else { Self::Unclear }
     }
 }
@@ -62,132 +61,135 @@ impl Owner {
 #[derive(Debug)]
 struct Task {
     owner: Owner,
-    /// The name of its server under which it was begun.
-    asked: ServerName,
-    /// How many there were before it.
-    place: u64,
-    /// It is forgotten then.
+    /// The alias of its server under which it began.
+    alias: ServerName,
+    /// Creation order.
+    sequence: u64,
+    /// When the record expires.
     ends: Instant,
     state: State,
-    /// What its progress is told under, to us and to the client.
+    /// xy's progress token, and the client's.
     token: Option<(u64, Box<str>)>,
-    /// Its server may say something about it without naming it.
-    is_spoken_of: bool,
+    /// True if the server may send messages about the task without naming it.
+    is_implicit: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum State {
-    /// It may be worked on.
+    /// Possibly in progress.
     Working,
     Over,
-    /// Its server has ended, like this.
-    UnansweredCall(String),
+    /// Its server has ended, for this reason.
+    Lost(String),
 }
 
-/// What a server says of a new task.
+/// A task that a server has begun.
 #[derive(Debug, Clone)]
 pub(crate) struct NewTask<'t> {
     pub(crate) id: &'t str,
-    /// The name of its server under which it was begun.
-    pub(crate) asked: &'t ServerName,
-    /// How long it is kept; `None` for ever.
+    /// The alias of its server under which it began.
+    pub(crate) alias: &'t ServerName,
+    /// The lifetime; `None` if unlimited.
     pub(crate) life: Option<Duration>,
     pub(crate) token: Option<(u64, Box<str>)>,
 }
 
-/// Where a task is.
+/// The result of looking up a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Found {
-    /// This client has none of this id.
-    Nowhere,
-    /// With this instance, whose server was asked for it under this name.
+pub(crate) enum TaskLookup {
+    /// The client has no task of this id.
+    NotFound,
+    /// The task is at this instance, under this alias.
     At(InstanceKey, ServerName),
-    /// It was with this instance, which has ended like this; the same name.
-    UnansweredCall(InstanceKey, ServerName, String),
-    /// Several servers have one of this id.
-    Several,
+    /// The task was at this instance, under this alias, and ended with it for this reason.
+    Lost(InstanceKey, ServerName, String),
+    /// Several servers have a task of this id.
+    Ambiguous,
 }
 
-impl Owners {
-    /// A server has begun a task for a client.
-    pub(crate) fn begun(&mut self, at: &InstanceKey, client: u64, new: NewTask<'_>, now: Instant) {
-        self.begun_for(at, Owner::Client(client), new, now);
+impl Ownership {
+    /// Records a task of a client.
+    pub(crate) fn add_task(
+        &mut self,
+        at: &InstanceKey,
+        client: u64,
+        new: NewTask<'_>,
+        now: Instant,
+    ) {
+        self.add_task_for(at, Owner::Client(client), new, now);
     }
 
-    /// A server has begun a task for somebody. One more than there may be is not remembered,
-    /// so that whoever asks for it is told that there is none.
-    pub(crate) fn begun_for(
+    /// Records a task. Beyond a limit nothing is recorded, and the task is reported as unknown.
+    pub(crate) fn add_task_for(
         &mut self,
         at: &InstanceKey,
         owner: Owner,
         new: NewTask<'_>,
         now: Instant,
     ) {
-        self.forget_old(now);
-        let is_full = self.count_of(owner) >= MOST_TASKS || self.len() >= MOST;
-        if new.id.len() > LONGEST_ID || is_full {
+        self.remove_expired(now);
+        let is_full = self.count_of(owner) >= MAX_TASKS || self.len() >= MAX_IDS;
+        if new.id.len() > MAX_ID_BYTES || is_full {
             return;
         }
         self.count += 1;
         let task = Task {
             owner,
-            asked: new.asked.clone(),
-            place: self.count,
-            ends: now + kept_for(new.life),
+            alias: new.alias.clone(),
+            sequence: self.count,
+            ends: now + record_lifetime(new.life),
             state: State::Working,
             token: new.token,
-            is_spoken_of: matches!(owner, Owner::Client(_)),
+            is_implicit: matches!(owner, Owner::Client(_)),
         };
         let tasks = self.tasks.entry(at.clone()).or_default();
         match tasks.get_mut(new.id) {
-            Some(old)
-                if old.owner != task.owner && !matches!(old.state, State::UnansweredCall(_)) =>
-            {
+            Some(old) if old.owner != task.owner && !matches!(old.state, State::Lost(_)) => {
                 old.owner = Owner::Unclear;
             }
             _ => drop(tasks.insert(new.id.into(), task)),
         }
     }
 
-    /// How many tasks somebody has.
+    /// Returns the number of an owner's tasks.
     fn count_of(&self, owner: Owner) -> usize {
         let all = self.tasks.values().flat_map(HashMap::values);
         all.filter(|task| task.owner == owner).count()
     }
 
-    /// How many tasks a client has whose time is not over.
-    pub(crate) fn tasks_now(&mut self, client: u64, now: Instant) -> usize {
-        self.forget_old(now);
+    /// Returns the number of a client's unexpired tasks.
+    pub(crate) fn task_count(&mut self, client: u64, now: Instant) -> usize {
+        self.remove_expired(now);
         self.count_of(Owner::Client(client))
     }
 
-    /// Whether whoever has this token may have one more task. If not, one that is over makes
-    /// room: what came of it was told with the news that it is over.
+    /// Returns true if this token may have one more task. May forget a finished task, whose result
+    /// was already reported.
     pub(crate) fn has_room_for(&mut self, token: u64, now: Instant) -> bool {
         let owner = Owner::Token(token);
-        if self.len() < MOST_TASKS || self.count_of(owner) < MOST_TASKS && self.len() < MOST {
-            return true; // Nearly always, without looking at each of them.
+        if self.len() < MAX_TASKS || self.count_of(owner) < MAX_TASKS && self.len() < MAX_IDS {
+            return true; // The common case, without counting.
         }
-        self.forget_old(now);
-        if self.count_of(owner) >= MOST_TASKS {
-            self.forget_one_over(owner);
+        self.remove_expired(now);
+        if self.count_of(owner) >= MAX_TASKS {
+            self.forget_oldest_finished(owner);
         }
-        self.count_of(owner) < MOST_TASKS && self.len() < MOST
+        self.count_of(owner) < MAX_TASKS && self.len() < MAX_IDS
     }
 
-    /// Forgets the oldest task of somebody that is not worked on.
-    fn forget_one_over(&mut self, owner: Owner) {
+    /// Forgets the oldest finished task of an owner.
+    fn forget_oldest_finished(&mut self, owner: Owner) {
         let all = self.tasks.values().flat_map(HashMap::values);
         let over = all.filter(|task| task.owner == owner && task.state != State::Working);
-        if let Some(place) = over.map(|task| task.place).min() {
+        if let Some(place) = over.map(|task| task.sequence).min() {
             for tasks in self.tasks.values_mut() {
-                tasks.retain(|_, task| task.place != place);
+                tasks.retain(|_, task| task.sequence != place);
             }
             self.tasks.retain(|_, tasks| !tasks.is_empty());
         }
     }
 
-    /// Who owns a task of this instance.
+    /// Returns the client that owns a task of this instance.
     pub(crate) fn owner_of_task(&self, at: &InstanceKey, id: &str) -> Option<u64> {
         match self.owner_of(at, id) {
             Some(Owner::Client(client)) => Some(client),
@@ -195,90 +197,88 @@ impl Owners {
         }
     }
 
-    /// The same, whoever that may be.
+    /// Returns the owner of a task of this instance.
     pub(crate) fn owner_of(&self, at: &InstanceKey, id: &str) -> Option<Owner> {
         let task = self.tasks.get(at)?.get(id)?;
         match (task.owner, &task.state) {
-            // A later life of the server may give the same id to somebody else.
-            (Owner::Unclear, _) | (_, State::UnansweredCall(_)) => None,
+            // A later instance may issue the same id to another owner.
+            (Owner::Unclear, _) | (_, State::Lost(_)) => None,
             (owner, _) => Some(owner),
         }
     }
 
-    /// The name of its server under which a task was begun.
-    pub(crate) fn asked_as(&self, at: &InstanceKey, id: &str) -> Option<&ServerName> {
-        Some(&self.tasks.get(at)?.get(id)?.asked)
+    /// Returns the alias of its server under which a task began.
+    pub(crate) fn alias(&self, at: &InstanceKey, id: &str) -> Option<&ServerName> {
+        Some(&self.tasks.get(at)?.get(id)?.alias)
     }
 
-    /// Whether an instance may be working on a task of somebody.
+    /// Returns true if an instance may be working on a task of `owner`.
     pub(crate) fn is_worked_on(&self, at: &InstanceKey, owner: Owner, id: &str) -> bool {
         let task = self.tasks.get(at).and_then(|tasks| tasks.get(id));
         task.is_some_and(|task| task.owner == owner && task.state == State::Working)
     }
 
-    /// How many tasks of an instance can be asked about.
-    pub(crate) fn kept_at(&self, at: &InstanceKey, now: Instant) -> usize {
+    /// Returns the number of an instance's tasks that can still be queried.
+    pub(crate) fn task_count_at(&self, at: &InstanceKey, now: Instant) -> usize {
         let tasks = self.tasks.get(at).into_iter().flat_map(HashMap::values);
-        tasks
-            .filter(|task| !matches!(task.state, State::UnansweredCall(_)) && now < task.ends)
-            .count()
+        tasks.filter(|task| !matches!(task.state, State::Lost(_)) && now < task.ends).count()
     }
 
-    /// Whether a server has been heard of this task, whosever it is.
+    /// Returns true if the task is recorded, whatever its owner.
     pub(crate) fn knows_task(&self, at: &InstanceKey, id: &str) -> bool {
         self.tasks.get(at).is_some_and(|tasks| tasks.contains_key(id))
     }
 
-    /// Where a client's task is, at any server.
-    pub(crate) fn find(&self, client: u64, id: &str) -> Found {
+    /// Looks up a client's task at all servers.
+    pub(crate) fn find(&self, client: u64, id: &str) -> TaskLookup {
         self.find_for(Owner::Client(client), id, |_, _| true)
     }
 
-    /// Where somebody's task is, at any instance that is theirs to ask under that name.
+    /// Looks up an owner's task at the instances and aliases that `is_theirs` accepts.
     pub(crate) fn find_for(
         &self,
         owner: Owner,
         id: &str,
         is_theirs: impl Fn(&InstanceKey, &ServerName) -> bool,
-    ) -> Found {
-        let mut found = Found::Nowhere;
+    ) -> TaskLookup {
+        let mut found = TaskLookup::NotFound;
         for (at, tasks) in &self.tasks {
             let Some(task) = tasks.get(id) else { continue };
-            if task.owner != owner || !is_theirs(at, &task.asked) {
+            if task.owner != owner || !is_theirs(at, &task.alias) {
                 continue;
             }
             found = match (&task.state, found) {
-                (State::UnansweredCall(why), Found::Nowhere) => {
-                    Found::UnansweredCall(at.clone(), task.asked.clone(), why.clone())
+                (State::Lost(why), TaskLookup::NotFound) => {
+                    TaskLookup::Lost(at.clone(), task.alias.clone(), why.clone())
                 }
-                (State::UnansweredCall(_), found) => found,
-                (_, Found::At(..) | Found::Several) => Found::Several,
-                (_, Found::Nowhere | Found::UnansweredCall(..)) => {
-                    Found::At(at.clone(), task.asked.clone())
+                (State::Lost(_), found) => found,
+                (_, TaskLookup::At(..) | TaskLookup::Ambiguous) => TaskLookup::Ambiguous,
+                (_, TaskLookup::NotFound | TaskLookup::Lost(..)) => {
+                    TaskLookup::At(at.clone(), task.alias.clone())
                 }
             };
         }
         found
     }
 
-    /// Where all tasks of a client are that are not lost, and the names under which they were
-    /// begun; the oldest first.
+    /// Returns the instance, alias and id of each task of a client that is not lost; the oldest
+    /// first.
     pub(crate) fn all_of(&self, client: u64) -> Vec<(InstanceKey, ServerName, Box<str>)> {
         let mut all: Vec<(u64, InstanceKey, ServerName, Box<str>)> = Vec::new();
         for (at, tasks) in &self.tasks {
             for (id, task) in tasks {
-                let is_lost = matches!(task.state, State::UnansweredCall(_));
+                let is_lost = matches!(task.state, State::Lost(_));
                 if task.owner == Owner::Client(client) && !is_lost {
-                    all.push((task.place, at.clone(), task.asked.clone(), id.clone()));
+                    all.push((task.sequence, at.clone(), task.alias.clone(), id.clone()));
                 }
             }
         }
         all.sort_unstable_by_key(|(place, ..)| *place);
-        all.into_iter().map(|(_, at, asked, id)| (at, asked, id)).collect()
+        all.into_iter().map(|(_, at, alias, id)| (at, alias, id)).collect()
     }
 
-    /// A task is not worked on any more; it can still be asked about.
-    pub(crate) fn ended(&mut self, at: &InstanceKey, id: &str) {
+    /// Marks a task as finished; it can still be queried.
+    pub(crate) fn end_task(&mut self, at: &InstanceKey, id: &str) {
         if let Some(task) = self.tasks.get_mut(at).and_then(|tasks| tasks.get_mut(id))
             && task.state == State::Working
         {
@@ -286,46 +286,55 @@ impl Owners {
         }
     }
 
-    /// A server says of a task that it keeps it for so long.
-    pub(crate) fn keeps(&mut self, at: &InstanceKey, id: &str, life: Duration, now: Instant) {
+    /// Sets the lifetime of a task, as its server states it.
+    pub(crate) fn set_lifetime(
+        &mut self,
+        at: &InstanceKey,
+        id: &str,
+        life: Duration,
+        now: Instant,
+    ) {
         if let Some(task) = self.tasks.get_mut(at).and_then(|tasks| tasks.get_mut(id)) {
-            task.ends = now + kept_for(Some(life));
+            task.ends = now + record_lifetime(Some(life));
         }
     }
 
-    /// Whose progress is told under this token, and what they call it.
+    /// Returns the client whose task uses this progress token, and the client's own token.
     pub(crate) fn by_token(&self, at: &InstanceKey, token: u64) -> Option<(u64, &str)> {
         let tasks = self.tasks.get(at)?;
         tasks.values().find_map(|task| match (&task.token, task.owner) {
-            (Some((ours, theirs)), Owner::Client(client)) if *ours == token => {
-                Some((client, &**theirs))
+            (Some((own, client_token)), Owner::Client(client)) if *own == token => {
+                Some((client, &**client_token))
             }
             _ => None,
         })
     }
 
-    /// Whether the instance may be working on a task of somebody else.
-    pub(crate) fn works_for_others(&self, at: &InstanceKey, client: u64, now: Instant) -> bool {
+    /// Returns true if an instance may be working on a task of another owner.
+    pub(crate) fn has_tasks_of_others(&self, at: &InstanceKey, client: u64, now: Instant) -> bool {
         let tasks = self.tasks.get(at).into_iter().flat_map(HashMap::values);
         let mut others =
-            tasks.filter(|task| task.is_spoken_of && task.owner != Owner::Client(client));
+            tasks.filter(|task| task.is_implicit && task.owner != Owner::Client(client));
         others.any(|task| task.state == State::Working && now < task.ends)
     }
 
-    /// A client is asked to do something elsewhere; its server will say when that is done.
-    pub(crate) fn elicited(&mut self, at: &InstanceKey, client: u64, id: &str) {
+    /// Records an elicitation that its server will report as completed.
+    pub(crate) fn add_elicitation(&mut self, at: &InstanceKey, client: u64, id: &str) {
         let mine = Owner::Client(client);
         let all = self.elicitations.values().flat_map(HashMap::values);
-        let is_full = all.filter(|it| **it == mine).count() >= MOST_ELICITATIONS;
-        if id.len() > LONGEST_ID || is_full || self.len() >= MOST {
+        let is_full = all.filter(|it| **it == mine).count() >= MAX_ELICITATIONS;
+        if id.len() > MAX_ID_BYTES || is_full || self.len() >= MAX_IDS {
             return;
         }
         let known = self.elicitations.entry(at.clone()).or_default();
-        known.entry(id.into()).and_modify(|owner| *owner = owner.and(client)).or_insert(mine);
+        known
+            .entry(id.into())
+            .and_modify(|owner| *owner = owner.combined_with(client))
+            .or_insert(mine);
     }
 
-    /// That is done: whose it was.
-    pub(crate) fn completed(&mut self, at: &InstanceKey, id: &str) -> Option<u64> {
+    /// Removes a completed elicitation; returns its client.
+    pub(crate) fn complete_elicitation(&mut self, at: &InstanceKey, id: &str) -> Option<u64> {
         let known = self.elicitations.get_mut(at)?;
         let owner = known.remove(id);
         if known.is_empty() {
@@ -337,14 +346,14 @@ impl Owners {
         }
     }
 
-    /// A client has gone. What is worked on for it is nobody's, for a while.
-    pub(crate) fn left(&mut self, client: u64, now: Instant) {
+    /// Removes a closed client. Its unfinished tasks stay without an owner for a while.
+    pub(crate) fn remove_client(&mut self, client: u64, now: Instant) {
         for tasks in self.tasks.values_mut() {
             tasks.retain(|_, task| {
                 let is_theirs = task.owner == Owner::Client(client);
                 if is_theirs {
                     task.owner = Owner::Unclear;
-                    task.ends = task.ends.min(now + ECHO);
+                    task.ends = task.ends.min(now + CANCELLED_RETENTION);
                     task.token = None;
                 }
                 !is_theirs || task.state == State::Working
@@ -357,12 +366,12 @@ impl Owners {
         self.elicitations.retain(|_, known| !known.is_empty());
     }
 
-    /// An instance has ended, like this.
-    pub(crate) fn lost(&mut self, at: &InstanceKey, why: &str) {
+    /// Marks the tasks of an ended instance as lost.
+    pub(crate) fn lose_instance(&mut self, at: &InstanceKey, why: &str) {
         self.elicitations.remove(at);
         let Some(tasks) = self.tasks.get_mut(at) else { return };
         tasks.retain(|_, task| {
-            task.state = State::UnansweredCall(why.to_owned());
+            task.state = State::Lost(why.to_owned());
             task.token = None;
             task.owner != Owner::Unclear
         });
@@ -371,30 +380,30 @@ impl Owners {
         }
     }
 
-    fn forget_old(&mut self, now: Instant) {
+    fn remove_expired(&mut self, now: Instant) {
         for tasks in self.tasks.values_mut() {
             tasks.retain(|_, task| now < task.ends);
         }
         self.tasks.retain(|_, tasks| !tasks.is_empty());
     }
 
-    /// How much is kept.
+    /// Adds the retained counts to `census`.
     pub(crate) fn count(&self, census: &mut Retained) {
         census.add("tasks", self.tasks.values().map(HashMap::len).sum());
         census.add("elicitations", self.elicitations.values().map(HashMap::len).sum());
         census.add("owning_instances", self.tasks.len() + self.elicitations.len());
     }
 
-    /// How many ids are remembered.
+    /// Returns the number of recorded ids.
     pub(crate) fn len(&self) -> usize {
         self.tasks.values().map(HashMap::len).sum::<usize>()
             + self.elicitations.values().map(HashMap::len).sum::<usize>()
     }
 }
 
-/// For how long a task is remembered that its server keeps for so long.
-fn kept_for(life: Option<Duration>) -> Duration {
-    life.map_or(LONGEST_LIFE, |life| life.saturating_add(GRACE)).min(LONGEST_LIFE)
+/// Returns how long a task of this lifetime is recorded.
+fn record_lifetime(life: Option<Duration>) -> Duration {
+    life.map_or(MAX_LIFE, |life| life.saturating_add(GRACE)).min(MAX_LIFE)
 }
 
 #[cfg(test)]
@@ -411,148 +420,157 @@ mod tests {
 
     fn new(id: &str) -> NewTask<'_> {
         static NAME: LazyLock<ServerName> = LazyLock::new(|| ServerName::new("n").unwrap());
-        NewTask { id, asked: &NAME, life: Some(Duration::from_secs(10)), token: None }
+        NewTask { id, alias: &NAME, life: Some(Duration::from_secs(10)), token: None }
     }
 
-    fn lost() -> Found {
-        Found::UnansweredCall(at("s"), ServerName::new("n").unwrap(), "it crashed".to_owned())
+    fn lost() -> TaskLookup {
+        TaskLookup::Lost(at("s"), ServerName::new("n").unwrap(), "it crashed".to_owned())
     }
 
-    fn found(server: &str) -> Found {
-        Found::At(at(server), ServerName::new("n").unwrap())
+    fn found(server: &str) -> TaskLookup {
+        TaskLookup::At(at(server), ServerName::new("n").unwrap())
     }
 
     #[test]
-    fn a_task_is_its_clients_alone() {
-        let (mut all, now) = (Owners::default(), Instant::now());
-        all.begun(&at("s"), 1, new("t"), now);
+    fn task_belongs_to_its_client() {
+        let (mut all, now) = (Ownership::default(), Instant::now());
+        all.add_task(&at("s"), 1, new("t"), now);
         assert_eq!(all.owner_of_task(&at("s"), "t"), Some(1));
         assert_eq!(all.find(1, "t"), found("s"));
-        assert_eq!((all.find(2, "t"), all.find(1, "u")), (Found::Nowhere, Found::Nowhere));
+        assert_eq!(
+            (all.find(2, "t"), all.find(1, "u")),
+            (TaskLookup::NotFound, TaskLookup::NotFound)
+        );
         let own = InstanceKey { holder: Holder::Client(1), ..at("s") };
         assert_eq!(all.owner_of_task(&own, "t"), None, "another instance");
-        all.begun(&at("r"), 1, new("t"), now);
-        assert_eq!(all.find(1, "t"), Found::Several);
-        all.begun(&at("s"), 2, new("t"), now);
+        all.add_task(&at("r"), 1, new("t"), now);
+        assert_eq!(all.find(1, "t"), TaskLookup::Ambiguous);
+        all.add_task(&at("s"), 2, new("t"), now);
         assert_eq!(all.owner_of_task(&at("s"), "t"), None, "it was given to two");
-        assert_eq!((all.find(2, "t"), all.find(1, "t")), (Found::Nowhere, found("r")));
+        assert_eq!((all.find(2, "t"), all.find(1, "t")), (TaskLookup::NotFound, found("r")));
     }
 
     #[test]
-    fn what_is_worked_on_for_others_is_known_until_it_is_over() {
-        let (mut all, now) = (Owners::default(), Instant::now());
-        let works = |all: &Owners, now| all.works_for_others(&at("s"), 2, now);
-        all.begun(&at("s"), 1, new("t"), now);
-        assert!(works(&all, now) && !all.works_for_others(&at("s"), 1, now));
-        all.ended(&at("s"), "t");
+    fn tasks_of_others_are_known_until_they_end() {
+        let (mut all, now) = (Ownership::default(), Instant::now());
+        let works = |all: &Ownership, now| all.has_tasks_of_others(&at("s"), 2, now);
+        all.add_task(&at("s"), 1, new("t"), now);
+        assert!(works(&all, now) && !all.has_tasks_of_others(&at("s"), 1, now));
+        all.end_task(&at("s"), "t");
         assert!(!works(&all, now));
         assert_eq!(all.owner_of_task(&at("s"), "t"), Some(1), "it can be asked about");
-        all.begun(&at("s"), 1, new("u"), now);
-        all.left(1, now);
+        all.add_task(&at("s"), 1, new("u"), now);
+        all.remove_client(1, now);
         assert_eq!(all.owner_of_task(&at("s"), "u"), None);
-        assert!(works(&all, now) && !works(&all, now + ECHO));
-        all.begun(&at("s"), 2, new("v"), now + ECHO);
+        assert!(works(&all, now) && !works(&all, now + CANCELLED_RETENTION));
+        all.add_task(&at("s"), 2, new("v"), now + CANCELLED_RETENTION);
         assert_eq!(all.len(), 1, "what is old is forgotten");
     }
 
     #[test]
-    fn a_task_of_a_server_that_has_ended_is_lost_and_says_why() {
-        let (mut all, now) = (Owners::default(), Instant::now());
+    fn task_of_an_ended_server_is_lost_with_a_reason() {
+        let (mut all, now) = (Ownership::default(), Instant::now());
         let token = Some((7, "\"p\"".into()));
-        all.begun(&at("s"), 1, NewTask { token, ..new("t") }, now);
+        all.add_task(&at("s"), 1, NewTask { token, ..new("t") }, now);
         assert_eq!(all.by_token(&at("s"), 7), Some((1, "\"p\"")));
-        all.lost(&at("s"), "it crashed");
+        all.lose_instance(&at("s"), "it crashed");
         assert_eq!(all.find(1, "t"), lost());
         assert_eq!((all.by_token(&at("s"), 7), all.owner_of_task(&at("s"), "t")), (None, None));
         assert_eq!(all.all_of(1), []);
-        all.begun(&at("s"), 2, new("t"), now);
+        all.add_task(&at("s"), 2, new("t"), now);
         assert_eq!(all.owner_of_task(&at("s"), "t"), Some(2), "the next life's own");
     }
 
     #[test]
-    fn an_elicitation_is_completed_once_and_at_its_own_client() {
-        let mut all = Owners::default();
-        all.elicited(&at("s"), 1, "e");
-        assert_eq!(all.completed(&at("r"), "e"), None);
-        assert_eq!((all.completed(&at("s"), "e"), all.completed(&at("s"), "e")), (Some(1), None));
-        all.elicited(&at("s"), 1, "e");
-        all.elicited(&at("s"), 2, "e");
-        assert_eq!(all.completed(&at("s"), "e"), None, "it was given to two");
-        all.elicited(&at("s"), 1, "e");
-        all.elicited(&at("s"), 2, "f");
-        all.left(1, Instant::now());
-        assert_eq!(all.completed(&at("s"), "e"), None);
-        all.lost(&at("s"), "");
-        assert_eq!((all.completed(&at("s"), "f"), all.len()), (None, 0));
+    fn elicitation_completes_once_for_its_client() {
+        let mut all = Ownership::default();
+        all.add_elicitation(&at("s"), 1, "e");
+        assert_eq!(all.complete_elicitation(&at("r"), "e"), None);
+        assert_eq!(
+            (all.complete_elicitation(&at("s"), "e"), all.complete_elicitation(&at("s"), "e")),
+            (Some(1), None)
+        );
+        all.add_elicitation(&at("s"), 1, "e");
+        all.add_elicitation(&at("s"), 2, "e");
+        assert_eq!(all.complete_elicitation(&at("s"), "e"), None, "it was given to two");
+        all.add_elicitation(&at("s"), 1, "e");
+        all.add_elicitation(&at("s"), 2, "f");
+        all.remove_client(1, Instant::now());
+        assert_eq!(all.complete_elicitation(&at("s"), "e"), None);
+        all.lose_instance(&at("s"), "");
+        assert_eq!((all.complete_elicitation(&at("s"), "f"), all.len()), (None, 0));
     }
 
     #[test]
-    fn nothing_grows_without_a_bound() {
-        let (mut all, now) = (Owners::default(), Instant::now());
-        for number in 0..2 * MOST_TASKS {
-            all.begun(&at("s"), 1, new(&number.to_string()), now);
-            all.elicited(&at("s"), 1, &number.to_string());
+    fn tasks_and_elicitations_are_limited() {
+        let (mut all, now) = (Ownership::default(), Instant::now());
+        for number in 0..2 * MAX_TASKS {
+            all.add_task(&at("s"), 1, new(&number.to_string()), now);
+            all.add_elicitation(&at("s"), 1, &number.to_string());
         }
-        all.begun(&at("s"), 2, new(&"x".repeat(LONGEST_ID + 1)), now);
-        all.elicited(&at("s"), 2, &"x".repeat(LONGEST_ID + 1));
+        all.add_task(&at("s"), 2, new(&"x".repeat(MAX_ID_BYTES + 1)), now);
+        all.add_elicitation(&at("s"), 2, &"x".repeat(MAX_ID_BYTES + 1));
         assert_eq!(
             (all.count_of(Owner::Client(1)), all.len()),
-            (MOST_TASKS, MOST_TASKS + MOST_ELICITATIONS)
+            (MAX_TASKS, MAX_TASKS + MAX_ELICITATIONS)
         );
-        assert_eq!(all.tasks_now(1, now + Duration::from_secs(10) + GRACE), 0);
+        assert_eq!(all.task_count(1, now + Duration::from_secs(10) + GRACE), 0);
         let first: Vec<_> = all.all_of(1);
         assert_eq!(first, []);
     }
 
     #[test]
-    fn a_task_of_a_token_is_found_by_whoever_has_that_and_asks_where_it_is() {
-        let (mut all, now) = (Owners::default(), Instant::now());
+    fn task_of_a_token_is_found_only_with_that_token_and_instance() {
+        let (mut all, now) = (Ownership::default(), Instant::now());
         let (mine, other) = (Owner::Token(1), Owner::Token(2));
-        let find = |all: &Owners, owner| all.find_for(owner, "t", |_, _| true);
-        all.begun_for(&at("s"), mine, new("t"), now);
+        let find = |all: &Ownership, owner| all.find_for(owner, "t", |_, _| true);
+        all.add_task_for(&at("s"), mine, new("t"), now);
         assert_eq!(find(&all, mine), found("s"));
-        assert_eq!((find(&all, other), all.find(1, "t")), (Found::Nowhere, Found::Nowhere));
-        assert_eq!(all.find_for(mine, "t", |_, _| false), Found::Nowhere, "another instance");
-        assert!(!all.works_for_others(&at("s"), 1, now), "what is said of it names it");
-        all.left(1, now);
+        assert_eq!(
+            (find(&all, other), all.find(1, "t")),
+            (TaskLookup::NotFound, TaskLookup::NotFound)
+        );
+        assert_eq!(all.find_for(mine, "t", |_, _| false), TaskLookup::NotFound, "another instance");
+        assert!(!all.has_tasks_of_others(&at("s"), 1, now), "what is said of it names it");
+        all.remove_client(1, now);
         assert_eq!(all.owner_of(&at("s"), "t"), Some(mine), "no client takes it along");
-        all.begun_for(&at("r"), mine, new("t"), now);
-        assert_eq!(find(&all, mine), Found::Several);
-        all.begun_for(&at("r"), other, new("t"), now);
+        all.add_task_for(&at("r"), mine, new("t"), now);
+        assert_eq!(find(&all, mine), TaskLookup::Ambiguous);
+        all.add_task_for(&at("r"), other, new("t"), now);
         assert_eq!(find(&all, mine), found("s"), "at the other it was given to two");
-        assert_eq!((find(&all, other), all.owner_of(&at("r"), "t")), (Found::Nowhere, None));
-        all.lost(&at("s"), "it crashed");
+        assert_eq!((find(&all, other), all.owner_of(&at("r"), "t")), (TaskLookup::NotFound, None));
+        all.lose_instance(&at("s"), "it crashed");
         assert_eq!(find(&all, mine), lost());
     }
 
     #[test]
-    fn a_task_is_kept_for_as_long_as_its_server_says_last() {
-        let (mut all, now) = (Owners::default(), Instant::now());
-        all.begun_for(&at("s"), Owner::Token(1), new("t"), now);
-        all.keeps(&at("s"), "t", Duration::MAX, now);
-        all.forget_old(now + Duration::from_secs(1000));
+    fn task_lifetime_is_the_last_one_reported() {
+        let (mut all, now) = (Ownership::default(), Instant::now());
+        all.add_task_for(&at("s"), Owner::Token(1), new("t"), now);
+        all.set_lifetime(&at("s"), "t", Duration::MAX, now);
+        all.remove_expired(now + Duration::from_secs(1000));
         assert!(all.is_worked_on(&at("s"), Owner::Token(1), "t"));
-        all.keeps(&at("s"), "t", Duration::ZERO, now);
-        all.forget_old(now + GRACE);
+        all.set_lifetime(&at("s"), "t", Duration::ZERO, now);
+        all.remove_expired(now + GRACE);
         assert!(!all.knows_task(&at("s"), "t"));
     }
 
     #[test]
-    fn what_is_over_makes_room_and_what_is_worked_on_does_not() {
-        let (mut all, now) = (Owners::default(), Instant::now());
+    fn only_finished_tasks_make_room() {
+        let (mut all, now) = (Ownership::default(), Instant::now());
         let mine = Owner::Token(1);
-        for number in 0..MOST_TASKS {
+        for number in 0..MAX_TASKS {
             assert!(all.has_room_for(1, now));
-            all.begun_for(&at("s"), mine, new(&number.to_string()), now);
+            all.add_task_for(&at("s"), mine, new(&number.to_string()), now);
         }
         assert!(!all.has_room_for(1, now) && all.has_room_for(2, now));
-        all.begun_for(&at("s"), mine, new("more"), now);
-        assert_eq!(all.find_for(mine, "more", |_, _| true), Found::Nowhere);
-        all.ended(&at("s"), "7");
+        all.add_task_for(&at("s"), mine, new("more"), now);
+        assert_eq!(all.find_for(mine, "more", |_, _| true), TaskLookup::NotFound);
+        all.end_task(&at("s"), "7");
         assert!(all.has_room_for(1, now));
-        assert_eq!((all.len(), all.knows_task(&at("s"), "7")), (MOST_TASKS - 1, false));
+        assert_eq!((all.len(), all.knows_task(&at("s"), "7")), (MAX_TASKS - 1, false));
         assert!(all.has_room_for(1, now), "it was made once");
-        all.begun_for(&at("s"), mine, new("more"), now);
+        all.add_task_for(&at("s"), mine, new("more"), now);
         assert!(!all.has_room_for(1, now));
         assert!(all.has_room_for(1, now + Duration::from_secs(10) + GRACE));
         assert_eq!(all.len(), 0, "what is old is forgotten");

@@ -1,6 +1,5 @@
-//! Arguments of a tool that are said in the head of a request too, where whatever stands
-//! between a client and a server can see them. The tool's schema marks them by `x-mcp-header`.
-//! Pure.
+//! Tool arguments that are mirrored into HTTP headers, where intermediaries can see them. The
+//! tool's schema marks them with `x-mcp-header`. Pure.
 
 use std::borrow::Cow;
 
@@ -8,82 +7,83 @@ use serde_json::{Map, Value};
 use xy_mcp::envelope::text_of;
 use xy_mcp::members::Members;
 
-/// What marks an argument in a schema. Its value is the end of the header's name.
-const MARK: &str = "x-mcp-header";
+/// The keyword that marks an argument in a schema. Its value is the end of the header's name.
+const ANNOTATION: &str = "x-mcp-header";
 
-/// How the name of each such header begins.
+/// The prefix of the header names.
 pub(crate) const PREFIX: &str = "mcp-param-";
 
-/// What is around a value that a header could not hold as it is.
-const BEFORE: &str = "=?base64?";
-const AFTER: &str = "?=";
+/// The delimiters of a value that is encoded to fit into a header.
+const ENCODED_PREFIX: &str = "=?base64?";
+const ENCODED_SUFFIX: &str = "?=";
 
-/// Whole numbers beyond this are not the same number everywhere.
-const SAFE: f64 = 9_007_199_254_740_991.0;
+/// Maximum integer that is the same number in every implementation.
+const MAX_SAFE_INTEGER: f64 = 9_007_199_254_740_991.0;
 
-/// What a keyword holds that is no schema, whatever it looks like.
-const DATA: [&str; 7] = ["const", "default", "enum", "example", "examples", "required", MARK];
+/// Keywords whose value is data and no schema, whatever it looks like.
+const DATA_KEYWORDS: [&str; 7] =
+    ["const", "default", "enum", "example", "examples", "required", ANNOTATION];
 
-/// Where the names of a schema are names of its author's.
-const MAPS: [&str; 5] =
+/// Keywords whose value maps author-defined names to schemas.
+const SCHEMA_MAP_KEYWORDS: [&str; 5] =
     ["$defs", "definitions", "dependentSchemas", "dependencies", "patternProperties"];
 
-/// One argument that is said in the head too.
+/// An argument that is mirrored into a header.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mirror {
-    /// The argument, and if it is within others those before it.
+pub struct ParamHeader {
+    /// The path of the argument: its own name, after those of the objects that contain it.
     path: Vec<Box<str>>,
-    /// As it is written in the schema.
+    /// The end of the header's name, as written in the schema.
     name: Box<str>,
 }
 
-/// Why the marks of a schema cannot be followed: no client may use the tool then.
+/// Why the marks of a schema are invalid. No client may use such a tool.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Unfit {
+pub(crate) enum SchemaError {
     #[error("its schema cannot be read")]
     Unreadable,
-    #[error("`{MARK}` stands where no single argument is meant")]
+    #[error("`{ANNOTATION}` does not mark a single argument")]
     Misplaced,
-    #[error("`{MARK}` is `{0}`, which is no name of a header")]
-    NoName(String),
-    #[error("`{MARK}` is `{0}` for two arguments")]
-    Twice(String),
-    #[error("`{MARK}` is of `{0}`, which is no string, integer or boolean")]
-    NotPlain(String),
+    #[error("`{ANNOTATION}` is `{0}`, which is no valid header name")]
+    InvalidName(String),
+    #[error("`{ANNOTATION}` is `{0}` for two arguments")]
+    Duplicate(String),
+    #[error("`{ANNOTATION}` marks a `{0}`, which is no string, integer or boolean")]
+    NotPrimitive(String),
 }
 
-/// The arguments of a tool that are said in the head, from all that its server says of it.
-pub(crate) fn of_tool(tool: &str) -> Result<Vec<Mirror>, Unfit> {
+/// Returns the mirrored arguments of a tool, from its list entry.
+pub(crate) fn of_tool(tool: &str) -> Result<Vec<ParamHeader>, SchemaError> {
     if !is_marked(tool) {
         return Ok(Vec::new());
     }
-    let members = Members::read(tool).ok_or(Unfit::Unreadable)?;
+    let members = Members::read(tool).ok_or(SchemaError::Unreadable)?;
     members.get("inputSchema").map_or_else(|| Ok(Vec::new()), of_schema)
 }
 
-/// The same from the schema of its arguments.
-pub(crate) fn of_schema(schema: &str) -> Result<Vec<Mirror>, Unfit> {
+/// Returns the mirrored arguments of a schema.
+pub(crate) fn of_schema(schema: &str) -> Result<Vec<ParamHeader>, SchemaError> {
     if !is_marked(schema) {
         return Ok(Vec::new());
     }
-    let schema: Value = serde_json::from_str(schema).map_err(|_| Unfit::Unreadable)?;
+    let schema: Value = serde_json::from_str(schema).map_err(|_| SchemaError::Unreadable)?;
     let mut found = Vec::new();
     walk(&schema, Some(&mut Vec::new()), &mut found)?;
     Ok(found)
 }
 
-/// Most schemas have no mark at all, which is seen without reading them.
+/// Returns true if a text may contain marks. Most schemas have none, and are not parsed.
 fn is_marked(text: &str) -> bool {
-    memchr::memmem::find(text.as_bytes(), MARK.as_bytes()).is_some()
+    memchr::memmem::find(text.as_bytes(), ANNOTATION.as_bytes()).is_some()
 }
 
-/// Finds the marks of a schema and what is within it. `path` leads to the argument that it is
-/// of; there is none where it may be of several, or of none.
+/// Collects the marks of a schema and of the schemas in it. `path` leads to the argument that the
+/// schema describes, or is `None` where that is not one argument.
 fn walk(
     schema: &Value,
     mut path: Option<&mut Vec<Box<str>>>,
-    found: &mut Vec<Mirror>,
-) -> Result<(), Unfit> {
+    found: &mut Vec<ParamHeader>,
+) -> Result<(), SchemaError> {
     let schema = match schema {
         Value::Object(schema) => schema,
         Value::Array(several) => {
@@ -91,10 +91,10 @@ fn walk(
         }
         _ => return Ok(()),
     };
-    if let Some(mark) = schema.get(MARK) {
-        let path = path.as_deref().filter(|path| !path.is_empty()).ok_or(Unfit::Misplaced)?;
-        let name = judge(mark, schema, found)?;
-        found.push(Mirror { path: path.clone(), name: name.into() });
+    if let Some(mark) = schema.get(ANNOTATION) {
+        let path = path.as_deref().filter(|path| !path.is_empty()).ok_or(SchemaError::Misplaced)?;
+        let name = header_name(mark, schema, found)?;
+        found.push(ParamHeader { path: path.clone(), name: name.into() });
     }
     for (keyword, inner) in schema {
         match (keyword.as_str(), inner) {
@@ -110,31 +110,31 @@ fn walk(
                     }
                 }
             }
-            (keyword, Value::Object(schemas)) if MAPS.contains(&keyword) => {
+            (keyword, Value::Object(schemas)) if SCHEMA_MAP_KEYWORDS.contains(&keyword) => {
                 schemas.values().try_for_each(|schema| walk(schema, None, found))?;
             }
-            (keyword, _) if DATA.contains(&keyword) => {}
+            (keyword, _) if DATA_KEYWORDS.contains(&keyword) => {}
             (_, inner) => walk(inner, None, found)?,
         }
     }
     Ok(())
 }
 
-/// The name that a mark gives to a header, if it may.
-fn judge<'s>(
+/// Returns the header name that a mark gives, if it is valid.
+fn header_name<'s>(
     mark: &'s Value,
     schema: &Map<String, Value>,
-    found: &[Mirror],
-) -> Result<&'s str, Unfit> {
+    found: &[ParamHeader],
+) -> Result<&'s str, SchemaError> {
     let name = mark.as_str().filter(|name| is_token(name));
     let shown = || xy_protocol::control::quoted(mark.as_str().unwrap_or(&mark.to_string()));
-    let name = name.ok_or_else(|| Unfit::NoName(shown()))?;
+    let name = name.ok_or_else(|| SchemaError::InvalidName(shown()))?;
     let kind = schema.get("type").and_then(Value::as_str).unwrap_or_default();
     if !matches!(kind, "string" | "integer" | "boolean") {
-        return Err(Unfit::NotPlain(xy_protocol::control::quoted(kind)));
+        return Err(SchemaError::NotPrimitive(xy_protocol::control::quoted(kind)));
     }
     if found.iter().any(|other| other.name.eq_ignore_ascii_case(name)) {
-        return Err(Unfit::Twice(shown()));
+        return Err(SchemaError::Duplicate(shown()));
     }
     Ok(name)
 }
@@ -144,62 +144,63 @@ fn is_token(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(is_allowed)
 }
 
-impl Mirror {
-    /// The name of its header, in small letters.
+impl ParamHeader {
+    /// Returns the name of the header, in lowercase.
     pub(crate) fn header(&self) -> String {
         format!("{PREFIX}{}", self.name.to_ascii_lowercase())
     }
 
-    /// What the header has to say; nothing, if the argument is not there, is `null`, or is
-    /// what no header can say.
-    pub(crate) fn said<'t>(&self, arguments: Option<&'t str>) -> Option<Said<'t>> {
+    /// Returns the value of the header. `None` if the argument is absent, `null`, or of a type that
+    /// no header can hold.
+    pub(crate) fn value<'t>(&self, arguments: Option<&'t str>) -> Option<HeaderValue<'t>> {
         let mut value = arguments?;
         for key in &self.path {
             let members = Members::read(value)?;
-            // Of a key that is there twice, most take what comes last.
+            // Most parsers take the last of duplicate keys.
             value = members.iter().filter(|(it, _)| *it == &**key).last()?.1;
         }
-        Said::read(value)
+        HeaderValue::read(value)
     }
 }
 
-/// An argument, as far as a header can say it.
+/// The value of an argument, as far as a header can hold it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Said<'t> {
+pub(crate) enum HeaderValue<'t> {
     Text(Cow<'t, str>),
-    /// As it is written.
+    /// The number, as written.
     Number(&'t str),
-    Truth(bool),
+    Bool(bool),
 }
 
-impl<'t> Said<'t> {
+impl<'t> HeaderValue<'t> {
     fn read(value: &'t str) -> Option<Self> {
         match value.as_bytes().first()? {
             b'"' => text_of(value).map(Self::Text),
-            b't' => Some(Self::Truth(true)),
-            b'f' => Some(Self::Truth(false)),
+            b't' => Some(Self::Bool(true)),
+            b'f' => Some(Self::Bool(false)),
             b'-' | b'0'..=b'9' => Some(Self::Number(value)),
             _ => None,
         }
     }
 
-    /// As a text, before it is made fit for a header.
+    /// Returns the value as text, before it is encoded.
     pub(crate) fn text(&self) -> Cow<'_, str> {
         match self {
             Self::Text(text) => Cow::Borrowed(text),
             Self::Number(number) => plain_number(number),
-            Self::Truth(true) => Cow::Borrowed("true"),
-            Self::Truth(false) => Cow::Borrowed("false"),
+            Self::Bool(true) => Cow::Borrowed("true"),
+            Self::Bool(false) => Cow::Borrowed("false"),
         }
     }
 
-    /// Whether a header says the same. Of numbers it does not matter how they are written.
-    pub(crate) fn is(&self, heard: &str) -> bool {
+    /// Returns true if a header has this value. Numbers are compared by value, not as written.
+    pub(crate) fn is(&self, header: &str) -> bool {
         match self {
             Self::Number(number) => {
-                *number == heard || is_number(heard) && plain_number(number) == plain_number(heard)
+                *number == header
+                    || is_number(header) && plain_number(number) == plain_number(header)
             }
-            _ => self.text() == heard,
+            _ => self.text() == header,
         }
     }
 }
@@ -208,62 +209,63 @@ fn is_number(text: &str) -> bool {
     serde_json::from_str::<serde_json::Number>(text).is_ok()
 }
 
-/// A whole number in digits, however it is written. What is none stays as it is.
+/// Returns an integer in plain digits, however it is written. Other numbers stay as written.
 fn plain_number(written: &str) -> Cow<'_, str> {
     if let Ok(whole) = written.parse::<i64>() {
         return Cow::Owned(whole.to_string());
     }
     match written.parse::<f64>() {
-        // Zero is added since there are two of it.
-        Ok(number) if number.fract() == 0.0 && number.abs() <= SAFE => {
+        // Adding zero turns negative zero into zero.
+        Ok(number) if number.fract() == 0.0 && number.abs() <= MAX_SAFE_INTEGER => {
             Cow::Owned((number + 0.0).to_string())
         }
         _ => Cow::Borrowed(written),
     }
 }
 
-/// A text as the value of a header: as it is if that comes through unchanged.
+/// Encodes a text for a header, unless it would come through unchanged.
 pub(crate) fn encode(text: &str) -> Cow<'_, str> {
     let is_visible = text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
     let is_trimmed = !text.is_empty() && !text.starts_with(' ') && !text.ends_with(' ');
-    let seems_encoded = text.starts_with(BEFORE) && text.ends_with(AFTER);
+    let seems_encoded = text.starts_with(ENCODED_PREFIX) && text.ends_with(ENCODED_SUFFIX);
     if is_visible && is_trimmed && !seems_encoded {
         return Cow::Borrowed(text);
     }
-    Cow::Owned(format!("{BEFORE}{}{AFTER}", to_base64(text.as_bytes())))
+    Cow::Owned(format!("{ENCODED_PREFIX}{}{ENCODED_SUFFIX}", to_base64(text.as_bytes())))
 }
 
-/// What the value of a header says; `None` if that cannot be known.
+/// Decodes the value of a header; `None` if it is malformed.
 pub(crate) fn decode(value: &str) -> Option<Cow<'_, str>> {
-    match value.strip_prefix(BEFORE).and_then(|rest| rest.strip_suffix(AFTER)) {
+    match value.strip_prefix(ENCODED_PREFIX).and_then(|rest| rest.strip_suffix(ENCODED_SUFFIX)) {
         Some(encoded) => String::from_utf8(from_base64(encoded)?).ok().map(Cow::Owned),
         None => Some(Cow::Borrowed(value)),
     }
 }
 
-const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+const BASE64_ALPHABET: &[u8; 64] =
+    b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 fn to_base64(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for three in bytes.chunks(3) {
-        let byte = |place: usize| u32::from(three.get(place).copied().unwrap_or_default());
+        let byte = |index: usize| u32::from(three.get(index).copied().unwrap_or_default());
         let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
-        for place in 0..4 {
-            let digit = DIGITS[(bits >> (18 - 6 * place) & 63) as usize];
-            text.push(if place <= three.len() { char::from(digit) } else { '=' });
+        for index in 0..4 {
+            let digit = BASE64_ALPHABET[(bits >> (18 - 6 * index) & 63) as usize];
+            text.push(if index <= three.len() { char::from(digit) } else { '=' });
         }
     }
     text
 }
 
-/// Only what [`to_base64`] could have written is read.
+/// Decodes base64, and accepts only what [`to_base64`] could have written.
 fn from_base64(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
     for four in text.as_bytes().chunks(4) {
         let padding = four.iter().rev().take_while(|byte| **byte == b'=').count();
         let mut bits = 0;
         for digit in &four[..four.len() - padding] {
-            let value = DIGITS.iter().position(|known| known == digit)?;
+            let value = BASE64_ALPHABET.iter().position(|known| known == digit)?;
             bits = bits << 6 | u32::try_from(value).ok()?;
         }
         bits <<= 6 * padding;
@@ -280,26 +282,26 @@ mod tests {
     use super::*;
 
     fn found(schema: &Value) -> Vec<(String, String)> {
-        let shown = |mirror: Mirror| (mirror.path.join("."), mirror.header());
+        let shown = |mirror: ParamHeader| (mirror.path.join("."), mirror.header());
         of_schema(&schema.to_string()).unwrap().into_iter().map(shown).collect()
     }
 
     #[test]
-    fn marks_are_found_wherever_a_single_argument_is_meant() {
+    fn marks_are_found_on_single_arguments() {
         let schema = json!({
             "type": "object",
             "properties": {
-                "region": { "type": "string", MARK: "Region" },
-                "query": { "type": "string", "default": { MARK: "no schema" } },
+                "region": { "type": "string", ANNOTATION: "Region" },
+                "query": { "type": "string", "default": { ANNOTATION: "no schema" } },
                 "where": {
                     "type": "object",
                     "properties": {
-                        "shelf": { "type": "integer", MARK: "Shelf" },
-                        MARK: { "type": "boolean", MARK: "X.1" },
+                        "shelf": { "type": "integer", ANNOTATION: "Shelf" },
+                        ANNOTATION: { "type": "boolean", ANNOTATION: "X.1" },
                     },
                 },
             },
-            "examples": [{ MARK: "no schema either" }],
+            "examples": [{ ANNOTATION: "no schema either" }],
         });
         let expected = [
             ("region", "mcp-param-region"),
@@ -314,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_mark_has_no_mirrors_whatever_it_is() {
+    fn schema_without_marks_has_no_mirrors() {
         for text in ["", "{", "{}", "7", r#"{"type":"object"}"#] {
             assert_eq!(of_schema(text), Ok(Vec::new()), "{text}");
             assert_eq!(of_tool(text), Ok(Vec::new()), "{text}");
@@ -323,22 +325,25 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_that_cannot_be_followed_makes_a_tool_unfit() {
+    fn unusable_mark_makes_a_tool_unfit() {
         let of = |properties: Value| of_schema(&json!({ "properties": properties }).to_string());
-        let text = |name: &str| json!({ "type": "string", MARK: name });
+        let text = |name: &str| json!({ "type": "string", ANNOTATION: name });
         for name in ["", "My Region", "Region:Primary", "Région", "Region\t1", "a\r\nb"] {
             let unfit = of(json!({ "a": text(name) })).unwrap_err();
-            assert!(matches!(unfit, Unfit::NoName(_)), "{name}: {unfit}");
+            assert!(matches!(unfit, SchemaError::InvalidName(_)), "{name}: {unfit}");
         }
-        let number = of(json!({ "a": { "type": "string", MARK: 7 } }));
-        assert!(matches!(number, Err(Unfit::NoName(_))));
+        let number = of(json!({ "a": { "type": "string", ANNOTATION: 7 } }));
+        assert!(matches!(number, Err(SchemaError::InvalidName(_))));
         for kind in [json!("number"), json!("object"), json!("array"), json!("null"), json!(null)] {
-            let unfit = of(json!({ "a": { "type": kind, MARK: "A" } })).unwrap_err();
-            assert!(matches!(unfit, Unfit::NotPlain(_)), "{kind}: {unfit}");
+            let unfit = of(json!({ "a": { "type": kind, ANNOTATION: "A" } })).unwrap_err();
+            assert!(matches!(unfit, SchemaError::NotPrimitive(_)), "{kind}: {unfit}");
         }
-        assert!(matches!(of(json!({ "a": { MARK: "A" } })), Err(Unfit::NotPlain(_))));
+        assert!(matches!(
+            of(json!({ "a": { ANNOTATION: "A" } })),
+            Err(SchemaError::NotPrimitive(_))
+        ));
         let twice = of(json!({ "a": text("Name"), "b": text("nAME") }));
-        assert!(matches!(twice, Err(Unfit::Twice(_))));
+        assert!(matches!(twice, Err(SchemaError::Duplicate(_))));
 
         let marked = json!({ "properties": { "b": text("B") } });
         for keyword in [
@@ -356,28 +361,28 @@ mod tests {
         ] {
             for inner in [marked.clone(), json!([marked]), text("B")] {
                 let unfit = of(json!({ "a": { keyword: inner } }));
-                assert_eq!(unfit, Err(Unfit::Misplaced), "{keyword}");
+                assert_eq!(unfit, Err(SchemaError::Misplaced), "{keyword}");
             }
         }
         for keyword in ["$defs", "definitions", "patternProperties", "dependentSchemas"] {
             let schema = json!({ keyword: { "default": text("B") } });
-            assert_eq!(of_schema(&schema.to_string()), Err(Unfit::Misplaced), "{keyword}");
+            assert_eq!(of_schema(&schema.to_string()), Err(SchemaError::Misplaced), "{keyword}");
         }
-        assert_eq!(of_schema(&text("Root").to_string()), Err(Unfit::Misplaced));
-        assert_eq!(of_schema(r#"{"x-mcp-header""#), Err(Unfit::Unreadable));
-        let deep = format!("{}\"{MARK}\"{}", "[".repeat(100_000), "]".repeat(100_000));
-        assert_eq!(of_schema(&deep), Err(Unfit::Unreadable));
+        assert_eq!(of_schema(&text("Root").to_string()), Err(SchemaError::Misplaced));
+        assert_eq!(of_schema(r#"{"x-mcp-header""#), Err(SchemaError::Unreadable));
+        let deep = format!("{}\"{ANNOTATION}\"{}", "[".repeat(100_000), "]".repeat(100_000));
+        assert_eq!(of_schema(&deep), Err(SchemaError::Unreadable));
     }
 
-    fn mirror(path: &[&str]) -> Mirror {
+    fn mirror(path: &[&str]) -> ParamHeader {
         let path = path.iter().map(|key| (*key).into()).collect();
-        Mirror { path, name: "Name".into() }
+        ParamHeader { path, name: "Name".into() }
     }
 
     #[test]
-    fn an_argument_is_read_at_its_very_path() {
-        let said = |path: &[&str], arguments: &str| {
-            mirror(path).said(Some(arguments)).map(|said| said.text().into_owned())
+    fn argument_is_read_at_its_exact_path() {
+        let value = |path: &[&str], arguments: &str| {
+            mirror(path).value(Some(arguments)).map(|value| value.text().into_owned())
         };
         for (path, arguments, expected) in [
             (&["a"][..], r#"{"b":1,"a":"x\ny"}"#, Some("x\ny")),
@@ -398,14 +403,14 @@ mod tests {
             (&["a", "b"], r#"{"a":"b"}"#, None),
             (&["a"], "[]", None),
         ] {
-            assert_eq!(said(path, arguments).as_deref(), expected, "{path:?} {arguments}");
+            assert_eq!(value(path, arguments).as_deref(), expected, "{path:?} {arguments}");
         }
-        assert_eq!(mirror(&["a"]).said(None), None);
+        assert_eq!(mirror(&["a"]).value(None), None);
     }
 
     #[test]
-    fn numbers_are_the_same_however_they_are_written() {
-        for (body, heard, same) in [
+    fn equal_numbers_match_in_any_notation() {
+        for (body, header, same) in [
             ("42", "42", true),
             ("42", "42.0", true),
             ("42.0", "42", true),
@@ -426,12 +431,12 @@ mod tests {
             ("\"42\"", "42.0", false),
             ("\"a\"", "A", false),
         ] {
-            assert_eq!(Said::read(body).unwrap().is(heard), same, "{body} {heard}");
+            assert_eq!(HeaderValue::read(body).unwrap().is(header), same, "{body} {header}");
         }
     }
 
     #[test]
-    fn a_value_is_encoded_where_a_header_could_not_hold_it() {
+    fn unsafe_header_values_are_encoded() {
         for (text, value) in [
             ("us-west1", "us-west1"),
             ("a b", "a b"),
@@ -450,11 +455,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_well_encoded_says_nothing() {
+    fn malformed_encoding_has_no_value() {
         for inside in
             ["SGVsbG8", "SGVs!!!bG8=", "SGVsbG9=", "=", "====", "A===", "AA=A", "/w==", "é"]
         {
-            assert_eq!(decode(&format!("{BEFORE}{inside}{AFTER}")), None, "{inside}");
+            assert_eq!(
+                decode(&format!("{ENCODED_PREFIX}{inside}{ENCODED_SUFFIX}")),
+                None,
+                "{inside}"
+            );
         }
         assert_eq!(decode("=?BASE64?SGVsbG8=?=").as_deref(), Some("=?BASE64?SGVsbG8=?="));
         assert_eq!(decode("=?base64?=").as_deref(), Some("=?base64?="));
@@ -462,7 +471,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_encoded_is_a_header_and_comes_back(text in "(?s).*|[ -~]*|=\\?base64\\?.*\\?=") {
+        fn encoded_value_is_a_valid_header_and_reads_back(text in "(?s).*|[ -~]*|=\\?base64\\?.*\\?=") {
             let value = encode(&text);
             let header = hyper::header::HeaderValue::from_str(&value).unwrap();
             prop_assert_eq!(header.to_str().unwrap().trim(), &*value);
@@ -470,11 +479,11 @@ mod tests {
         }
 
         #[test]
-        fn nothing_that_is_decoded_or_read_panics(text in ".*", bytes in "[A-Za-z0-9+/=!]{0,12}") {
+        fn arbitrary_input_never_panics(text in ".*", bytes in "[A-Za-z0-9+/=!]{0,12}") {
             let _ = decode(&text);
-            let _ = decode(&format!("{BEFORE}{bytes}{AFTER}"));
-            let _ = of_schema(&format!("{text}{MARK}"));
-            let _ = mirror(&["a"]).said(Some(&text));
+            let _ = decode(&format!("{ENCODED_PREFIX}{bytes}{ENCODED_SUFFIX}"));
+            let _ = of_schema(&format!("{text}{ANNOTATION}"));
+            let _ = mirror(&["a"]).value(Some(&text));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The few params a proxy has to read, each as a piece of the message's own text.
+//! The params that a proxy has to read, each as a slice of the message's own text.
 
 use std::ops::Range;
 
@@ -7,10 +7,19 @@ use serde_json::value::RawValue;
 use xy_mcp::envelope::text_of;
 use xy_mcp::members::Members;
 
-use crate::client::LONGEST_ID;
-use crate::large::place_of;
+/// A position in a text.
+pub(crate) type Span = Range<usize>;
 
-/// Params of any request or notification.
+/// Returns the position of `part`, a slice of `text`, in `text`.
+pub(crate) fn span_of(text: &str, part: &str) -> Span {
+    let begins = (part.as_ptr() as usize).wrapping_sub(text.as_ptr() as usize);
+    begins..begins.wrapping_add(part.len())
+}
+
+/// Maximum length, in bytes, of a request id or a progress token.
+pub(crate) const MAX_ID_BYTES: usize = 1024;
+
+/// The params of any request or notification.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct Params<'t> {
     #[serde(borrow, default, deserialize_with = "piece")]
@@ -49,14 +58,14 @@ pub(crate) struct Params<'t> {
     notifications: Option<&'t str>,
 }
 
-/// Reads a value as it is written; `null` is none.
+/// Reads a value as written; `null` counts as absent.
 fn piece<'t, D: Deserializer<'t>>(value: D) -> Result<Option<&'t str>, D::Error> {
     Option::<&RawValue>::deserialize(value).map(|it| it.map(RawValue::get))
 }
 
-/// Where each of the params stands in their text.
+/// The range of each param in the text.
 #[derive(Debug, Default)]
-pub(crate) struct ParamPlaces([Option<Range<usize>>; 17]);
+pub(crate) struct ParamRanges([Option<Range<usize>>; 17]);
 
 #[derive(Deserialize)]
 struct Meta<'t> {
@@ -65,7 +74,7 @@ struct Meta<'t> {
 }
 
 impl<'t> Params<'t> {
-    /// All of them, each by its place in [`ParamPlaces`].
+    /// Returns all params, in the order of [`ParamRanges`].
     fn all(&mut self) -> [&mut Option<&'t str>; 17] {
         [
             &mut self.name,
@@ -88,7 +97,7 @@ impl<'t> Params<'t> {
         ]
     }
 
-    /// Returns those that are said in the head of a request too, and where they are said to be.
+    /// Returns the params that are repeated in headers, under their keys.
     pub(crate) fn members(&self) -> Members<'t> {
         let all = [
             ("name", self.name),
@@ -100,22 +109,22 @@ impl<'t> Params<'t> {
         all.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
     }
 
-    /// Returns where each of them stands in `text`, which they were read from.
-    pub(crate) fn places(mut self, text: &str) -> ParamPlaces {
-        ParamPlaces(self.all().map(|piece| piece.map(|piece| place_of(text, piece))))
+    /// Returns the ranges of the params in `text`, which they were read from.
+    pub(crate) fn ranges(mut self, text: &str) -> ParamRanges {
+        ParamRanges(self.all().map(|piece| piece.map(|piece| span_of(text, piece))))
     }
 
-    /// Returns what stands at these places of `text`.
-    pub(crate) fn at(text: &'t str, places: &ParamPlaces) -> Self {
+    /// Returns the params at these ranges of `text`.
+    pub(crate) fn at(text: &'t str, ranges: &ParamRanges) -> Self {
         let mut params = Self::default();
-        for (piece, place) in params.all().into_iter().zip(&places.0) {
-            *piece = place.clone().and_then(|place| text.get(place));
+        for (piece, range) in params.all().into_iter().zip(&ranges.0) {
+            *piece = range.clone().and_then(|range| text.get(range));
         }
         params
     }
 
-    /// An object that cannot be read, such as one with a key twice, is an error: who knows
-    /// what the server would make of it.
+    /// Reads params strictly. An object that cannot be parsed, such as one with a duplicate key, is
+    /// an error, as a server might read it differently.
     pub(crate) fn checked(params: Option<&'t str>) -> Result<Self, String> {
         let read = match params {
             Some(text) if text.starts_with('{') => {
@@ -128,8 +137,10 @@ impl<'t> Params<'t> {
             meta.map_err(|problem| problem.to_string())?;
         }
         match read.own_token() {
-            Some(token) if token.len() > LONGEST_ID => Err("its progress token is too long".into()),
-            // Servers tell of progress by it, and clients find the request by it.
+            Some(token) if token.len() > MAX_ID_BYTES => {
+                Err("its progress token is too long".into())
+            }
+            // Servers report progress with it, and clients find the request by it.
             Some(token) if !token.starts_with(|first: char| "\"-0123456789".contains(first)) => {
                 Err("its progress token is neither a text nor a number".into())
             }
@@ -137,108 +148,108 @@ impl<'t> Params<'t> {
         }
     }
 
-    /// Of what has none, or is an array, all are absent.
+    /// Reads params. If there are none, or no object, all are absent.
     pub(crate) fn read(params: Option<&'t str>) -> Self {
         params.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
     }
 
-    /// `name`, as it is written.
+    /// Returns `name`, as written.
     pub(crate) fn name(&self) -> Option<&'t str> {
         self.name
     }
 
-    /// `uri`, as it is written.
+    /// Returns `uri`, as written.
     pub(crate) fn uri(&self) -> Option<&'t str> {
         self.uri
     }
 
-    /// `cursor`, as it is written.
+    /// Returns `cursor`, as written.
     pub(crate) fn cursor(&self) -> Option<&'t str> {
         self.cursor
     }
 
-    /// `level`, as it is written.
+    /// Returns `level`, as written.
     pub(crate) fn level(&self) -> Option<&'t str> {
         self.level
     }
 
-    /// `arguments`, as they are written.
+    /// Returns `arguments`, as written.
     pub(crate) fn arguments(&self) -> Option<&'t str> {
         self.arguments
     }
 
-    /// `requestId`, as it is written.
+    /// Returns `requestId`, as written.
     pub(crate) fn request_id(&self) -> Option<&'t str> {
         self.request_id
     }
 
-    /// `progressToken` of a notification, as it is written.
+    /// Returns `progressToken` of a notification, as written.
     pub(crate) fn token(&self) -> Option<&'t str> {
         self.token
     }
 
-    /// `protocolVersion`, as a text.
+    /// Returns `protocolVersion`, decoded.
     pub(crate) fn version(&self) -> Option<String> {
         self.version.and_then(text_of).map(Into::into)
     }
 
-    /// `protocolVersion`, as it is written.
+    /// Returns `protocolVersion`, as written.
     pub(crate) fn version_as_written(&self) -> Option<&'t str> {
         self.version
     }
 
-    /// `capabilities`, as they are written.
+    /// Returns `capabilities`, as written.
     pub(crate) fn capabilities(&self) -> Option<&'t str> {
         self.capabilities
     }
 
-    /// Whether it is to be done as a task.
+    /// Returns true if the request is to run as a task.
     pub(crate) fn is_task(&self) -> bool {
         self.task.is_some()
     }
 
-    /// `taskId`, as a text.
+    /// Returns `taskId`, decoded.
     pub(crate) fn task_id(&self) -> Option<String> {
         self.task_id.and_then(text_of).map(Into::into)
     }
 
-    /// `taskId`, as it is written.
+    /// Returns `taskId`, as written.
     pub(crate) fn task_id_as_written(&self) -> Option<&'t str> {
         self.task_id
     }
 
-    /// `_meta`, as it is written, if it is an object.
+    /// Returns `_meta`, as written, if it is an object.
     pub(crate) fn meta(&self) -> Option<&'t str> {
         self.meta.filter(|meta| meta.starts_with('{'))
     }
 
-    /// `clientInfo`, as it is written.
+    /// Returns `clientInfo`, as written.
     pub(crate) fn info(&self) -> Option<&'t str> {
         self.info
     }
 
-    /// `inputResponses`, as they are written.
+    /// Returns `inputResponses`, as written.
     pub(crate) fn answers(&self) -> Option<&'t str> {
         self.answers
     }
 
-    /// `requestState`, as it is written.
+    /// Returns `requestState`, as written.
     pub(crate) fn state(&self) -> Option<&'t str> {
         self.state
     }
 
-    /// `notifications`, as they are written.
+    /// Returns `notifications`, as written.
     pub(crate) fn notifications(&self) -> Option<&'t str> {
         self.notifications
     }
 
-    /// `_meta.progressToken` of a request, as it is written.
+    /// Returns `_meta.progressToken` of a request, as written.
     pub(crate) fn own_token(&self) -> Option<&'t str> {
         let meta: Meta<'t> = serde_json::from_str(self.meta?).ok()?;
         meta.token.map(RawValue::get)
     }
 
-    /// What `ref` refers to: its `name` or its `uri`.
+    /// Returns the `name` or the `uri` in `ref`.
     pub(crate) fn reference(&self) -> Option<Reference<'t>> {
         let inside = Self::read(Some(self.reference?));
         match (inside.name(), inside.uri()) {
@@ -249,12 +260,12 @@ impl<'t> Params<'t> {
     }
 }
 
-/// What an argument to complete belongs to.
+/// The subject of a completion request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reference<'t> {
-    /// A prompt, as it is written.
+    /// A prompt, by its name as written.
     Name(&'t str),
-    /// A template, as it is written.
+    /// A resource template, by its URI as written.
     Uri(&'t str),
 }
 
@@ -263,7 +274,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_is_a_piece_of_the_text() {
+    fn members_borrow_from_the_text() {
         let text =
             r#"{"name":"a__b","arguments":{"name":"other"},"_meta":{"x":1,"progressToken": 7 }}"#;
         let params = Params::read(Some(text));
@@ -275,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_absent() {
+    fn missing_members_are_none() {
         for text in [None, Some("[]"), Some("{}"), Some(r#"{"_meta":3}"#)] {
             let params = Params::read(text);
             assert_eq!((params.name(), params.own_token()), (None, None));
@@ -284,11 +295,11 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_there_twice_is_refused() {
+    fn duplicate_key_is_refused() {
         for text in [
             r#"{"name":"a","name":"b"}"#,
             r#"{"_meta":{"progressToken":1,"progressToken":2}}"#,
-            &format!(r#"{{"_meta":{{"progressToken":"{}"}}}}"#, "x".repeat(LONGEST_ID)),
+            &format!(r#"{{"_meta":{{"progressToken":"{}"}}}}"#, "x".repeat(MAX_ID_BYTES)),
         ] {
             assert!(Params::checked(Some(text)).is_err(), "{text}");
         }
@@ -298,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_progress_token_is_a_text_or_a_number() {
+    fn progress_token_is_a_string_or_number() {
         let checked = |token: &str| {
             let text = format!(r#"{{"_meta":{{"progressToken":{token}}}}}"#);
             Params::checked(Some(&text)).map(drop)
@@ -313,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reference_is_a_prompt_or_a_template() {
+    fn reference_names_a_prompt_or_template() {
         let prompt = r#"{"ref":{"type":"ref/prompt","name":"x"}}"#;
         assert_eq!(Params::read(Some(prompt)).reference(), Some(Reference::Name(r#""x""#)));
         let template = r#"{"ref":{"type":"ref/resource","uri":"t://{x}"}}"#;

@@ -1,10 +1,19 @@
-//! All servers and all clients of the gateway, on its one thread.
+//! The routing state of the gateway: all servers and all clients, on its one thread.
 //!
-//! Nothing here waits: what takes time is a task of its own that comes back with news.
-//! `lists.rs` answers what there is, `loops.rs` knows which daemons are behind servers, `changes.rs` tells of what is not as it was, `members.rs` has
-//! servers come and go, `attribution.rs` decides whom a server's words are for,
-//! `tasks.rs` finds tasks, `pending_input.rs` keeps calls for clients that come back, `client_group.rs` those
-//! who cannot be told apart, `idle.rs` wakes who sleeps, `watching.rs` what is to be heard of, `status.rs` counts.
+//! No method blocks. Slow work runs in a task of its own, which notifies the router of changes.
+//!
+//! - `lists.rs` answers lists, and `search.rs` and `explain.rs` questions about tools.
+//! - `changes.rs` notifies clients of changed lists.
+//! - `members.rs` adds and removes servers, `sharing.rs` handles aliases of one process.
+//! - `attribution.rs` finds the client that a server's message is for.
+//! - `tasks.rs` finds the owners and the servers of tasks.
+//! - `pending_input.rs` parks calls that wait for input of their clients.
+//! - `client_group.rs` groups clients that the listener cannot tell apart.
+//! - `recovery.rs` decides what happens to unanswered calls.
+//! - `idle.rs` stops and wakes instances.
+//! - `watching.rs` manages resource and task subscriptions at servers.
+//! - `loops.rs` tracks the daemons before and behind the servers.
+//! - `status.rs` and `retained.rs` write metrics.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -20,25 +29,25 @@ use xy_protocol::server::ServerName;
 use xy_search::Index;
 use xy_supervisor::instance::Holder;
 
-use crate::admin::GatewayStatus;
-use crate::backend::{Availability, Backend, Lot};
-use crate::bridge::pending_input::Parked;
+use crate::backend::{Availability, Backend, QueueBudget};
+use crate::bridge::pending_input::ParkedCalls;
+use crate::budget::Reservation;
 use crate::catalog::Known;
 use crate::client::Client;
 use crate::control::Control;
 use crate::era::Era;
 use crate::frontend::{ClientSession, Entry, Frontend, Refusal, Responder, View};
+use crate::gateway_status::GatewayStatus;
 use crate::generation::Generation;
-use crate::held::Held;
 use crate::large::LargeReader;
 use crate::level::Level;
 use crate::manifest::Manifests;
 use crate::names;
-use crate::ownership::Owners;
+use crate::ownership::Ownership;
 use crate::reply;
 use crate::scope::Scope;
-use crate::subscriptions::{Subscriptions, Watcher};
-use crate::upstream::{Question, Upstream};
+use crate::subscriptions::{Subscriber, Subscriptions};
+use crate::upstream::{InternalRequest, Upstream};
 use crate::via::Daemons;
 
 mod attribution;
@@ -62,80 +71,79 @@ mod watching;
 
 pub(crate) use shares::{LOCAL, TokenUse};
 
-pub(crate) use lists::no_resource;
+pub(crate) use lists::unknown_resource;
 pub(crate) use search::{DEFAULT_HITS, FoundTool};
 
-/// Clients at the same time, over all doors.
-const MOST_CLIENTS: usize = 2000;
+/// Maximum number of clients, over all listeners.
+const MAX_CLIENTS: usize = 2000;
 
-/// So long the client of an instance of its own waits until that has said what it offers. What
-/// one says that was asked something before that is nobody else's.
-pub(crate) const LISTS_FIRST: Duration = Duration::from_secs(2);
+/// How long the client of an isolated instance waits for the instance's first lists. Lists that
+/// precede the client's first request contain nothing of that client's own.
+pub(crate) const FIRST_LISTS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// All servers and clients.
 pub(crate) struct Router {
     me: Weak<Self>,
     this_daemon: Daemons,
-    /// Parses the large messages of servers.
+    /// Parses large messages of servers.
     large: LargeReader,
     servers: RefCell<BTreeMap<ServerName, Rc<Backend>>>,
     clients: RefCell<HashMap<u64, Rc<Client>>>,
-    /// How many are in memory.
+    /// Number of clients in memory.
     clients_alive: Rc<Cell<usize>>,
     next_client: Cell<u64>,
     pub(crate) generation: Generation,
     subscriptions: RefCell<Subscriptions>,
-    /// Whose the ids are that servers give out.
-    owners: RefCell<Owners>,
-    /// Counts what clients could want to know: a server came or went, or is known better.
+    /// The owners of the ids that servers have issued.
+    ownership: RefCell<Ownership>,
+    /// Counts changes that clients may wait for: servers that come, go, or become known.
     revision: watch::Sender<u64>,
-    /// Whether clients will soon be told of changed lists.
-    is_telling: Cell<bool>,
-    /// What servers were last told to log.
+    /// Set while a notification of changed lists is scheduled.
+    is_notify_scheduled: Cell<bool>,
+    /// The log level that servers were last set to.
     level: Cell<Option<Level>>,
-    /// The most that any modern client wanted to know of that.
+    /// The most detailed log level that a modern client has requested.
     modern_level: Cell<Option<Level>>,
     /// Calls that wait for modern clients to come back.
-    pub(crate) parked: Parked,
-    /// Whether somebody looks after those that do not.
+    pub(crate) parked: ParkedCalls,
+    /// Set while a task sweeps expired parked calls.
     is_sweeping: Cell<bool>,
-    /// What is kept of requests that may have to be sent again.
-    kept: Rc<Cell<usize>>,
-    /// Who shares instances since the door cannot tell them apart, by what it knows of them.
-    groups: RefCell<HashMap<HouseKey, ClientGroup>>,
-    /// How many instances there may be at one time.
+    /// Bytes of stored requests that may have to be sent again.
+    retained_bytes: Rc<Cell<usize>>,
+    /// Groups of clients that the listener cannot tell apart.
+    groups: RefCell<HashMap<GroupKey, ClientGroup>>,
+    /// Maximum number of instances at a time.
     instances_max: Cell<usize>,
-    /// What is to be shown of servers.
-    seen: watch::Sender<GatewayStatus>,
-    /// How much may wait for servers, and how much does.
-    pub(crate) lot: Rc<Lot>,
+    /// The status shown to operators.
+    status: watch::Sender<GatewayStatus>,
+    /// The limits and the size of the call queues.
+    pub(crate) queue_budget: Rc<QueueBudget>,
     pub(crate) manifests: Manifests,
     pub(crate) control: Arc<dyn Control>,
-    /// What profiles show, by name.
+    /// The rules of the profiles, by name.
     scopes: RefCell<BTreeMap<String, Rc<Scope>>>,
-    /// All tools, to be searched, and what each of its layers is made of.
+    /// The search index over all tools, and the source of each of its layers.
     index: RefCell<Index>,
     indexed: RefCell<BTreeMap<search::Layer, Option<Rc<Known>>>>,
-    /// The lines of them that are about nothing, as they were told.
-    idle_lines: RefCell<BTreeSet<String>>,
-    /// Who was shown more than it can take: by which profile, what it calls itself.
-    crowded: RefCell<BTreeMap<(String, String), String>>,
+    /// Warnings about profile lines that match nothing, as logged.
+    unmatched_lines: RefCell<BTreeSet<String>>,
+    /// Warnings about clients that see more tools than they support, by profile and client name.
+    limit_warnings: RefCell<BTreeMap<(String, String), String>>,
 }
 
-/// What a door knows of a client that stays for one request: its token, and what it says who
-/// it is.
-type HouseKey = (u64, Box<str>);
+/// The token and the `clientInfo` of one-request clients.
+type GroupKey = (u64, Box<str>);
 
-/// Clients that a door cannot tell apart.
+/// A group of clients that the listener cannot tell apart.
 struct ClientGroup {
     number: u64,
-    /// Their token.
+    /// The token of the group.
     token: u64,
-    /// How many there are now.
+    /// Number of open clients.
     open: usize,
-    /// When the last of them left.
+    /// When the last client left.
     left_at: Instant,
-    /// Whether somebody looks whether they stay away.
+    /// Set while a task waits to close the group.
     is_closing: bool,
 }
 
@@ -144,8 +152,8 @@ impl Router {
         manifests: Manifests,
         control: Arc<dyn Control>,
         first_client: u64,
-        seen: watch::Sender<GatewayStatus>,
-        (parked, park): (Parked, ParkSettings),
+        status: watch::Sender<GatewayStatus>,
+        (parked, park): (ParkedCalls, ParkSettings),
     ) -> Rc<Self> {
         Rc::new_cyclic(|me| Self {
             me: me.clone(),
@@ -157,96 +165,96 @@ impl Router {
             next_client: Cell::new(first_client),
             generation: Generation::draw(),
             subscriptions: RefCell::default(),
-            owners: RefCell::default(),
+            ownership: RefCell::default(),
             revision: watch::Sender::new(0),
-            is_telling: Cell::new(false),
+            is_notify_scheduled: Cell::new(false),
             level: Cell::new(None),
             modern_level: Cell::new(None),
             parked,
             is_sweeping: Cell::new(false),
-            kept: Rc::default(),
+            retained_bytes: Rc::default(),
             groups: RefCell::default(),
             instances_max: Cell::new(usize::MAX),
-            seen,
-            lot: Lot::new(park),
+            status,
+            queue_budget: QueueBudget::new(park),
             manifests,
             control,
             scopes: RefCell::default(),
             index: RefCell::default(),
             indexed: RefCell::default(),
-            idle_lines: RefCell::default(),
-            crowded: RefCell::default(),
+            unmatched_lines: RefCell::default(),
+            limit_warnings: RefCell::default(),
         })
     }
 
-    /// The server of this name.
+    /// Returns the server of this name.
     pub(crate) fn server(&self, name: &str) -> Option<Rc<Backend>> {
         self.servers.borrow().get(name).cloned()
     }
 
-    /// All servers, in order.
+    /// Returns all servers, ordered by name.
     pub(crate) fn servers(&self) -> Vec<Rc<Backend>> {
         self.servers.borrow().values().cloned().collect()
     }
 
-    /// The server of this name, if a client is shown anything of it.
+    /// Returns the server of this name, if the client sees any part of it.
     pub(crate) fn server_for(&self, client: &Client, name: &str) -> Option<Rc<Backend>> {
         self.server(name).filter(|_| client.allows_server(name))
     }
 
-    /// All servers that a client is shown anything of, in order.
+    /// Returns all servers of which the client sees any part, ordered by name.
     pub(crate) fn servers_of(&self, client: &Client) -> Vec<Rc<Backend>> {
         let servers = self.servers.borrow();
         servers.values().filter(|it| client.allows_server(it.name.as_str())).cloned().collect()
     }
 
-    /// What counts one more client, as long as that is in memory.
-    pub(crate) fn counts_client(&self) -> Held {
-        let mut one = Held::of(&self.clients_alive, usize::MAX);
-        one.holds(1);
+    /// Counts one more client in memory, until the returned value is dropped.
+    pub(crate) fn count_client(&self) -> Reservation {
+        let mut one = Reservation::new(&self.clients_alive, usize::MAX);
+        one.resize(1);
         one
     }
 
-    /// The client of this number.
+    /// Returns the client of this number.
     pub(crate) fn client(&self, number: u64) -> Option<Rc<Client>> {
         self.clients.borrow().get(&number).cloned()
     }
 
-    /// All clients.
+    /// Returns all clients.
     pub(crate) fn clients(&self) -> Vec<Rc<Client>> {
         self.clients.borrow().values().cloned().collect()
     }
 
-    /// Hears whenever there is news.
-    pub(crate) fn news(&self) -> watch::Receiver<u64> {
+    /// Subscribes to changes of the router.
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
         self.revision.subscribe()
     }
 
-    /// There is news.
-    pub(crate) fn tell_news(&self) {
+    /// Notifies all waiting tasks of a change.
+    pub(crate) fn notify_change(&self) {
         self.revision.send_modify(|revision| *revision += 1);
     }
 
-    /// Lets it be known which servers ask questions.
-    pub(crate) fn tell_asking(&self) {
+    /// Publishes which servers make requests of their clients.
+    pub(crate) fn publish_asking(&self) {
         let servers = self.servers();
         let asking: BTreeSet<ServerName> =
             servers.iter().filter(|it| it.asks()).map(|it| it.name.clone()).collect();
-        self.tell_seen(|seen| &mut seen.asking, asking);
+        self.update_status(|status| &mut status.asking, asking);
     }
 
-    /// Lets something be known, if it is not yet.
-    fn tell_seen<T: PartialEq>(&self, part: impl Fn(&mut GatewayStatus) -> &mut T, now: T) {
-        self.seen.send_if_modified(|seen| {
-            let part = part(seen);
+    /// Sets one part of the published status, if it differs.
+    fn update_status<T: PartialEq>(&self, part: impl Fn(&mut GatewayStatus) -> &mut T, now: T) {
+        self.status.send_if_modified(|status| {
+            let part = part(status);
             let is_new = *part != now;
             *part = now;
             is_new
         });
     }
 
-    /// Lets it be known which revision is spoken with each server.
-    pub(crate) fn tell_spoken(&self) {
+    /// Publishes the protocol revision of each server.
+    pub(crate) fn publish_protocol_versions(&self) {
         let version = |server: &Rc<Backend>| {
             let all = server.all_upstreams().into_iter().filter(|_| !server.is_hidden());
             let upstream = all.min_by_key(|it| it.key().clone())?;
@@ -254,7 +262,7 @@ impl Router {
         };
         let spoken: BTreeMap<ServerName, String> =
             self.servers().iter().filter_map(version).collect();
-        self.tell_seen(|seen| &mut seen.spoken, spoken);
+        self.update_status(|status| &mut status.protocol_versions, spoken);
         let second = |server: &Rc<Backend>| {
             let all = server.own_upstreams().into_iter();
             let upstream = all.filter(|_| server.may_split()).max_by_key(|it| it.key().clone())?;
@@ -262,30 +270,30 @@ impl Router {
             Some((server.name.clone(), upstream.introduction()?.version.clone()))
         };
         let spoken = self.servers().iter().filter_map(second).collect();
-        self.tell_seen(|seen| &mut seen.spoken_by_second, spoken);
+        self.update_status(|status| &mut status.second_protocol_versions, spoken);
     }
 
-    /// Whether a server is there has changed, or not.
-    pub(crate) fn set_availability(&self, server: &Rc<Backend>, standing: Availability) {
-        if *server.standing.borrow() == standing {
+    /// Sets the availability of a server. A server that goes down fails its queued calls.
+    pub(crate) fn set_availability(&self, server: &Rc<Backend>, availability: Availability) {
+        if *server.availability.borrow() == availability {
             return;
         }
-        *server.standing.borrow_mut() = standing.clone();
-        if let Availability::Down(why) = standing {
+        *server.availability.borrow_mut() = availability.clone();
+        if let Availability::Down(why) = availability {
             let fault = server.down(&why);
             for waited in server.take_all_waiting(None) {
                 server.give_up(&waited, &fault);
             }
         }
         self.lists_changed();
-        self.tell_news();
+        self.notify_change();
     }
 
-    /// An instance of a server has said what it offers; what of that is for everybody to know.
+    /// Records what an instance offers; returns the part that is for all clients.
     ///
-    /// What one has that lives for a single client is shown to that client alone. Before it has
-    /// heard anything of that, it offers what everybody would get, but for resources; from then
-    /// on what it adds may come of a login, and is nobody else's.
+    /// The lists of an isolated instance are for its client alone. Until the client's first
+    /// request, all but its resources are what every client would get. Later additions may result
+    /// from a login, and stay private.
     pub(crate) fn learn(
         &self,
         server: &Rc<Backend>,
@@ -297,33 +305,33 @@ impl Router {
         let for_all = match by.key().holder {
             Holder::Shared => Some(known),
             Holder::Client(_) if by.is_fresh() => {
-                let lists = known.lists.clone().for_everybody();
+                let lists = known.lists.clone().without_private();
                 let introduction = known.introduction.clone();
                 Some(Rc::new(Known::new(server.name.as_str(), introduction, lists)))
             }
             Holder::Client(_) | Holder::Era(_) => None,
         };
         if let Some(for_all) = &for_all {
-            self.know(server, for_all);
+            self.set_known(server, for_all);
         }
         self.admit(server, by);
         self.lists_changed();
-        self.tell_news();
+        self.notify_change();
         for_all
     }
 
-    /// This is what a server offers to everybody.
-    fn know(&self, server: &Rc<Backend>, for_all: &Rc<Known>) {
-        server.has_said(for_all);
+    /// Sets what a server offers to all clients.
+    fn set_known(&self, server: &Rc<Backend>, for_all: &Rc<Known>) {
+        server.set_said(for_all);
         server.known.replace(Some(for_all.clone()));
-        for other in self.servers().iter().filter(|it| it.home().is_some()) {
-            if server.is_home_of(other) {
-                other.known.replace(Some(for_all.under(&other.name)));
+        for other in self.servers().iter().filter(|it| it.primary().is_some()) {
+            if server.is_primary_of(other) {
+                other.known.replace(Some(for_all.for_alias(&other.name)));
             }
         }
     }
 
-    /// Writes what is remembered of a server, if anything is known of it.
+    /// Writes the manifest of a server, if anything is known of it.
     pub(crate) fn remember(&self, server: &Backend) {
         let known = server.known.borrow().clone();
         if let Some(known) = known {
@@ -335,67 +343,67 @@ impl Router {
         }
     }
 
-    /// Returns the era in which the client of an instance speaks, if it is there.
+    /// Returns the era of the client of an instance, if the client exists.
     pub(crate) fn era_of(&self, number: u64) -> Option<Era> {
         let client = self.client(number).map(|client| client.era());
-        client.or_else(|| self.is_house(number).then_some(Era::Modern))
+        client.or_else(|| self.is_group(number).then_some(Era::Modern))
     }
 
-    /// An instance for one client has said what it offers, or takes too long to: its client may
-    /// ask it from now on.
+    /// Releases the client of an isolated instance, whose first lists have come or timed out.
     fn admit(&self, server: &Rc<Backend>, upstream: &Rc<Upstream>) {
-        if upstream.holds_off_no_more() {
+        if upstream.stop_awaiting_lists() {
             server.release_for(upstream.key().holder);
-            self.tell_news();
+            self.notify_change();
         }
     }
 
-    /// Somebody watches a resource.
+    /// Records a subscription to a resource.
     pub(crate) fn subscribe(
         &self,
         server: &Rc<Backend>,
         uri: &str,
-        watcher: Watcher,
+        subscriber: Subscriber,
     ) -> Result<(), CallError> {
-        self.subscriptions.borrow_mut().add(&server.name, uri, watcher).map_err(reply::invalid)
+        self.subscriptions.borrow_mut().add(&server.name, uri, subscriber).map_err(reply::invalid)
     }
 
-    /// Somebody watches a resource no more; whether nobody does now, under whichever name.
+    /// Removes a subscription; returns true if no other is left under any alias.
     pub(crate) fn unsubscribe(&self, server: &Rc<Backend>, uri: &str, client: &Client) -> bool {
         self.subscriptions.borrow_mut().remove(&server.name, uri, client.number());
         !self.is_watched(&server.primary_or_self(), server.holder(client), uri)
     }
 
-    /// An instance can be asked from now on.
-    pub(crate) fn opened(&self, upstream: &Rc<Upstream>) {
+    /// Prepares an instance that has completed its handshake: releases queued calls, restores log
+    /// level and subscriptions.
+    pub(crate) fn on_instance_ready(&self, upstream: &Rc<Upstream>) {
         let Some(server) = self.server(upstream.key().server.as_str()) else { return };
         let holder = upstream.key().holder;
-        server.has_come(holder);
+        server.mark_available(holder);
         server.release_for(holder);
-        if upstream.holds_off() {
+        if upstream.awaits_lists() {
             let (router, server, upstream) = (self.me(), server.clone(), Rc::downgrade(upstream));
             tokio::task::spawn_local(async move {
-                tokio::time::sleep(LISTS_FIRST).await;
+                tokio::time::sleep(FIRST_LISTS_TIMEOUT).await;
                 if let Some(upstream) = upstream.upgrade() {
                     router.admit(&server, &upstream);
                 }
             });
         }
         match self.level.get() {
-            Some(level) => tell_level(upstream, level),
-            // It may still keep silent for a client of an earlier daemon.
-            None if upstream.is_tuned() => tell_level(upstream, Level::USUAL),
+            Some(level) => send_log_level(upstream, level),
+            // An earlier daemon may have reduced its log level.
+            None if upstream.is_tuned() => send_log_level(upstream, Level::DEFAULT),
             None => {}
         }
-        self.restore_watched(&server, upstream);
-        self.tell_news();
+        self.restore_subscriptions(&server, upstream);
+        self.notify_change();
     }
 
-    /// Has an instance tell of everything that is watched there.
-    fn restore_watched(&self, server: &Rc<Backend>, upstream: &Rc<Upstream>) {
+    /// Subscribes an instance to everything that clients watch there.
+    fn restore_subscriptions(&self, server: &Rc<Backend>, upstream: &Rc<Upstream>) {
         let watched = self.watched(server, upstream.key().holder);
         if upstream.is_modern() {
-            // The wish stands, whoever waits for it.
+            // The subscription takes effect even if the future is dropped.
             return drop(upstream.listen_to(watched));
         }
         for uri in watched.uris {
@@ -404,18 +412,18 @@ impl Router {
         }
     }
 
-    /// Servers log what the one who wants to know most wants to know.
-    pub(crate) fn tune(&self) {
+    /// Sets the servers' log level to the most detailed one that any client requests.
+    pub(crate) fn update_log_level(&self) {
         let clients = self.clients.borrow();
         let modern = self.modern_level.get();
         let has_anybody_said =
             modern.is_some() || clients.values().any(|client| client.level().is_some());
         if self.level.get().is_none() && !has_anybody_said {
-            return; // Servers say what they like.
+            return; // No client has set a level: servers log what they like.
         }
-        // What one client does not want to know must not be kept from the others.
-        let wanted = clients.values().filter(|client| client.greeted().is_some());
-        let wanted = wanted.map(|client| client.level().unwrap_or(Level::USUAL));
+        // A client that has set no level gets the default, whatever the others set.
+        let wanted = clients.values().filter(|client| client.handshake().is_some());
+        let wanted = wanted.map(|client| client.level().unwrap_or(Level::DEFAULT));
         let level = wanted.chain(modern).min();
         drop(clients);
         let Some(level) = level else { return };
@@ -423,88 +431,88 @@ impl Router {
             return;
         }
         for upstream in self.servers().iter().flat_map(|server| server.own_upstreams()) {
-            tell_level(&upstream, level);
+            send_log_level(&upstream, level);
         }
     }
 
-    /// A client has gone.
-    pub(crate) fn left(&self, client: &Client) {
+    /// Removes a client and all its state.
+    pub(crate) fn on_client_closed(&self, client: &Client) {
         let number = client.number();
         self.clients.borrow_mut().remove(&number);
-        // Some clients stay for one request: nobody looks for what they cannot have left.
+        // One-request clients rarely have subscriptions: skip the search.
         let watched = client.has_watched().then(|| self.subscriptions.borrow_mut().forget(number));
         for it in watched.into_iter().flatten() {
             let Some(server) = self.server(it.server.as_str()) else { continue };
-            let (home, holder) = (server.primary_or_self(), server.holder(client));
-            if !self.is_watched(&home, holder, &it.uri) {
-                self.unwatched(&home, holder, &it.uri);
+            let (primary, holder) = (server.primary_or_self(), server.holder(client));
+            if !self.is_watched(&primary, holder, &it.uri) {
+                self.unsubscribe_instance(&primary, holder, &it.uri);
             }
         }
-        self.owners.borrow_mut().left(number, Instant::now());
-        if !client.stays() {
-            return self.left_house(client);
+        self.ownership.borrow_mut().remove_client(number, Instant::now());
+        if !client.has_session() {
+            return self.leave_group(client);
         }
-        self.give_up_parked(client);
+        self.abandon_parked(client);
         for server in self.servers() {
             server.forget_user(number);
             if server.holder(client) == Holder::Client(number) && server.owner().is_none() {
                 tokio::task::spawn_local(self.control.release(&server.name, number));
             }
         }
-        self.tune();
+        self.update_log_level();
     }
 
-    /// A life of a server is over, like this.
-    pub(crate) fn over(&self, server: &Rc<Backend>, upstream: &Rc<Upstream>, why: &str) {
+    /// Removes an ended instance and all its state.
+    pub(crate) fn on_instance_end(&self, server: &Rc<Backend>, upstream: &Rc<Upstream>, why: &str) {
         server.drop_upstream(upstream);
-        self.forgotten_by(upstream, why);
+        self.drop_instance_state(upstream, why);
         if server.is_removed.get() {
             self.remove(server);
         }
-        self.tell_spoken();
-        self.tell_news();
+        self.publish_protocol_versions();
+        self.notify_change();
     }
 
-    /// A server is greeted again: what it has asked and begun before is of no use any more.
-    pub(crate) fn begun_anew(&self, upstream: &Rc<Upstream>) {
-        self.forgotten_by(upstream, "it has forgotten the session");
+    /// Drops the state of a server that lost its session: its requests and tasks are void.
+    pub(crate) fn on_session_reset(&self, upstream: &Rc<Upstream>) {
+        self.drop_instance_state(upstream, "it has forgotten the session");
     }
 
-    fn forgotten_by(&self, upstream: &Rc<Upstream>, why: &str) {
-        self.owners.borrow_mut().lost(upstream.key(), why);
+    fn drop_instance_state(&self, upstream: &Rc<Upstream>, why: &str) {
+        self.ownership.borrow_mut().lose_instance(upstream.key(), why);
         for client in self.clients() {
-            client.unask_all(upstream);
+            client.cancel_all_from(upstream);
         }
     }
 
-    /// A number that no client has, or had.
+    /// Returns a number that no client has or had.
     fn new_number(&self) -> u64 {
         self.next_client.replace(self.next_client.get() + 1)
     }
 
     fn me(&self) -> Rc<Self> {
-        self.me.upgrade().expect("whoever calls the hub holds it")
+        self.me.upgrade().expect("a caller of the router holds it")
     }
 }
 
-/// Something was asked whose answer tells nothing, or could not be asked.
-fn detach(question: Result<Question, CallError>) {
+/// Detaches a request whose response is of no interest, if it could be sent.
+fn detach(question: Result<InternalRequest, CallError>) {
     if let Ok(question) = question {
         question.detach();
     }
 }
 
-fn tell_level(upstream: &Rc<Upstream>, level: Level) {
+fn send_log_level(upstream: &Rc<Upstream>, level: Level) {
     if upstream.is_modern() {
-        return; // Each request says it.
+        return; // Modern requests carry the level.
     }
     if upstream.introduction().is_some_and(|it| it.abilities.logging) {
         let params = format!(r#"{{"level":"{level}"}}"#);
-        let asked = upstream.ask("logging/setLevel", Some(&params));
-        if let Ok(asked) = &asked {
-            asked.comes_first(); // Whoever calls next wants its messages at that level.
+        let request = upstream.ask("logging/setLevel", Some(&params));
+        if let Ok(request) = &request {
+            request.set_barrier(); // Later calls expect their messages at this level.
         }
-        detach(asked);
+        detach(request);
         upstream.set_tuned();
     }
 }
@@ -525,12 +533,12 @@ impl Frontend for Router {
             }
             View::Profile(_) | View::All => {}
         }
-        let visibility = self.lens_of(&entry.view)?;
-        let token = TokenUse { id: entry.who };
-        let who = profiles::who_at(entry.who, &entry.view);
-        let entry = Entry { who, ..entry };
+        let visibility = self.visibility_of(&entry.view)?;
+        let token = TokenUse { id: entry.principal };
+        let principal = profiles::identity_in(entry.principal, &entry.view);
+        let entry = Entry { principal, ..entry };
         let count = self.clients.borrow().len();
-        if count >= MOST_CLIENTS {
+        if count >= MAX_CLIENTS {
             return Err(Refusal::TooMany(count));
         }
         let number = self.new_number();

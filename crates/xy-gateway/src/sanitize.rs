@@ -1,10 +1,13 @@
-//! What every client can read of an item of a list. Pure.
+//! Repairs list items that some clients could not read. Pure.
 //!
-//! Some clients give up a whole list for one item that is not as the protocol has it. Beside
-//! those of other servers an item is therefore mended: what is wrong and may be missing is left
-//! out, as `null` where there is nothing to say, and the little that must be there and has only
-//! one meaning is added. What is wrong and must be there cannot be mended. Whatever is right
-//! stays as it was written, and so does all that the protocol says nothing of.
+//! Some clients reject a whole list for one item that violates the protocol. Items at combined
+//! endpoints are therefore repaired:
+//!
+//! - A malformed optional member is removed, including a `null`.
+//! - A missing required member with only one possible value is added.
+//! - An item with any other malformed required member cannot be repaired.
+//!
+//! Valid members and unknown members keep their original text.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -14,37 +17,37 @@ use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use xy_mcp::envelope::text_of;
 
-use crate::catalog::Kind;
+use crate::kind::Kind;
 use crate::names;
 
-/// Some clients cannot read what is nested deeper, and then nothing of the message.
-const DEEPEST: usize = 100;
+/// Maximum nesting depth that all clients can read; deeper nesting breaks the whole message.
+const MAX_DEPTH: usize = 100;
 
-/// What there is to say of an item.
+/// The result of checking an item.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Fit {
-    /// All can read it.
-    Sound,
-    /// All can read this instead.
-    Mended {
+pub(crate) enum Sanitized {
+    /// All clients can read it.
+    Valid,
+    /// All clients can read this text instead.
+    Repaired {
         text: String,
-        /// What was changed of it.
+        /// The members that were changed.
         parts: Vec<&'static str>,
     },
-    /// Some can read nothing where it is.
-    Unfit {
-        /// The part for which that is so.
+    /// Some clients could read nothing of a list with it.
+    Unreadable {
+        /// The malformed member.
         part: &'static str,
     },
 }
 
-impl Fit {
+impl Sanitized {
     pub(crate) fn of(kind: Kind, raw: &str) -> Self {
         let Some(mut fields) = Fields::read(raw).filter(|_| is_readable(raw)) else {
-            return Self::Unfit { part: "depth or escapes" };
+            return Self::Unreadable { part: "depth or escapes" };
         };
         let mut changed = Vec::new();
-        if fields.say_once() {
+        if fields.remove_duplicates() {
             changed.push("doubles");
         }
         if let Some(uri) = kind.is_by_uri().then(|| fields.get(kind.field())).flatten() {
@@ -54,58 +57,58 @@ impl Fit {
                 changed.push("name");
             }
         }
-        for part in parts_of(kind) {
-            match fields.mend(part) {
+        for part in members_of(kind) {
+            match fields.repair(part) {
                 Ok(true) => changed.push(part.name),
                 Ok(false) => {}
-                Err(()) => return Self::Unfit { part: part.name },
+                Err(()) => return Self::Unreadable { part: part.name },
             }
         }
         if changed.is_empty() {
-            return Self::Sound;
+            return Self::Valid;
         }
-        Self::Mended { text: fields.text(), parts: changed }
+        Self::Repaired { text: fields.text(), parts: changed }
     }
 }
 
-/// One member of an object, as the protocol has it.
-struct Part {
+/// A member of an object, as the protocol defines it.
+struct Member {
     name: &'static str,
     shape: Shape,
-    is_needed: bool,
+    is_required: bool,
 }
 
-const fn may(name: &'static str, shape: Shape) -> Part {
-    Part { name, shape, is_needed: false }
+const fn optional(name: &'static str, shape: Shape) -> Member {
+    Member { name, shape, is_required: false }
 }
 
-const fn must(name: &'static str, shape: Shape) -> Part {
-    Part { name, shape, is_needed: true }
+const fn required(name: &'static str, shape: Shape) -> Member {
+    Member { name, shape, is_required: true }
 }
 
-/// What a value has to be.
+/// The required shape of a value.
 enum Shape {
     Text,
-    Truth,
-    /// A whole number.
-    Count,
+    Bool,
+    /// A non-negative whole number.
+    Integer,
     /// A number from 0 to 1.
-    Share,
-    /// A date and a time with its zone.
-    Moment,
-    One(&'static [&'static str]),
-    /// An object of whatever is in it.
-    Anything,
-    /// The JSON Schema of an object. Arguments are one in any case, so that need not be said of
-    /// them; results may be something else, which only clients of the newer era can read.
+    Fraction,
+    /// A date and time with time zone.
+    Timestamp,
+    Enum(&'static [&'static str]),
+    /// An object with any members.
+    AnyObject,
+    /// The JSON Schema of an object. The type of arguments is implied; other schemas of results are
+    /// readable only to modern clients.
     Schema {
         may_lack_type: bool,
     },
     List(&'static Shape),
-    Object(&'static [Part]),
+    Object(&'static [Member]),
 }
 
-fn parts_of(kind: Kind) -> &'static [Part] {
+fn members_of(kind: Kind) -> &'static [Member] {
     match kind {
         Kind::Tools => TOOL,
         Kind::Prompts => PROMPT,
@@ -114,103 +117,105 @@ fn parts_of(kind: Kind) -> &'static [Part] {
     }
 }
 
-const TOOL: &[Part] = &[
-    may("title", Shape::Text),
-    may("description", Shape::Text),
-    must("inputSchema", Shape::Schema { may_lack_type: true }),
-    may("outputSchema", Shape::Schema { may_lack_type: false }),
-    may("annotations", Shape::Object(HINTS)),
-    may("execution", Shape::Object(EXECUTION)),
+const TOOL: &[Member] = &[
+    optional("title", Shape::Text),
+    optional("description", Shape::Text),
+    required("inputSchema", Shape::Schema { may_lack_type: true }),
+    optional("outputSchema", Shape::Schema { may_lack_type: false }),
+    optional("annotations", Shape::Object(HINTS)),
+    optional("execution", Shape::Object(EXECUTION)),
     ICONS,
     META,
 ];
 
-const PROMPT: &[Part] = &[
-    may("title", Shape::Text),
-    may("description", Shape::Text),
-    may("arguments", Shape::List(&Shape::Object(ARGUMENT))),
+const PROMPT: &[Member] = &[
+    optional("title", Shape::Text),
+    optional("description", Shape::Text),
+    optional("arguments", Shape::List(&Shape::Object(ARGUMENT))),
     ICONS,
     META,
 ];
 
-const RESOURCE: &[Part] = &[
-    may("title", Shape::Text),
-    may("description", Shape::Text),
-    may("mimeType", Shape::Text),
-    may("size", Shape::Count),
-    may("annotations", Shape::Object(ANNOTATIONS)),
+const RESOURCE: &[Member] = &[
+    optional("title", Shape::Text),
+    optional("description", Shape::Text),
+    optional("mimeType", Shape::Text),
+    optional("size", Shape::Integer),
+    optional("annotations", Shape::Object(ANNOTATIONS)),
     ICONS,
     META,
 ];
 
-const TEMPLATE: &[Part] = &[
-    may("title", Shape::Text),
-    may("description", Shape::Text),
-    may("mimeType", Shape::Text),
-    may("annotations", Shape::Object(ANNOTATIONS)),
+const TEMPLATE: &[Member] = &[
+    optional("title", Shape::Text),
+    optional("description", Shape::Text),
+    optional("mimeType", Shape::Text),
+    optional("annotations", Shape::Object(ANNOTATIONS)),
     ICONS,
     META,
 ];
 
-const META: Part = may("_meta", Shape::Anything);
+const META: Member = optional("_meta", Shape::AnyObject);
 
-const ICONS: Part = may("icons", Shape::List(&Shape::Object(ICON)));
+const ICONS: Member = optional("icons", Shape::List(&Shape::Object(ICON)));
 
-const ICON: &[Part] = &[
-    must("src", Shape::Text),
-    may("mimeType", Shape::Text),
-    may("sizes", Shape::List(&Shape::Text)),
-    may("theme", Shape::One(&["light", "dark"])),
+const ICON: &[Member] = &[
+    required("src", Shape::Text),
+    optional("mimeType", Shape::Text),
+    optional("sizes", Shape::List(&Shape::Text)),
+    optional("theme", Shape::Enum(&["light", "dark"])),
 ];
 
-const HINTS: &[Part] = &[
-    may("title", Shape::Text),
-    may("readOnlyHint", Shape::Truth),
-    may("destructiveHint", Shape::Truth),
-    may("idempotentHint", Shape::Truth),
-    may("openWorldHint", Shape::Truth),
+const HINTS: &[Member] = &[
+    optional("title", Shape::Text),
+    optional("readOnlyHint", Shape::Bool),
+    optional("destructiveHint", Shape::Bool),
+    optional("idempotentHint", Shape::Bool),
+    optional("openWorldHint", Shape::Bool),
 ];
 
-const EXECUTION: &[Part] =
-    &[may("taskSupport", Shape::One(&["required", "optional", "forbidden"]))];
+const EXECUTION: &[Member] =
+    &[optional("taskSupport", Shape::Enum(&["required", "optional", "forbidden"]))];
 
-const ARGUMENT: &[Part] = &[
-    must("name", Shape::Text),
-    may("title", Shape::Text),
-    may("description", Shape::Text),
-    may("required", Shape::Truth),
+const ARGUMENT: &[Member] = &[
+    required("name", Shape::Text),
+    optional("title", Shape::Text),
+    optional("description", Shape::Text),
+    optional("required", Shape::Bool),
 ];
 
-const ANNOTATIONS: &[Part] = &[
-    may("audience", Shape::List(&Shape::One(&["user", "assistant"]))),
-    may("priority", Shape::Share),
-    may("lastModified", Shape::Moment),
+const ANNOTATIONS: &[Member] = &[
+    optional("audience", Shape::List(&Shape::Enum(&["user", "assistant"]))),
+    optional("priority", Shape::Fraction),
+    optional("lastModified", Shape::Timestamp),
 ];
 
 impl Shape {
-    /// The value as it fits; `None` if it cannot.
-    fn mend<'t>(&self, raw: &'t str) -> Option<Cow<'t, str>> {
+    /// Returns the value in this shape, repaired if necessary; `None` if it cannot be.
+    fn repair<'t>(&self, raw: &'t str) -> Option<Cow<'t, str>> {
         match self {
             Self::Text => text_of(raw).map(|_| Cow::Borrowed(raw)),
-            Self::Truth => matches!(raw, "true" | "false").then_some(Cow::Borrowed(raw)),
-            Self::Count => {
-                let number = raw.parse::<f64>().ok()?; // `1e2` is one too.
+            Self::Bool => matches!(raw, "true" | "false").then_some(Cow::Borrowed(raw)),
+            Self::Integer => {
+                let number = raw.parse::<f64>().ok()?; // Also accepts `1e2`.
                 (number >= 0.0 && number.fract() == 0.0).then_some(Cow::Borrowed(raw))
             }
-            Self::Share => {
+            Self::Fraction => {
                 let number = raw.parse::<f64>().ok()?;
                 (0.0..=1.0).contains(&number).then_some(Cow::Borrowed(raw))
             }
-            Self::Moment => text_of(raw).filter(|it| is_moment(it)).map(|_| Cow::Borrowed(raw)),
-            Self::One(words) => {
+            Self::Timestamp => {
+                text_of(raw).filter(|it| is_timestamp(it)).map(|_| Cow::Borrowed(raw))
+            }
+            Self::Enum(words) => {
                 let text = text_of(raw)?;
                 words.contains(&&*text).then_some(Cow::Borrowed(raw))
             }
-            Self::Anything => raw.starts_with('{').then_some(Cow::Borrowed(raw)),
-            Self::Schema { may_lack_type } => mended_schema(raw, *may_lack_type),
+            Self::AnyObject => raw.starts_with('{').then_some(Cow::Borrowed(raw)),
+            Self::Schema { may_lack_type } => repair_schema(raw, *may_lack_type),
             Self::List(shape) => {
                 let all: Vec<&RawValue> = serde_json::from_str(raw).ok()?;
-                let fit: Vec<_> = all.iter().filter_map(|it| shape.mend(it.get())).collect();
+                let fit: Vec<_> = all.iter().filter_map(|it| shape.repair(it.get())).collect();
                 let is_same =
                     fit.len() == all.len() && fit.iter().all(|it| matches!(it, Cow::Borrowed(_)));
                 Some(if is_same { raw.into() } else { format!("[{}]", fit.join(",")).into() })
@@ -219,7 +224,7 @@ impl Shape {
                 let mut fields = Fields::read(raw)?;
                 let mut is_same = true;
                 for part in *parts {
-                    is_same &= !fields.mend(part).ok()?;
+                    is_same &= !fields.repair(part).ok()?;
                 }
                 Some(if is_same { raw.into() } else { fields.text().into() })
             }
@@ -227,8 +232,8 @@ impl Shape {
     }
 }
 
-/// A schema of an object says so, and each of its properties is an object too.
-fn mended_schema(raw: &str, may_lack_type: bool) -> Option<Cow<'_, str>> {
+/// Repairs the JSON Schema of an object, whose properties must be objects too.
+fn repair_schema(raw: &str, may_lack_type: bool) -> Option<Cow<'_, str>> {
     let mut fields = Fields::read(raw)?;
     let mut is_same = true;
     match fields.get("type").map(|it| text_of(&it).is_some_and(|it| it == "object")) {
@@ -240,26 +245,27 @@ fn mended_schema(raw: &str, may_lack_type: bool) -> Option<Cow<'_, str>> {
         Some(false) | None => return None,
     }
     if let Some(properties) = fields.get("properties") {
-        let mended = Fields::read(&properties).map(Fields::of_objects);
-        match mended {
+        let repaired = Fields::read(&properties).map(Fields::with_object_values);
+        match repaired {
             Some(None) => {}
-            Some(Some(mended)) => {
-                fields.set("properties", mended.into());
+            Some(Some(repaired)) => {
+                fields.set("properties", repaired.into());
                 is_same = false;
             }
             None => {
-                fields.leave_out("properties");
+                fields.remove("properties");
                 is_same = false;
             }
         }
     }
-    for part in [may("required", Shape::List(&Shape::Text)), may("$schema", Shape::Text)] {
-        is_same &= !fields.mend(&part).ok()?;
+    for part in [optional("required", Shape::List(&Shape::Text)), optional("$schema", Shape::Text)]
+    {
+        is_same &= !fields.repair(&part).ok()?;
     }
     Some(if is_same { raw.into() } else { fields.text().into() })
 }
 
-/// The members of an object, in their order and as they were written.
+/// The members of an object, in their original order and text.
 struct Fields<'t>(Vec<(Cow<'t, str>, Cow<'t, str>)>);
 
 impl<'t> Fields<'t> {
@@ -267,22 +273,22 @@ impl<'t> Fields<'t> {
         serde_json::from_str(raw).ok()
     }
 
-    /// Who is written twice counts as it was written last.
+    /// Returns the last member of this name, as the last duplicate counts.
     fn get(&self, name: &str) -> Option<Cow<'t, str>> {
         self.0.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value.clone())
     }
 
     fn set(&mut self, name: &'static str, value: Cow<'t, str>) {
-        self.leave_out(name);
+        self.remove(name);
         self.0.push((name.into(), value));
     }
 
-    fn leave_out(&mut self, name: &str) {
+    fn remove(&mut self, name: &str) {
         self.0.retain(|(key, _)| key != name);
     }
 
-    /// Leaves out what is written again later. Whether there was such.
-    fn say_once(&mut self) -> bool {
+    /// Removes all but the last duplicate of each member. Returns true if there were any.
+    fn remove_duplicates(&mut self) -> bool {
         let before = self.0.len();
         let mut seen = HashSet::new();
         self.0.reverse();
@@ -291,28 +297,28 @@ impl<'t> Fields<'t> {
         self.0.len() < before
     }
 
-    /// Whether something had to be changed for a part to fit; an error if it cannot.
-    fn mend(&mut self, part: &Part) -> Result<bool, ()> {
+    /// Repairs a member. Returns true if it was changed, or an error if it cannot be repaired.
+    fn repair(&mut self, part: &Member) -> Result<bool, ()> {
         let Some(value) = self.get(part.name) else {
-            return if part.is_needed { Err(()) } else { Ok(false) };
+            return if part.is_required { Err(()) } else { Ok(false) };
         };
-        match part.shape.mend(&value) {
+        match part.shape.repair(&value) {
             Some(Cow::Borrowed(_)) => Ok(false),
-            Some(Cow::Owned(mended)) => {
-                self.set(part.name, mended.into());
+            Some(Cow::Owned(repaired)) => {
+                self.set(part.name, repaired.into());
                 Ok(true)
             }
-            None if part.is_needed => Err(()),
+            None if part.is_required => Err(()),
             None => {
-                self.leave_out(part.name);
+                self.remove(part.name);
                 Ok(true)
             }
         }
     }
 
-    /// All values as schemas that are objects, if one of them is not: `true` allows anything,
-    /// and `false` nothing.
-    fn of_objects(mut self) -> Option<String> {
+    /// Replaces boolean schemas by objects: `true` allows anything, `false` nothing. Returns `None`
+    /// if all values are objects.
+    fn with_object_values(mut self) -> Option<String> {
         let mut is_same = true;
         for (_, value) in &mut self.0 {
             if !value.starts_with('{') {
@@ -353,8 +359,7 @@ impl<'t> Visitor<'t> for Reader {
     }
 }
 
-/// Whether a JSON text is not nested too deep, and each of its escapes stands for something:
-/// one half of a pair does not.
+/// Returns true if a JSON text is not nested too deeply and has no unpaired surrogates.
 fn is_readable(raw: &str) -> bool {
     let bytes = raw.as_bytes();
     let (mut at, mut depth, mut is_inside) = (0, 0_usize, false);
@@ -368,7 +373,7 @@ fn is_readable(raw: &str) -> bool {
             }
             b'{' | b'[' if !is_inside => {
                 depth += 1;
-                if depth > DEEPEST {
+                if depth > MAX_DEPTH {
                     return false;
                 }
             }
@@ -380,7 +385,7 @@ fn is_readable(raw: &str) -> bool {
     true
 }
 
-/// How long the escape is that begins here; `None` for half a pair.
+/// Returns the length of the escape at the start of `bytes`; `None` for an unpaired surrogate.
 fn escape(bytes: &[u8]) -> Option<usize> {
     let unit = |at: usize| {
         let digits = bytes.get(at..at + 6)?.strip_prefix(b"\\u")?;
@@ -394,8 +399,8 @@ fn escape(bytes: &[u8]) -> Option<usize> {
     }
 }
 
-/// Whether a text is a date and a time with its zone: `2025-01-31T12:30:00Z`.
-fn is_moment(text: &str) -> bool {
+/// Returns true if a text is a date and time with zone, such as `2025-01-31T12:30:00Z`.
+fn is_timestamp(text: &str) -> bool {
     let Some((date, rest)) = text.split_once('T') else { return false };
     let Some(zone) = rest.find(['Z', '+', '-']) else { return false };
     let (time, zone) = rest.split_at(zone);
@@ -426,7 +431,7 @@ fn is_date([year, month, day]: [u16; 3]) -> bool {
     (1..=days).contains(&day)
 }
 
-/// Numbers of so many digits, with this between them.
+/// Parses numbers of fixed lengths with a separator.
 fn numbers<const N: usize>(text: &str, digits: [usize; N], between: char) -> Option<[u16; N]> {
     let mut found = [0; N];
     let mut parts = text.split(between);
@@ -446,10 +451,10 @@ mod tests {
         serde_json::from_str(text).unwrap()
     }
 
-    fn mended(kind: Kind, raw: &str) -> (String, Vec<&'static str>) {
-        match Fit::of(kind, raw) {
-            Fit::Mended { text, parts } => {
-                assert_eq!(Fit::of(kind, &text), Fit::Sound, "{text}");
+    fn repaired(kind: Kind, raw: &str) -> (String, Vec<&'static str>) {
+        match Sanitized::of(kind, raw) {
+            Sanitized::Repaired { text, parts } => {
+                assert_eq!(Sanitized::of(kind, &text), Sanitized::Valid, "{text}");
                 (text, parts)
             }
             other => panic!("{raw}: {other:?}"),
@@ -457,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn what_all_clients_can_read_stays_as_it_is() {
+    fn valid_items_stay_unchanged() {
         let table = [
             (Kind::Tools, r#"{"name":"a","inputSchema":{"type":"object"}}"#),
             (
@@ -481,12 +486,12 @@ mod tests {
             (Kind::Templates, r#"{"uriTemplate":"a:{b}","name":"n"}"#),
         ];
         for (kind, raw) in table {
-            assert_eq!(Fit::of(kind, raw), Fit::Sound, "{raw}");
+            assert_eq!(Sanitized::of(kind, raw), Sanitized::Valid, "{raw}");
         }
     }
 
     #[test]
-    fn what_is_wrong_and_may_be_missing_is_left_out() {
+    fn malformed_optional_members_are_removed() {
         for part in [
             r#""title":null"#,
             r#""description":5"#,
@@ -500,7 +505,7 @@ mod tests {
             r#""_meta":[]"#,
         ] {
             let raw = format!(r#"{{"a":1,"name":"n",{part},"inputSchema":{{"type":"object"}}}}"#);
-            let (text, parts) = mended(Kind::Tools, &raw);
+            let (text, parts) = repaired(Kind::Tools, &raw);
             assert_eq!(text, r#"{"a":1,"name":"n","inputSchema":{"type":"object"}}"#);
             assert!(part.starts_with(&format!("{:?}", parts[0])), "{part}: {parts:?}");
         }
@@ -548,13 +553,13 @@ mod tests {
             ),
         ];
         for (kind, raw, expected) in table {
-            let [text, expected] = [&mended(kind, raw).0, expected].map(value);
+            let [text, expected] = [&repaired(kind, raw).0, expected].map(value);
             assert_eq!(text, expected, "{raw}");
         }
     }
 
     #[test]
-    fn what_must_be_there_and_has_one_meaning_is_added() {
+    fn required_members_with_one_meaning_are_added() {
         let table = [
             (
                 Kind::Tools,
@@ -580,39 +585,45 @@ mod tests {
             ),
         ];
         for (kind, raw, expected) in table {
-            let [text, expected] = [&mended(kind, raw).0, expected].map(value);
+            let [text, expected] = [&repaired(kind, raw).0, expected].map(value);
             assert_eq!(text, expected, "{raw}");
         }
     }
 
     #[test]
-    fn what_must_be_there_and_is_wrong_cannot_be_mended() {
+    fn malformed_required_members_make_an_item_unreadable() {
         let deep = |levels| format!(r#""d":{}{}"#, "[".repeat(levels), "]".repeat(levels));
         let tool =
             |more: &str| format!(r#"{{"name":"a","inputSchema":{{"type":"object"}},{more}}}"#);
-        assert_eq!(Fit::of(Kind::Tools, &tool(&deep(DEEPEST - 1))), Fit::Sound);
+        assert_eq!(Sanitized::of(Kind::Tools, &tool(&deep(MAX_DEPTH - 1))), Sanitized::Valid);
         for raw in [
             r#"{"name":"a"}"#.to_owned(),
             r#"{"name":"a","inputSchema":7}"#.to_owned(),
             r#"{"name":"a","inputSchema":null}"#.to_owned(),
             r#"{"name":"a","inputSchema":{"type":"array"}}"#.to_owned(),
             r#"{"name":"a","inputSchema":{"type":["object"]}}"#.to_owned(),
-            tool(&deep(DEEPEST)),
+            tool(&deep(MAX_DEPTH)),
             tool(r#""description":"\ud83d""#),
             tool(r#""description":"\ud83d\\\ude00""#),
             tool(r#""x":{"\udc00":1}"#),
         ] {
-            assert!(matches!(Fit::of(Kind::Tools, &raw), Fit::Unfit { .. }), "{raw}");
+            assert!(
+                matches!(Sanitized::of(Kind::Tools, &raw), Sanitized::Unreadable { .. }),
+                "{raw}"
+            );
         }
-        assert_eq!(Fit::of(Kind::Tools, &tool(r#""description":"\\ud83d [[[ \" {{""#)), Fit::Sound);
+        assert_eq!(
+            Sanitized::of(Kind::Tools, &tool(r#""description":"\\ud83d [[[ \" {{""#)),
+            Sanitized::Valid
+        );
     }
 
     #[test]
-    fn a_moment_has_a_date_a_time_and_a_zone() {
+    fn timestamp_has_date_time_and_zone() {
         for text in
             ["2025-01-31T12:30:00Z", "2025-01-31T12:30:00.123-05:30", "2024-02-29T00:00:00+23:59"]
         {
-            assert!(is_moment(text), "{text}");
+            assert!(is_timestamp(text), "{text}");
         }
         for text in [
             "",
@@ -634,18 +645,18 @@ mod tests {
             "2025-01-31T12:30:00+24:00",
             "2025-01-31T12:30:00+\u{e9}:00",
         ] {
-            assert!(!is_moment(text), "{text}");
+            assert!(!is_timestamp(text), "{text}");
         }
     }
 
     proptest::proptest! {
         #[test]
-        fn nothing_makes_it_panic_and_what_is_mended_is_sound(
+        fn arbitrary_items_never_panic_and_repaired_ones_are_valid(
             raw in r#"\{"(name|uri|uriTemplate)":"a"(,"(inputSchema|title|icons|annotations|_meta|arguments|size|name)":(null|7|"\\ud83d"|"x"|\[\{\}\]|\{"type":"object"\}|\{"src":1\})){0,5}\}"#,
         ) {
             for kind in Kind::ALL {
-                if let Fit::Mended { text, .. } = Fit::of(kind, &raw) {
-                    proptest::prop_assert_eq!(Fit::of(kind, &text), Fit::Sound, "{}", text);
+                if let Sanitized::Repaired { text, .. } = Sanitized::of(kind, &raw) {
+                    proptest::prop_assert_eq!(Sanitized::of(kind, &text), Sanitized::Valid, "{}", text);
                 }
             }
         }

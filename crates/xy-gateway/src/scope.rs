@@ -1,13 +1,13 @@
-//! What a profile shows: one rule for lists, calls, prompts, resources, completion, search and
-//! whatever else names something of a server. Pure.
+//! The rule of a profile, which decides what its clients see in lists, calls, prompts, resources,
+//! completion and search. Pure.
 //!
-//! The order of a profile's lines does not matter. Something is shown if
+//! The order of a profile's lines does not matter. An item is shown if
 //!
-//! 1. its server is: `deny-servers` does not name that, and `servers` does, if there is one;
-//! 2. no `deny` names it;
-//! 3. an `allow` names it, if there is any that is about its kind and its server.
+//! 1. its server is: `deny-servers` does not name it, and `servers` does, if present;
+//! 2. no `deny` names the item;
+//! 3. an `allow` names the item, if there is any for its kind and server.
 //!
-//! What a server offers is judged once, when it has said so ([`crate::catalog::Known::within`]).
+//! The lists of a server are filtered once, when they are read ([`crate::catalog::Known::within`]).
 
 use std::cell::{RefCell, RefMut};
 use std::collections::HashMap;
@@ -17,32 +17,32 @@ use xy_config::profile::{
     Filter, NAME_BUDGET, Pattern, ProfileSettings, ServerBlock, ToolMode, ToolOverride,
 };
 
-use crate::catalog::Kind;
+use crate::kind::Kind;
 use crate::names;
 
-/// A resource whose URI is longer is not shown where resources are judged.
-const LONGEST_URI: usize = 8 * 1024;
+/// Maximum length of a resource URI that filters can match; longer ones are hidden.
+const MAX_URI_BYTES: usize = 8 * 1024;
 
 /// The rule of one profile.
 #[derive(Debug)]
 pub(crate) struct Scope {
     settings: Arc<ProfileSettings>,
-    /// Tools that have other names here, by these.
+    /// Renamed tools: index of the override by new name.
     renamed: HashMap<Box<str>, usize>,
-    /// Tools that are shown otherwise, by their servers' names and their own.
-    changed: HashMap<(Box<str>, Box<str>), usize>,
-    /// What it said of all tools when they were last searched: by who may not manage servers,
-    /// and by who may.
-    searched: [RefCell<xy_search::Visible>; 2],
+    /// Overridden tools: index of the override by server and tool.
+    overrides: HashMap<(Box<str>, Box<str>), usize>,
+    /// The visible part of the search index as of the last search, without and with the right to
+    /// manage.
+    searched: [RefCell<xy_search::VisibilityCache>; 2],
 }
 
-/// Whether something is shown, and why.
+/// The decision about an item, and its reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Decision {
     pub(crate) shown: bool,
-    /// As the end of a sentence that begins with whether it is shown.
+    /// The reason, as the end of a sentence.
     pub(crate) why: &'static str,
-    /// The line that decided, if one did.
+    /// The deciding line of the profile.
     pub(crate) line: Option<u32>,
 }
 
@@ -56,28 +56,31 @@ impl Decision {
     }
 }
 
-/// How something looks that is shown.
+/// The name and description under which an item is shown.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Look<'s> {
-    /// What it is called.
+pub(crate) struct Appearance<'s> {
+    /// The exposed name.
     pub(crate) name: String,
-    /// What is said of it instead of what its server says.
+    /// The description that replaces the server's.
     pub(crate) description: Option<&'s str>,
-    /// Whether it stands in the list: else it is found, or called by whoever knows it.
+    /// False if the item is only found by search or called by name.
     pub(crate) is_listed: bool,
 }
 
-/// Whether any server has an item of a kind of which a server's name and its own fit.
-pub(crate) type Has<'h> = dyn Fn(Kind, &dyn Fn(&str, &str) -> bool) -> bool + 'h;
+/// Returns true if any server has an item of a kind for which the predicate of server and name
+/// holds.
+pub(crate) type HasItem<'h> = dyn Fn(Kind, &dyn Fn(&str, &str) -> bool) -> bool + 'h;
 
-/// What there is that lines of profiles can be about.
-pub(crate) struct There<'h> {
+/// Everything that the lines of a profile can match.
+pub(crate) struct Inventory<'h> {
     /// The names of all servers.
     pub(crate) servers: &'h [&'h str],
-    /// Those of them that have not said what they offer: what may be about that is not judged.
+    /// The names of xy's own tools.
+    pub(crate) own_tools: &'h [&'h str],
+    /// The servers whose lists are not known yet; lines about them are not judged.
     pub(crate) unknown: &'h [&'h str],
-    /// What the others offer.
-    pub(crate) has: &'h Has<'h>,
+    /// Searches the lists of the other servers.
+    pub(crate) has: &'h HasItem<'h>,
 }
 
 impl Scope {
@@ -87,46 +90,46 @@ impl Scope {
             .clone()
             .filter_map(|(place, one)| Some((one.name.as_deref()?.into(), place)))
             .collect();
-        let changed = overrides
+        let by_tool = overrides
             .map(|(place, one)| ((one.server.as_str().into(), one.tool.as_str().into()), place))
             .collect();
-        Self { settings, renamed, changed, searched: Default::default() }
+        Self { settings, renamed, overrides: by_tool, searched: Default::default() }
     }
 
-    /// What the files say.
+    /// Returns the profile's settings.
     pub(crate) fn settings(&self) -> &Arc<ProfileSettings> {
         &self.settings
     }
 
-    /// What it said of all tools when they were last searched by who may manage servers, or not.
-    pub(crate) fn searched(&self, may_manage: bool) -> RefMut<'_, xy_search::Visible> {
+    /// Returns the visible part of the search index as of the last search.
+    pub(crate) fn searched(&self, may_manage: bool) -> RefMut<'_, xy_search::VisibilityCache> {
         self.searched[usize::from(may_manage)].borrow_mut()
     }
 
-    /// Whether tools are found instead of listed.
+    /// Returns true if tools are searched instead of listed.
     pub(crate) fn is_search(&self) -> bool {
         self.settings.mode == ToolMode::Search
     }
 
-    /// Whether an item of a server is shown, by what the server calls it.
+    /// Decides whether an item of a server is shown. `name` is the server's own name for it.
     pub(crate) fn decide(&self, kind: Kind, server: &str, name: &str) -> Decision {
         let of_server = self.decide_server(server);
         if !of_server.shown {
             return of_server;
         }
-        let outside = (kind == Kind::Tools).then(|| format!("{server}{}{name}", names::SEPARATOR));
-        let top = outside.iter().map(|whole| (&self.settings.tools, whole.as_str()));
+        let exposed = (kind == Kind::Tools).then(|| format!("{server}{}{name}", names::SEPARATOR));
+        let top = exposed.iter().map(|whole| (&self.settings.tools, whole.as_str()));
         let blocks = self.blocks_of(server).map(|block| (filter_of(block, kind), name));
         let filters: Vec<(&Filter, &str)> =
             top.chain(blocks).filter(|(filter, _)| !filter.is_empty()).collect();
-        if !filters.is_empty() && kind.is_by_uri() && !is_straight(name) {
+        if !filters.is_empty() && kind.is_by_uri() && !is_canonical_uri(name) {
             let line = first_line(&filters);
             return Decision::hidden("its URI could be a roundabout name of another", line);
         }
-        judge(&filters).unwrap_or(of_server)
+        apply_filters(&filters).unwrap_or(of_server)
     }
 
-    /// Whether a server is shown at all.
+    /// Decides whether a server is shown.
     pub(crate) fn decide_server(&self, server: &str) -> Decision {
         let ProfileSettings { servers, deny_servers, .. } = &*self.settings;
         if let Some(denied) = deny_servers.iter().find(|it| it.matches(server)) {
@@ -141,17 +144,18 @@ impl Scope {
         }
     }
 
-    /// Whether a managing tool of xy's own is shown to who may use it.
+    /// Decides whether a management tool of xy is shown to clients that may use it.
     pub(crate) fn decide_own(&self, name: &str) -> Decision {
         if self.settings.hides_managing {
             let line = self.settings.managing_line;
             return Decision::hidden("`manage #false` hides all that manage servers", line);
         }
-        judge(&[(&self.settings.tools, name)]).unwrap_or(Decision::shown("nothing hides it", None))
+        apply_filters(&[(&self.settings.tools, name)])
+            .unwrap_or(Decision::shown("nothing hides it", None))
     }
 
-    /// Whether nothing of a server is hidden.
-    pub(crate) fn shows_whole(&self, server: &str) -> bool {
+    /// Returns true if nothing of a server is hidden.
+    pub(crate) fn shows_all_of(&self, server: &str) -> bool {
         let says_nothing = |it: &ServerBlock| {
             it.tools.is_empty() && it.prompts.is_empty() && it.resources.is_empty()
         };
@@ -160,15 +164,20 @@ impl Scope {
             && self.blocks_of(server).all(says_nothing)
     }
 
-    /// How an item looks that is shown; `None` if another tool has its name here.
-    pub(crate) fn look(&self, kind: Kind, server: &str, name: &str) -> Option<Look<'_>> {
-        let plain = |name| Look { name, description: None, is_listed: true };
+    /// Returns how an item is shown; `None` if another tool has its name.
+    pub(crate) fn appearance(
+        &self,
+        kind: Kind,
+        server: &str,
+        name: &str,
+    ) -> Option<Appearance<'_>> {
+        let plain = |name| Appearance { name, description: None, is_listed: true };
         match kind {
-            Kind::Resources | Kind::Templates => Some(plain(names::uri_outside(server, name))),
-            Kind::Prompts => Some(plain(names::outside_within(server, name, self.budget()))),
+            Kind::Resources | Kind::Templates => Some(plain(names::exposed_uri(server, name))),
+            Kind::Prompts => Some(plain(names::exposed_within(server, name, self.budget()))),
             Kind::Tools => {
-                let change = self.change(server, name);
-                let natural = || names::outside_within(server, name, self.budget());
+                let change = self.override_of(server, name);
+                let natural = || names::exposed_within(server, name, self.budget());
                 let shown = match change.and_then(|it| it.name.clone()) {
                     Some(shown) => shown,
                     None => Some(natural()).filter(|it| !self.renamed.contains_key(it.as_str()))?,
@@ -176,66 +185,66 @@ impl Scope {
                 let is_pinned = || self.is_pinned(&shown, server, name);
                 let is_listed = !self.is_search() || is_pinned();
                 let description = change.and_then(|it| it.description.as_deref());
-                Some(Look { name: shown, description, is_listed })
+                Some(Appearance { name: shown, description, is_listed })
             }
         }
     }
 
-    /// The tool that has another name here, this one: whose it is, and what that calls it.
+    /// Returns the server and original name of the tool that is renamed to `name`.
     pub(crate) fn renamed(&self, name: &str) -> Option<(&str, &str)> {
         let one = &self.settings.overrides[*self.renamed.get(name)?];
         Some((&one.server, &one.tool))
     }
 
-    /// The line that gives a tool's own name to another.
+    /// Returns the line that gives a tool's exposed name to another tool.
     pub(crate) fn line_of_name(&self, server: &str, name: &str) -> Option<u32> {
-        let natural = names::outside_within(server, name, self.budget());
+        let natural = names::exposed_within(server, name, self.budget());
         self.renamed.get(natural.as_str()).map(|place| self.settings.overrides[*place].line)
     }
 
-    /// What is shown otherwise of a tool.
-    pub(crate) fn change(&self, server: &str, name: &str) -> Option<&ToolOverride> {
-        if self.changed.is_empty() {
+    /// Returns the override of a tool.
+    pub(crate) fn override_of(&self, server: &str, name: &str) -> Option<&ToolOverride> {
+        if self.overrides.is_empty() {
             return None;
         }
-        let place = self.changed.get(&(server.into(), name.into()))?;
+        let place = self.overrides.get(&(server.into(), name.into()))?;
         self.settings.overrides.get(*place)
     }
 
-    /// Whether any tool of a server is shown otherwise.
-    pub(crate) fn changes_any_of(&self, server: &str) -> bool {
+    /// Returns true if any tool of a server is overridden.
+    pub(crate) fn overrides_any_of(&self, server: &str) -> bool {
         self.settings.overrides.iter().any(|it| it.server == server)
     }
 
-    /// Whether a tool is shown, in the words of its server.
-    pub(crate) fn shows_plainly(&self, server: &str, name: &str) -> bool {
+    /// Returns true if a tool is shown without an override.
+    pub(crate) fn shows_unchanged(&self, server: &str, name: &str) -> bool {
         self.decide(Kind::Tools, server, name).shown
-            && self.change(server, name).is_none()
+            && self.override_of(server, name).is_none()
             && (self.renamed.is_empty() || self.line_of_name(server, name).is_none())
     }
 
-    /// Whether a tool is listed although others are found.
+    /// Returns true if a tool of xy is listed even in search mode.
     pub(crate) fn is_own_pinned(&self, name: &str) -> bool {
         self.settings.pins.iter().any(|pin| pin.matches(name))
     }
 
-    /// How important a server is: less is more. Those that `servers` names come in that order.
+    /// Returns the rank of a server, lower first: its position in `servers`.
     pub(crate) fn rank(&self, server: &str) -> usize {
         let servers = &self.settings.servers;
         servers.iter().position(|it| it.matches(server)).unwrap_or(usize::MAX)
     }
 
-    /// The longest name outside.
+    /// Returns the maximum length of an exposed name.
     pub(crate) fn budget(&self) -> usize {
         self.settings.name_budget.unwrap_or(NAME_BUDGET)
     }
 
-    /// The lines that are about nothing there is.
-    pub(crate) fn idle_lines(&self, there: &There<'_>) -> Vec<(u32, String)> {
+    /// Returns the lines that match nothing, with the reason.
+    pub(crate) fn unmatched_lines(&self, inventory: &Inventory<'_>) -> Vec<(u32, String)> {
         let mut idle = Vec::new();
         let settings = &*self.settings;
         for pattern in settings.servers.iter().chain(&settings.deny_servers) {
-            if !there.servers.iter().any(|it| pattern.matches(it)) {
+            if !inventory.servers.iter().any(|it| pattern.matches(it)) {
                 idle.push((pattern.line, format!("no server is named `{}`", pattern.text)));
             }
         }
@@ -244,39 +253,39 @@ impl Scope {
             let fits = |server: &str, name: &str| {
                 pattern.matches(&format!("{server}{}{name}", names::SEPARATOR))
             };
-            let is_there = crate::tools::is_any_own(|own| pattern.matches(own))
-                || there.unknown.iter().any(|server| may_name_tool_of(pattern, server))
-                || (there.has)(Kind::Tools, &fits);
+            let is_there = inventory.own_tools.iter().any(|own| pattern.matches(own))
+                || inventory.unknown.iter().any(|server| may_name_tool_of(pattern, server))
+                || (inventory.has)(Kind::Tools, &fits);
             if !is_there {
                 idle.push((pattern.line, format!("no tool is named `{}`", pattern.text)));
             }
         }
         for one in &settings.overrides {
             let is_it = |server: &str, name: &str| server == one.server && name == one.tool;
-            let is_unknown = there.unknown.contains(&one.server.as_str());
-            if !is_unknown && !(there.has)(Kind::Tools, &is_it) {
+            let is_unknown = inventory.unknown.contains(&one.server.as_str());
+            if !is_unknown && !(inventory.has)(Kind::Tools, &is_it) {
                 let whole = format!("{}{}{}", one.server, names::SEPARATOR, one.tool);
                 idle.push((one.line, format!("no tool is named `{whole}`")));
             }
         }
         for block in &settings.blocks {
-            idle_in_block(block, there, &mut idle);
+            unmatched_in_block(block, inventory, &mut idle);
         }
         idle.sort();
         idle
     }
 
-    /// Why the lines leave too little together, although each may be about something.
-    pub(crate) fn emptiness(&self, there: &There<'_>) -> Option<&'static str> {
+    /// Returns why the lines together show nothing, although each may match something.
+    pub(crate) fn empty_reason(&self, inventory: &Inventory<'_>) -> Option<&'static str> {
         let settings = &*self.settings;
         let allowed = |own: &str| settings.tools.allow.iter().any(|it| it.matches(own));
-        if crate::tools::is_any_own(|own| allowed(own) && self.decide_own(own).shown) {
-            return None; // It is for managing servers.
+        if inventory.own_tools.iter().any(|own| allowed(own) && self.decide_own(own).shown) {
+            return None; // The profile is for managing servers.
         }
-        let offers = |kind: &Kind| (there.has)(*kind, &|_, _| true);
+        let offers = |kind: &Kind| (inventory.has)(*kind, &|_, _| true);
         let shows = |kind: &Kind| {
-            there.unknown.iter().any(|server| self.may_show_of(*kind, server))
-                || (there.has)(*kind, &|server, name| self.decide(*kind, server, name).shown)
+            inventory.unknown.iter().any(|server| self.may_show_of(*kind, server))
+                || (inventory.has)(*kind, &|server, name| self.decide(*kind, server, name).shown)
         };
         let blocks = settings.blocks.iter().map(|block| &block.tools);
         let has_allow = blocks.chain([&settings.tools]).any(|filter| !filter.allow.is_empty());
@@ -289,7 +298,7 @@ impl Scope {
         }
     }
 
-    /// Whether something may be shown of a server that has not said what it offers.
+    /// Returns true if something may be shown of a server whose lists are not known.
     fn may_show_of(&self, kind: Kind, server: &str) -> bool {
         let top: &[Pattern] = if kind == Kind::Tools { &self.settings.tools.allow } else { &[] };
         let mut inside = self.blocks_of(server).flat_map(|block| &filter_of(block, kind).allow);
@@ -308,13 +317,17 @@ impl Scope {
     }
 }
 
-/// Adds the lines of a block that are about nothing there is.
-fn idle_in_block(block: &ServerBlock, there: &There<'_>, idle: &mut Vec<(u32, String)>) {
-    if !there.servers.iter().any(|it| block.server.matches(it)) {
+/// Adds the lines of a block that match nothing.
+fn unmatched_in_block(
+    block: &ServerBlock,
+    inventory: &Inventory<'_>,
+    idle: &mut Vec<(u32, String)>,
+) {
+    if !inventory.servers.iter().any(|it| block.server.matches(it)) {
         let problem = format!("no server is named `{}`", block.server.text);
         return idle.push((block.server.line, problem));
     }
-    if there.unknown.iter().any(|it| block.server.matches(it)) {
+    if inventory.unknown.iter().any(|it| block.server.matches(it)) {
         return;
     }
     let kinds: [(&[Kind], &str); 3] = [
@@ -327,8 +340,8 @@ fn idle_in_block(block: &ServerBlock, there: &There<'_>, idle: &mut Vec<(u32, St
         for pattern in filter.allow.iter().chain(&filter.deny) {
             let fits =
                 |server: &str, name: &str| block.server.matches(server) && pattern.matches(name);
-            // What a template makes is not known.
-            let is_there = kinds.iter().any(|kind| (there.has)(*kind, &fits));
+            // The resources of a template are not known.
+            let is_there = kinds.iter().any(|kind| (inventory.has)(*kind, &fits));
             if !is_there && (what != "resource" || pattern.is_plain()) {
                 let problem =
                     format!("no {what} of `{}` is named `{}`", block.server.text, pattern.text);
@@ -338,7 +351,7 @@ fn idle_in_block(block: &ServerBlock, there: &There<'_>, idle: &mut Vec<(u32, St
     }
 }
 
-/// Whether a pattern may stand for a tool of a server that has not said what it offers.
+/// Returns true if a pattern may match a tool of a server whose lists are not known.
 fn may_name_tool_of(pattern: &Pattern, server: &str) -> bool {
     let start = format!("{server}{}", names::SEPARATOR);
     match pattern.text.split_once('*') {
@@ -355,8 +368,8 @@ fn filter_of(block: &ServerBlock, kind: Kind) -> &Filter {
     }
 }
 
-/// What filters say of the names that go with them; `None` if they say nothing.
-fn judge(filters: &[(&Filter, &str)]) -> Option<Decision> {
+/// Applies filters to their names; `None` if they decide nothing.
+fn apply_filters(filters: &[(&Filter, &str)]) -> Option<Decision> {
     fn found<'f>(
         filters: &[(&'f Filter, &str)],
         side: impl Fn(&'f Filter) -> &'f [Pattern],
@@ -377,10 +390,10 @@ fn first_line(filters: &[(&Filter, &str)]) -> Option<u32> {
     filters.iter().flat_map(|(it, _)| it.allow.iter().chain(&it.deny)).map(|it| it.line).min()
 }
 
-/// Whether a URI has one spelling only, as far as can be seen: with `..`, `%2e` and the like
-/// in it, it could be a name for something else than what it looks like.
-fn is_straight(uri: &str) -> bool {
-    if uri.len() > LONGEST_URI || uri.contains('\\') || uri.chars().any(char::is_control) {
+/// Returns true if a URI is canonical. With `..`, `%2e` and the like, it could be another name for
+/// a hidden resource.
+fn is_canonical_uri(uri: &str) -> bool {
+    if uri.len() > MAX_URI_BYTES || uri.contains('\\') || uri.chars().any(char::is_control) {
         return false;
     }
     let scheme = uri.split(':').next().unwrap_or_default();
@@ -390,7 +403,7 @@ fn is_straight(uri: &str) -> bool {
     let path = uri.split_once("://").map_or(uri, |(_, path)| path);
     let path = path.split(['?', '#']).next().unwrap_or_default();
     let segments: Vec<&str> = path.split('/').collect();
-    // An empty one may only be the host, or after the last slash.
+    // An empty segment may only be the host or the last one.
     let is_odd = |(at, part): (usize, &&str)| match *part {
         "." | ".." => true,
         "" => at != 0 && at + 1 != segments.len(),
@@ -399,7 +412,7 @@ fn is_straight(uri: &str) -> bool {
     !segments.iter().enumerate().any(is_odd) && !has_needless_escape(uri)
 }
 
-/// Whether something is written as an escape that need not be, or that is a slash.
+/// Returns true if a URI escapes a character that needs no escape, or a slash.
 fn has_needless_escape(uri: &str) -> bool {
     uri.split('%').skip(1).any(|rest| {
         let code = rest.get(..2).and_then(|digits| u8::from_str_radix(digits, 16).ok());

@@ -1,15 +1,15 @@
-//! How much of something limited one token may hold, so that no token locks out others. Pure.
+//! Fair shares: how much of a limited resource one token may hold, so that no token locks out
+//! others. Pure.
 
-/// Maximum ratio of what a token holds to what is still free. Alone it comes to three quarters of the
-/// limit, the next token to three quarters of the rest, and so on: somebody new always gets a
-/// place.
-const SHARE: usize = 3;
+/// Maximum ratio of what a token holds to what is still free. A single token gets three quarters of
+/// the limit, the next one three quarters of the rest, and so on: there is always room for another.
+const MAX_RATIO: usize = 3;
 
 /// Returns true if a token that holds `own` may take one more, where all tokens together hold
 /// `all` of `most`.
 pub(crate) fn may_take(own: usize, all: usize, most: usize) -> bool {
     let free = most.saturating_sub(all);
-    own < free.saturating_mul(SHARE)
+    own < free.saturating_mul(MAX_RATIO)
 }
 
 #[cfg(test)]
@@ -18,7 +18,7 @@ mod tests {
 
     use super::*;
 
-    /// Takes as many as a token may, where `all` are held by others.
+    /// Returns how many a token may take, where `all` are held by others.
     fn takes(all: usize, most: usize) -> usize {
         let mut own = 0;
         while may_take(own, all + own, most) {
@@ -28,7 +28,7 @@ mod tests {
     }
 
     #[test]
-    fn one_token_alone_gets_three_quarters() {
+    fn single_token_gets_three_quarters() {
         for (most, own) in [(0, 0), (1, 1), (2, 2), (3, 3), (4, 3), (8, 6), (200, 150), (1000, 750)]
         {
             assert_eq!(takes(0, most), own, "{most}");
@@ -36,7 +36,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_that_come_later_share_the_rest() {
+    fn later_tokens_share_the_rest() {
         let mut all = 0;
         let mut shares = Vec::new();
         for _ in 0..5 {
@@ -49,12 +49,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn somebody_new_gets_a_place_unless_all_are_taken(all in 0_usize..2000, most in 0_usize..2000) {
+        fn new_token_gets_a_place_unless_all_are_taken(all in 0_usize..2000, most in 0_usize..2000) {
             prop_assert_eq!(may_take(0, all, most), all < most);
         }
 
         #[test]
-        fn who_holds_more_never_may_more(own in 0_usize..2000, all in 0_usize..2000) {
+        fn holding_more_never_allows_more(own in 0_usize..2000, all in 0_usize..2000) {
             prop_assert!(may_take(own, all, 1000) || !may_take(own + 1, all, 1000));
         }
     }

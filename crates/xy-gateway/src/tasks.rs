@@ -1,4 +1,4 @@
-//! What messages say of tasks, each as a piece of the message's own text. Pure.
+//! Parsing of tasks in messages, as parts of the message's text. Pure.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -9,10 +9,14 @@ use serde_json::value::RawValue;
 use xy_mcp::envelope::text_of;
 use xy_mcp::members::Members;
 
-use crate::modern::{CAN_TASKS, CAPABILITIES};
+use crate::modern::{CAPABILITIES, TASKS_CAPABILITIES};
 use crate::names::quoted;
 
-/// A task, as it is told of.
+/// Time for which messages of the server may still refer to a cancelled call, or to a call of an
+/// earlier daemon's client.
+pub(crate) const CANCELLED_RETENTION: Duration = Duration::from_secs(60);
+
+/// The task members of a message.
 #[derive(Debug, Default, Deserialize)]
 struct Task<'t> {
     #[serde(borrow, default, rename = "taskId")]
@@ -32,55 +36,55 @@ impl Task<'_> {
         self.id.and_then(|id| text_of(id.get())).map(Into::into)
     }
 
-    /// How long it is kept; `None` for ever, or if that cannot be read.
-    fn life(&self) -> Option<Duration> {
+    /// Returns the lifetime; `None` if it is unlimited or malformed.
+    fn ttl(&self) -> Option<Duration> {
         let millis: f64 = self.ttl.or(self.ttl_ms)?.get().parse().ok()?;
         Duration::try_from_secs_f64(millis / 1000.0).ok()
     }
 }
 
-/// The task that a result says was begun: its id, and how long it is kept.
-pub(crate) fn begun(result: &str) -> Option<(String, Option<Duration>)> {
+/// Returns the task that a legacy result creates: its id and lifetime.
+pub(crate) fn created_legacy(result: &str) -> Option<(String, Option<Duration>)> {
     #[derive(Deserialize)]
     struct Begun<'t> {
         #[serde(borrow)]
         task: Task<'t>,
     }
     let Begun { task } = serde_json::from_str(result).ok()?;
-    Some((task.id()?, task.life()))
+    Some((task.id()?, task.ttl()))
 }
 
-/// The same in the revision without sessions, where the result itself is the task.
-pub(crate) fn created(result: &str) -> Option<(String, Option<Duration>)> {
-    // Hardly any result is one, and all of it has to be read to know.
+/// Returns the task that a modern result creates, which is the task itself: its id and lifetime.
+pub(crate) fn created_modern(result: &str) -> Option<(String, Option<Duration>)> {
+    // Search first: task results are rare, and parsing reads the whole result.
     memchr::memmem::find(result.as_bytes(), br#""task""#)?;
     let task: Task<'_> = serde_json::from_str(result).ok()?;
-    (task.kind?.get() == r#""task""#).then(|| Some((task.id()?, task.life())))?
+    (task.kind?.get() == r#""task""#).then(|| Some((task.id()?, task.ttl())))?
 }
 
-/// How long a task is kept of which a result tells, if it says that; `null` is for ever.
-pub(crate) fn kept(result: &str) -> Option<Duration> {
+/// Returns the lifetime in a modern result, if it states one; `null` means unlimited.
+pub(crate) fn time_to_live(result: &str) -> Option<Duration> {
     match Members::read(result)?.get("ttlMs")? {
         "null" => Some(Duration::MAX),
         millis => Duration::try_from_secs_f64(millis.parse::<f64>().ok()? / 1000.0).ok(),
     }
 }
 
-/// What a modern server is asked with about a task that is nobody's.
+/// Returns the params of a query to a modern server about a task without a client.
 pub(crate) fn params_for_modern(id: &str) -> String {
-    let meta = format!(r#"{{"{CAPABILITIES}":{CAN_TASKS}}}"#);
+    let meta = format!(r#"{{"{CAPABILITIES}":{TASKS_CAPABILITIES}}}"#);
     format!(r#"{{"taskId":{},"_meta":{meta}}}"#, quoted(id))
 }
 
-/// The task that a result or a notification tells of, and whether it has come to its end.
-pub(crate) fn told(text: &str) -> Option<(String, bool)> {
+/// Returns the task id in a result or notification, and true if the task has finished.
+pub(crate) fn status(text: &str) -> Option<(String, bool)> {
     let task: Task<'_> = serde_json::from_str(text).ok()?;
     let status = task.status.and_then(|status| text_of(status.get()));
     let is_over = status.is_some_and(|it| matches!(&*it, "completed" | "failed" | "cancelled"));
     Some((task.id()?, is_over))
 }
 
-/// The task that a message belongs to.
+/// Returns the task that a message is related to.
 pub(crate) fn related(params: Option<&str>) -> Option<Related> {
     #[derive(Deserialize)]
     struct Params<'t> {
@@ -92,7 +96,7 @@ pub(crate) fn related(params: Option<&str>) -> Option<Related> {
         #[serde(borrow, default, rename = "io.modelcontextprotocol/related-task")]
         task: Option<&'t RawValue>,
     }
-    // What is an object and cannot be read, such as one with a key twice, may say anything.
+    // An object that cannot be read, such as one with a duplicate key, may name any task.
     let is_object = |text: &str| text.starts_with('{');
     let params: Params<'_> = match serde_json::from_str(params.filter(|it| is_object(it))?) {
         Ok(params) => params,
@@ -104,20 +108,20 @@ pub(crate) fn related(params: Option<&str>) -> Option<Related> {
     };
     let task = meta.task?.get();
     let id = serde_json::from_str(task).ok().and_then(|task: Task<'_>| task.id());
-    Some(id.map_or(Related::Unreadable, Related::Route))
+    Some(id.map_or(Related::Unreadable, Related::Task))
 }
 
-/// Which task a message belongs to.
+/// The task that a message is related to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Related {
-    Route(String),
-    /// To one, but nobody knows to which.
+    Task(String),
+    /// A task whose id cannot be read.
     Unreadable,
 }
 
-/// The list of tasks in a result, and what is left of it without those that are not one's
-/// own; `None` if there is no such list.
-pub(crate) fn only<'t>(
+/// Filters the task list in a result: returns the list's text and its replacement, or `None` if
+/// there is no list.
+pub(crate) fn filter_list<'t>(
     result: &'t str,
     is_own: impl Fn(&str) -> bool,
 ) -> Option<(&'t str, String)> {
@@ -137,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_result_says_which_task_was_begun() {
+    fn legacy_result_names_the_created_task() {
         let second = Some(Duration::from_secs(1));
         for (result, expected) in [
             (r#"{"task":{"taskId":"a","ttl":1000}}"#, Some(("a", second))),
@@ -149,12 +153,12 @@ mod tests {
             ("[]", None),
         ] {
             let expected = expected.map(|(id, life)| (id.to_owned(), life));
-            assert_eq!(begun(result), expected, "{result}");
+            assert_eq!(created_legacy(result), expected, "{result}");
         }
     }
 
     #[test]
-    fn without_sessions_a_result_is_the_task_itself() {
+    fn modern_result_is_the_task_itself() {
         let second = Some(Duration::from_secs(1));
         for (result, expected) in [
             (r#"{"resultType":"task","taskId":"a","ttlMs":1000}"#, Some(("a", second))),
@@ -168,28 +172,29 @@ mod tests {
             (r#"["task"]"#, None),
         ] {
             let expected = expected.map(|(id, life)| (id.to_owned(), life));
-            assert_eq!(created(result), expected, "{result}");
+            assert_eq!(created_modern(result), expected, "{result}");
         }
-        assert_eq!(kept(r#"{"taskId":"a","ttlMs":1000}"#), second);
-        assert_eq!(kept(r#"{"ttlMs":null}"#), Some(Duration::MAX));
+        assert_eq!(time_to_live(r#"{"taskId":"a","ttlMs":1000}"#), second);
+        assert_eq!(time_to_live(r#"{"ttlMs":null}"#), Some(Duration::MAX));
         for odd in ["{}", r#"{"ttlMs":"x"}"#, r#"{"ttlMs":-1}"#, r#"{"ttlMs":1e999}"#] {
-            assert_eq!(kept(odd), None, "{odd}");
+            assert_eq!(time_to_live(odd), None, "{odd}");
         }
     }
 
     #[test]
-    fn a_task_comes_to_its_end() {
-        let is_over = |status| told(&format!(r#"{{"taskId":"a","status":"{status}"}}"#)).unwrap().1;
+    fn final_task_statuses_are_recognized() {
+        let is_over =
+            |word| super::status(&format!(r#"{{"taskId":"a","status":"{word}"}}"#)).unwrap().1;
         assert!(is_over("completed") && is_over("failed") && is_over("cancelled"));
         assert!(!is_over("working") && !is_over("input_required") && !is_over("later"));
-        assert_eq!(told(r#"{"status":"failed"}"#), None);
+        assert_eq!(status(r#"{"status":"failed"}"#), None);
     }
 
     #[test]
-    fn a_message_says_which_task_it_belongs_to() {
+    fn related_task_is_read_from_meta() {
         let key = "io.modelcontextprotocol/related-task";
         let of = |task: &str| related(Some(&format!(r#"{{"_meta":{{"x":1,"{key}":{task}}}}}"#)));
-        assert_eq!(of(r#"{"taskId":"a"}"#), Some(Related::Route("a".to_owned())));
+        assert_eq!(of(r#"{"taskId":"a"}"#), Some(Related::Task("a".to_owned())));
         for odd in ["7", "{}", r#"{"taskId":null}"#, "null"] {
             let expected = (odd != "null").then_some(Related::Unreadable);
             assert_eq!(of(odd), expected, "{odd}");
@@ -203,16 +208,16 @@ mod tests {
     }
 
     #[test]
-    fn only_ones_own_tasks_are_left_and_the_rest_is_untouched() {
+    fn task_list_is_filtered_and_otherwise_unchanged() {
         let text =
             r#"{"x":1.50,"tasks":[{"taskId":"a","n":1.0},{"taskId":"b"},7],"nextCursor":"c"}"#;
-        let (part, left) = only(text, |id| id == "a").unwrap();
+        let (part, left) = filter_list(text, |id| id == "a").unwrap();
         assert_eq!(
             text.replace(part, &left),
             r#"{"x":1.50,"tasks":[{"taskId":"a","n":1.0}],"nextCursor":"c"}"#
         );
-        assert_eq!(only(text, |_| false).unwrap().1, "[]");
-        assert_eq!(only(r#"{"tasks":7}"#, |_| true), Some(("7", "[]".to_owned())));
-        assert_eq!(only("{}", |_| true), None);
+        assert_eq!(filter_list(text, |_| false).unwrap().1, "[]");
+        assert_eq!(filter_list(r#"{"tasks":7}"#, |_| true), Some(("7", "[]".to_owned())));
+        assert_eq!(filter_list("{}", |_| true), None);
     }
 }

@@ -1,10 +1,9 @@
-//! xy's own tools, for clients that may manage servers. Each has a file in `tools/`.
+//! The tools of xy itself, for clients that may manage servers. Each has a file in `tools/`.
 //!
-//! They are front ends like all others: what they do is asked of the daemon, in the words of
-//! its control plane. No server can have a tool of such a name, as theirs have `__` in them.
+//! All of them call the daemon's control plane. Their names cannot collide with those of servers'
+//! tools, which contain `__`.
 //!
-//! What could not be done is a result that says so, for the model to read; an error of the
-//! protocol would never reach it.
+//! A failure is an error result, which the model can read, unlike a protocol error.
 
 use std::rc::Rc;
 use std::sync::LazyLock;
@@ -14,8 +13,9 @@ use serde_json::{Value, json};
 use xy_protocol::control::quoted as shortened;
 use xy_protocol::error::CallError;
 
-use crate::catalog::{Kind, Shown};
-use crate::control::Asker;
+use crate::catalog::ExposedItem;
+use crate::control::Requester;
+use crate::kind::Kind;
 use crate::reply;
 use crate::router::Router;
 
@@ -29,9 +29,9 @@ mod restart_server;
 mod self_test;
 mod server_logs;
 
-/// One of them.
+/// A tool of xy itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Own {
+enum OwnTool {
     Add,
     Remove,
     Reload,
@@ -42,7 +42,7 @@ enum Own {
     Diagnostics,
 }
 
-impl Own {
+impl OwnTool {
     const ALL: [Self; 8] = [
         Self::Add,
         Self::Remove,
@@ -71,7 +71,7 @@ impl Own {
         }
     }
 
-    /// What clients are told of it, but for its name.
+    /// Returns the tool's definition without its name.
     fn definition(self) -> Value {
         match self {
             Self::Add => add_server::definition(),
@@ -88,82 +88,82 @@ impl Own {
     async fn call(
         self,
         router: &Rc<Router>,
-        by: Asker,
+        by: Requester,
         arguments: &str,
     ) -> Result<Value, CallError> {
         match self {
-            Self::Add => add_server::call(router, by, read(arguments)?).await,
-            Self::Remove => remove_server::call(router, by, read(arguments)?).await,
-            Self::Reload => reload_server::call(router, by, read(arguments)?).await,
-            Self::List => list_servers::call(router, read(arguments)?).await,
-            Self::Restart => restart_server::call(router, by, read(arguments)?).await,
-            Self::Logs => server_logs::call(router, read(arguments)?).await,
-            Self::SelfTest => self_test::call(router, by, read(arguments)?).await,
-            Self::Diagnostics => get_diagnostics::call(router, read(arguments)?).await,
+            Self::Add => add_server::call(router, by, parse(arguments)?).await,
+            Self::Remove => remove_server::call(router, by, parse(arguments)?).await,
+            Self::Reload => reload_server::call(router, by, parse(arguments)?).await,
+            Self::List => list_servers::call(router, parse(arguments)?).await,
+            Self::Restart => restart_server::call(router, by, parse(arguments)?).await,
+            Self::Logs => server_logs::call(router, parse(arguments)?).await,
+            Self::SelfTest => self_test::call(router, by, parse(arguments)?).await,
+            Self::Diagnostics => get_diagnostics::call(router, parse(arguments)?).await,
         }
     }
 }
 
-/// Whether xy itself has a tool of this name.
+/// Returns true if xy itself has a tool of this name.
 pub(crate) fn is_own(name: &str) -> bool {
-    Own::named(name).is_some()
+    OwnTool::named(name).is_some()
 }
 
-/// Whether any tool of xy's own has a name like this.
-pub(crate) fn is_any_own(fits: impl Fn(&str) -> bool) -> bool {
-    Own::ALL.into_iter().any(|own| fits(own.name()))
+/// Returns the names of xy's own tools.
+pub(crate) fn own_names() -> [&'static str; OwnTool::ALL.len()] {
+    OwnTool::ALL.map(OwnTool::name)
 }
 
-/// The tools of xy's own that a client is shown who may manage servers, or not.
-pub(crate) fn shown(kind: Kind, may_manage: bool) -> Vec<Shown> {
-    static ALL: LazyLock<Vec<Shown>> = LazyLock::new(|| Own::ALL.map(as_shown).into());
+/// Returns the tools of xy itself for a client with or without the right to manage servers.
+pub(crate) fn exposed(kind: Kind, may_manage: bool) -> Vec<ExposedItem> {
+    static ALL: LazyLock<Vec<ExposedItem>> = LazyLock::new(|| OwnTool::ALL.map(as_shown).into());
     if kind == Kind::Tools && may_manage { ALL.clone() } else { Vec::new() }
 }
 
-/// Does what a tool of xy's own does, asked for by a client; the result as that gets it.
+/// Calls a tool of xy itself for a client; returns the result for that client.
 pub(crate) async fn call(
     router: &Rc<Router>,
-    by: Asker,
+    by: Requester,
     name: &str,
     arguments: &str,
 ) -> Result<String, CallError> {
-    let own = Own::named(name)
+    let own = OwnTool::named(name)
         .ok_or_else(|| reply::invalid(format!("Unknown tool: {}", shortened(name))))?;
     Ok(match own.call(router, by, arguments).await {
-        Ok(value) => done(&value),
-        Err(fault) => failed(&fault),
+        Ok(value) => success_result(&value),
+        Err(fault) => error_result(&fault),
     })
 }
 
-fn as_shown(own: Own) -> Shown {
+fn as_shown(own: OwnTool) -> ExposedItem {
     let mut definition = own.definition();
     definition["name"] = own.name().into();
-    Shown {
+    ExposedItem {
         name: own.name().into(),
         text: definition.to_string().into(),
-        place: 0,
+        index: 0,
         is_listed: true,
     }
 }
 
-/// The arguments of a tool of ours, if they are an object; none are an empty one. What is no
-/// object never gets to where one is read, which would take a list for the fields in their order.
-pub(crate) fn given(arguments: Option<&str>) -> Result<&str, CallError> {
+/// Returns the arguments of a tool, which must be an object; missing ones are empty. Without this
+/// check, a list would be read as the fields in their order.
+pub(crate) fn arguments_object(arguments: Option<&str>) -> Result<&str, CallError> {
     match arguments {
         None | Some("null") => Ok("{}"),
-        Some(object) if object.starts_with('{') => Ok(object),
+        Some(object_schema) if object_schema.starts_with('{') => Ok(object_schema),
         Some(_) => Err(reply::invalid("`arguments` is not an object")
             .hint("give each by its name, as the tool's `inputSchema` says")),
     }
 }
 
-/// Reads the arguments of a tool of ours.
-pub(crate) fn read<'a, A: Deserialize<'a>>(arguments: &'a str) -> Result<A, CallError> {
+/// Parses the arguments of a tool.
+pub(crate) fn parse<'a, A: Deserialize<'a>>(arguments: &'a str) -> Result<A, CallError> {
     serde_json::from_str(arguments)
         .map_err(|cause| reply::invalid("the arguments do not fit the tool").cause(cause))
 }
 
-/// An argument that need not be given: one that is `null` is not.
+/// Deserializes an optional argument: `null` counts as missing.
 fn or_default<'a, D, T>(argument: D) -> Result<T, D::Error>
 where
     D: Deserializer<'a>,
@@ -172,17 +172,17 @@ where
     Option::deserialize(argument).map(Option::unwrap_or_default)
 }
 
-pub(crate) fn done(value: &Value) -> String {
+pub(crate) fn success_result(value: &Value) -> String {
     let text = value.to_string();
     json!({ "content": [{ "type": "text", "text": text }], "structuredContent": value }).to_string()
 }
 
-pub(crate) fn failed(fault: &CallError) -> String {
+pub(crate) fn error_result(fault: &CallError) -> String {
     let text = for_people(fault);
     json!({ "content": [{ "type": "text", "text": text }], "isError": true }).to_string()
 }
 
-/// What did not happen, why, and what to do next; what is wrong with the settings before it.
+/// Formats an error with cause and hint, after the problems in settings.
 fn for_people(fault: &CallError) -> String {
     let mut text: String = fault.problems.iter().map(|it| it.rendered.clone() + "\n").collect();
     text += &fault.message;
@@ -194,15 +194,15 @@ fn for_people(fault: &CallError) -> String {
     text
 }
 
-/// The schema of an object with these properties.
-pub(crate) fn object(properties: Value, required: &[&str]) -> Value {
+/// Returns the schema of an object with these properties.
+pub(crate) fn object_schema(properties: Value, required: &[&str]) -> Value {
     let mut schema = json!({ "type": "object", "required": required });
     schema["properties"] = properties;
     schema["additionalProperties"] = false.into();
     schema
 }
 
-/// The schema of one server's name.
+/// Returns the schema of a server's name.
 fn name_schema() -> Value {
     json!({ "type": "string", "description": "The server's name" })
 }
@@ -214,9 +214,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_who_may_manage_is_shown_them_and_only_among_tools() {
+    fn own_tools_are_listed_only_for_managing_clients() {
         let names = |kind, may_manage| -> Vec<String> {
-            shown(kind, may_manage).iter().map(|shown| shown.name.to_string()).collect()
+            exposed(kind, may_manage).iter().map(|shown| shown.name.to_string()).collect()
         };
         let all = [
             "add_server",
@@ -231,16 +231,16 @@ mod tests {
         assert_eq!(names(Kind::Tools, true), all);
         assert!(names(Kind::Tools, false).is_empty() && names(Kind::Prompts, true).is_empty());
         assert!(all.iter().all(|name| is_own(name)));
-        // No profile gives their names to others.
+        // No profile may use their names for other tools.
         let mut reserved: Vec<&str> = xy_config::profile::OWN_TOOLS.to_vec();
-        reserved.retain(|name| !crate::client::dispatch::find::is_one(name));
+        reserved.retain(|name| !crate::client::dispatch::find::is_search_tool(name));
         assert_eq!(reserved, all);
         assert!(!is_own("a__add_server") && !is_own(""));
     }
 
     #[test]
-    fn each_says_what_it_takes_what_it_gives_and_what_it_does_to_the_world() {
-        for shown in shown(Kind::Tools, true) {
+    fn own_tools_have_schemas_and_annotations() {
+        for shown in exposed(Kind::Tools, true) {
             let tool: Value = serde_json::from_str(&shown.text).unwrap();
             assert_eq!(tool["name"], *shown.name);
             for text in ["title", "description"] {
@@ -262,9 +262,9 @@ mod tests {
     }
 
     #[test]
-    fn arguments_that_do_not_fit_are_told_why() {
-        type Asked = add_server::Asked;
-        let told = |arguments| match read::<Asked>(arguments) {
+    fn invalid_arguments_are_explained() {
+        type Arguments = add_server::Arguments;
+        let told = |arguments| match parse::<Arguments>(arguments) {
             Ok(_) => panic!("{arguments} was taken"),
             Err(fault) => fault.to_string(),
         };
@@ -280,44 +280,46 @@ mod tests {
     }
 
     #[test]
-    fn arguments_are_an_object_or_nothing() {
+    fn arguments_are_an_object_or_absent() {
         for (arguments, taken) in
             [(None, "{}"), (Some("null"), "{}"), (Some(r#"{"a":1}"#), r#"{"a":1}"#)]
         {
-            assert_eq!(given(arguments).unwrap(), taken);
+            assert_eq!(arguments_object(arguments).unwrap(), taken);
         }
         for arguments in [r#"["a","/bin/x",[]]"#, "[]", "7", "true", r#""{}""#] {
-            let fault = given(Some(arguments)).unwrap_err();
+            let fault = arguments_object(Some(arguments)).unwrap_err();
             assert_eq!(fault.kind, ErrorKind::InvalidParams);
             assert_eq!(fault.to_string(), "`arguments` is not an object");
         }
     }
 
     #[test]
-    fn what_is_null_is_not_given() {
+    fn null_argument_counts_as_absent() {
         let all = ["command", "args", "env", "cwd", "url", "headers", "transport", "persist"];
         for name in all {
             let with = format!(r#"{{"name":"a","{name}":null}}"#);
-            let (with, without) =
-                (read::<add_server::Asked>(&with), read::<add_server::Asked>(r#"{"name":"a"}"#));
+            let (with, without) = (
+                parse::<add_server::Arguments>(&with),
+                parse::<add_server::Arguments>(r#"{"name":"a"}"#),
+            );
             assert_eq!(with.unwrap(), without.unwrap(), "{name}");
         }
-        read::<remove_server::Asked>(r#"{"name":"a","persist":null}"#).unwrap();
-        read::<self_test::Asked>(r#"{"repair":null}"#).unwrap();
-        read::<server_logs::Asked>(r#"{"name":"a","lines":null,"stream":null}"#).unwrap();
-        assert!(read::<add_server::Asked>(r#"{"name":null}"#).is_err(), "it has to be given");
+        parse::<remove_server::Arguments>(r#"{"name":"a","persist":null}"#).unwrap();
+        parse::<self_test::Arguments>(r#"{"repair":null}"#).unwrap();
+        parse::<server_logs::Arguments>(r#"{"name":"a","lines":null,"stream":null}"#).unwrap();
+        assert!(parse::<add_server::Arguments>(r#"{"name":null}"#).is_err(), "it has to be given");
     }
 
     #[test]
-    fn a_failure_is_a_result_for_people() {
+    fn failure_is_a_readable_result() {
         let fault = CallError::new(ErrorKind::AlreadyRunning, "server `a` was not added")
             .cause("there is one")
             .hint("choose another name");
-        let result: Value = serde_json::from_str(&failed(&fault)).unwrap();
+        let result: Value = serde_json::from_str(&error_result(&fault)).unwrap();
         assert_eq!(result["isError"], true);
         let text = "server `a` was not added\ncause: there is one\nhint: choose another name";
         assert_eq!(result["content"][0]["text"], text);
-        let result: Value = serde_json::from_str(&done(&json!({ "a": 1 }))).unwrap();
+        let result: Value = serde_json::from_str(&success_result(&json!({ "a": 1 }))).unwrap();
         assert_eq!(result["content"][0]["text"], r#"{"a":1}"#);
         assert_eq!(result["structuredContent"], json!({ "a": 1 }));
     }

@@ -1,10 +1,12 @@
-//! One living server, as the gateway speaks with it: what is to be written, which calls are
-//! open, what each thing it says means.
+//! One running server, as the gateway sees it: its transport, its pending calls, and what its
+//! messages mean.
 //!
-//! A call is appended to one buffer and remembered under an id of ours; its answer goes
-//! straight to the outlet of whoever asked. There is no task and no channel in between.
-//! What is sent is in `asking.rs`, what is said in `inbound.rs`; what moves the bytes is behind
-//! `wire.rs`; `handshake.rs` says hello.
+//! A call is appended to one write buffer and stored under an upstream id. Its response goes
+//! straight to the responder of the client that sent it. There is no task and no channel in
+//! between.
+//!
+//! `outbound.rs` sends messages, `inbound.rs` handles those of the server, `wire.rs` abstracts the
+//! transport, and `handshake.rs` negotiates the protocol.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};
@@ -17,11 +19,11 @@ use xy_config::settings::ParkSettings;
 use xy_mcp::envelope::Outcome;
 use xy_protocol::server::ServerName;
 use xy_supervisor::instance::InstanceKey;
-use xy_supervisor::speak::Said;
+use xy_supervisor::protocol::DriverEvent;
 
 use crate::backend::{Backend, RetryState};
 use crate::bridge::pending_input::PendingInput;
-use crate::bridge::{Across, Bond};
+use crate::bridge::{EraTranslation, StateBinding};
 use crate::catalog::Known;
 use crate::client::Client;
 use crate::era::{Era, Introduction};
@@ -29,10 +31,10 @@ use crate::frontend::StreamNo;
 use crate::large::LargeReader;
 use crate::message_text::MessageText;
 use crate::modern::RequestMeta;
+use crate::tasks::CANCELLED_RETENTION;
 use crate::via::Via;
 
 mod activity;
-mod asking;
 mod assembler;
 pub(crate) mod call_log;
 mod caller;
@@ -43,89 +45,89 @@ pub(crate) mod http_client;
 mod ids;
 mod in_flight;
 mod inbound;
-mod kept;
-mod outgoing;
+mod outbound;
 pub(crate) mod pipes;
 pub(crate) mod probe;
 mod response;
 pub(crate) mod retry;
+mod retry_copy;
 mod round_trip;
 pub(crate) mod self_meta;
 mod timeout;
 mod unread;
 pub(crate) mod wire;
+mod write_buffer;
 
 use call_log::CallLog;
-pub(crate) use caller::{Caller, Follow, Question, Whose};
+pub(crate) use caller::{CallOwner, Caller, InternalRequest, ResponseKind};
 pub(crate) use ending::{Cause, UnansweredCall};
-use event_subscription::Ears;
-pub(crate) use event_subscription::Wanted;
+pub(crate) use event_subscription::EventFilter;
+use event_subscription::EventSubscription;
 use ids::Ids;
-pub(crate) use inbound::UNFRAMED;
-use kept::Kept;
 pub(crate) use response::result_of;
+use retry_copy::RetryCopy;
 pub use round_trip::RoundTrip;
-pub(crate) use timeout::Watch;
+pub(crate) use timeout::CallTimer;
 use wire::Wire;
 
-/// How long something a server says may belong to a call that was given up, or to one of
-/// another daemon's client.
-pub(crate) const ECHO: Duration = Duration::from_secs(60);
-
-/// Who hears what a server says of its own accord.
+/// Receiver of the events of an upstream.
 pub(crate) trait UpstreamEvents {
-    /// It told something that belongs to no call by itself.
-    fn told(&self, by: &Rc<Upstream>, told: &Told<'_>);
-    /// It asks something, under this id of its own.
-    fn asked(&self, by: &Rc<Upstream>, id: &str, asked: &Told<'_>);
-    /// Returns what parses the large messages of all servers.
+    /// Handles a notification of the server.
+    fn on_notification(&self, by: &Rc<Upstream>, message: &ServerMessage<'_>);
+    /// Handles a request of the server; `id` is the server's own id of it.
+    fn on_request(&self, by: &Rc<Upstream>, id: &str, request: &ServerMessage<'_>);
+    /// Returns the parser of large messages, which all servers share.
     fn large_reader(&self) -> &LargeReader;
-    /// It has written a message over several lines.
-    fn breaks_framing(&self, by: &Upstream);
-    /// Returns the daemons that it serves.
+    /// Records that the server has written a message over several lines.
+    fn on_broken_framing(&self, by: &Upstream);
+    /// Returns the daemons among the clients of the server, for loop detection.
     fn daemons_before(&self, upstream: &Upstream) -> Via;
-    /// It has answered a client with an error, or something that is to be followed. Answers
-    /// a part of that which is to be another.
-    fn answers<'t>(&self, by: &Rc<Upstream>, answer: &Answer<'t>) -> Option<(&'t str, String)>;
-    /// It told of progress that is of no call: the token is ours, and stands there as `part`.
-    fn progressed(&self, by: &Rc<Upstream>, token: u64, part: &str, line: &[u8]);
-    /// A call of a client is over, of a server where clients take turns.
-    fn is_over(&self, by: &Rc<Upstream>);
-    /// It does not answer these calls, in the order in which they were sent: `why` says how it
-    /// came.
-    fn lost(&self, by: &Upstream, calls: Vec<UnansweredCall>, why: Cause<'_>);
-    /// A server refused a modern client's request until its user has done something elsewhere,
-    /// if this error says so: then the client is asked for that. Whether it is.
-    fn wants_elsewhere(
+    /// Handles a response to a client that is an error, or whose kind needs attention. Returns a
+    /// part of the response and its replacement, if one is needed.
+    fn on_response<'t>(
+        &self,
+        by: &Rc<Upstream>,
+        answer: &ClientResponse<'t>,
+    ) -> Option<(&'t str, String)>;
+    /// Handles progress that belongs to no pending call. `token` is the upstream id, and `part` is
+    /// the same token as written in `line`.
+    fn on_progress(&self, by: &Rc<Upstream>, token: u64, part: &str, line: &[u8]);
+    /// Handles the end of a client's call, at a server that serves its clients in turns.
+    fn on_call_end(&self, by: &Rc<Upstream>);
+    /// Recovers calls that the server will not answer, in the order in which they were sent.
+    fn on_calls_lost(&self, by: &Upstream, calls: Vec<UnansweredCall>, why: Cause<'_>);
+    /// Asks the client for URL elicitation, if `error` says that the server requires it. Returns
+    /// true if the client is asked.
+    fn on_url_elicitation_error(
         &self,
         client: &Rc<Client>,
         request: (&str, StreamNo),
-        manner: &RequestMeta,
-        bond: &Bond,
+        request_meta: &RequestMeta,
+        binding: &StateBinding,
         error: &str,
     ) -> bool;
 }
 
-/// Something that a server says of its own accord.
-pub(crate) struct Told<'t> {
+/// A notification or request of a server.
+pub(crate) struct ServerMessage<'t> {
     pub(crate) method: &'t str,
     pub(crate) params: Option<&'t str>,
-    /// All of it.
+    /// The whole message.
     pub(crate) line: &'t [u8],
-    /// The call that it is about, if the way it came tells.
-    pub(crate) during: Option<u64>,
+    /// The upstream id of the call that the message belongs to, if the transport tells.
+    pub(crate) related_call: Option<u64>,
 }
 
-/// What a server has answered a client.
-pub(crate) struct Answer<'t> {
+/// A server's response to a client's call.
+pub(crate) struct ClientResponse<'t> {
     pub(crate) client: &'t Rc<Client>,
-    /// The server, by the name that the client used.
-    pub(crate) asked: &'t Rc<Backend>,
-    /// Our id of the call.
-    pub(crate) ours: u64,
-    /// The client's token for its progress.
+    /// The server, under the name that the client used.
+    pub(crate) alias: &'t Rc<Backend>,
+    /// The upstream id of the call.
+    pub(crate) upstream_id: u64,
+    /// The client's progress token.
     pub(crate) token: Option<&'t str>,
-    pub(crate) follow: &'t Follow,
+    pub(crate) response_kind: &'t ResponseKind,
     pub(crate) outcome: Outcome<'t>,
 }
 
@@ -139,263 +141,281 @@ struct ListVersions {
     known: Cell<u64>,
 }
 
-/// One living server.
+/// One running server.
 pub(crate) struct Upstream {
     key: InstanceKey,
     wire: Rc<dyn Wire>,
-    calls: RefCell<HashMap<u64, Call>>,
+    calls: RefCell<HashMap<u64, PendingCall>>,
     ids: RefCell<Ids>,
-    stage: RefCell<Stage>,
-    said: mpsc::Sender<Said>,
-    company: Rc<dyn UpstreamEvents>,
-    /// What listens to what it says of its own accord, where it has to be asked for that.
-    ears: Ears,
-    /// Some of its lists may have changed.
-    stale: Notify,
+    state: RefCell<State>,
+    driver_events: mpsc::Sender<DriverEvent>,
+    events: Rc<dyn UpstreamEvents>,
+    /// The event subscription, for servers of the modern era.
+    subscription: EventSubscription,
+    /// Signals that some of the server's lists may have changed.
+    lists_stale: Notify,
     list_versions: ListVersions,
-    /// It is known better.
-    learned: Notify,
-    /// It writes messages over several lines.
+    /// Signals that new lists were stored.
+    lists_learned: Notify,
+    /// The server writes messages over several lines.
     is_unframed: Cell<bool>,
-    /// Lines for its log.
-    strays: RefCell<Vec<u8>>,
-    /// It has been told what to log.
+    /// Lines that wait to be written to the server's log.
+    unparsed_lines: RefCell<Vec<u8>>,
+    /// The log level was sent to the server.
     is_tuned: Cell<bool>,
-    /// What it offers, once it has said so.
+    /// The lists of the server, once it has sent them.
     known: RefCell<Option<Rc<Known>>>,
-    /// Until then it may speak to clients of another daemon.
-    strange_until: Option<Instant>,
-    /// Reused for each answer.
+    /// Until then, messages of the server may be meant for clients of an earlier daemon.
+    foreign_until: Option<Instant>,
+    /// Buffer that is reused for each response.
     scratch: RefCell<Vec<u8>>,
-    /// Somebody is to hear when a call is over.
-    takes_turns: Cell<bool>,
-    /// Somebody looks after calls that take too long.
+    /// The end of each client call is reported to `events`.
+    reports_finished_calls: Cell<bool>,
+    /// A task watches the timeouts of calls.
     is_watched: Cell<bool>,
-    /// One of these may be late sooner than that is looked for.
-    sooner: Rc<Notify>,
-    /// What has waited is not sent before then.
-    held_back_until: Cell<Option<Instant>>,
-    /// Bytes of copies of its calls, and how many there may be.
-    kept: Rc<Cell<usize>>,
-    most_kept: Cell<usize>,
-    /// How long its calls wait.
-    patience: Cell<Duration>,
-    /// How much it has said.
-    heard: activity::Activity,
-    /// When a call of it last began or ended, where anybody wants to know that.
+    /// Signals that a call may time out before the next check of that task.
+    earlier_timeout: Rc<Notify>,
+    /// Calls that have waited are not sent before then.
+    hold_until: Cell<Option<Instant>>,
+    /// Total size of the retry copies, and its limit.
+    retry_copy_bytes: Rc<Cell<usize>>,
+    max_retry_copy_bytes: Cell<usize>,
+    /// Maximum time that a call waits for this server.
+    queue_timeout: Cell<Duration>,
+    /// Counts of received messages and reads.
+    activity: activity::Activity,
+    /// Time at which a client's call last began or ended; only maintained if `records_call_times`.
     called_at: Cell<Instant>,
-    /// Who has called it and is still there.
+    /// The groups of connected clients that have called the server.
     users: RefCell<BTreeSet<u64>>,
-    /// Who did last.
+    /// The group that called last, so that `users` is seldom searched.
     last_user: Cell<u64>,
-    is_dated: Cell<bool>,
-    /// A client has called it, or watches a resource of it.
+    records_call_times: Cell<bool>,
+    /// A client has called the server or watches a resource of it.
     was_used: Cell<bool>,
-    /// Somebody forgets what was given up.
-    is_forgetting: Cell<bool>,
-    /// It lives for one client and has not said what it offers: its client cannot ask it yet.
-    holds_off: Cell<bool>,
-    /// It lives for one client and has heard nothing of it: it offers what anybody would get.
+    /// A task removes cancelled calls.
+    is_pruning: Cell<bool>,
+    /// The instance serves one client and has not listed what it offers: its client's calls wait.
+    awaits_lists: Cell<bool>,
+    /// The instance serves one client and has received nothing from it: its lists are those that
+    /// every client would get.
     is_fresh: Cell<bool>,
-    /// The server was found hung. Calls that it has begun may be why.
+    /// The server was found hung. The calls that it has begun may be the reason.
     is_hung: Cell<bool>,
-    /// A task looks after calls that the server has not read.
+    /// A task watches calls that the server has not read.
     is_reading_watched: Cell<bool>,
 }
 
-/// How far a conversation has come.
+/// The state of the connection.
 #[derive(Debug, Clone)]
-enum Stage {
-    /// It has not answered `initialize` yet.
-    Greeted,
-    /// It can be asked.
+enum State {
+    /// The server has not answered `initialize` or `server/discover` yet.
+    Handshaking,
+    /// Requests can be sent.
     Open(Rc<Introduction>),
-    /// It can not be asked any more.
+    /// Nothing more is sent.
     Closed,
 }
 
-/// A request that is not answered.
-struct Call {
+/// A call that is not answered yet.
+struct PendingCall {
     caller: Caller,
-    /// By which one can tell whether it was written.
-    place: u64,
+    /// Offset in the output, which tells whether the call was written.
+    offset: u64,
     sent_at: Instant,
-    /// How long it may take.
-    watch: Option<Rc<Watch>>,
-    /// The server has asked its client something meanwhile.
-    has_asked: bool,
-    /// What was before.
-    past: RetryState,
-    /// What its client wrote, if it may be sent again.
-    kept: Option<Kept>,
-    /// What is told of it in the debug log, if anybody wants to know.
+    /// The timeouts of the call.
+    timer: Option<Rc<CallTimer>>,
+    /// The server has sent its client a request during the call.
+    has_server_request: bool,
+    /// The history of the call.
+    retry_state: RetryState,
+    /// The text that the client wrote, if the call may be sent again.
+    retry_copy: Option<RetryCopy>,
+    /// The entry for the debug log, if that is enabled.
     log: Option<Box<CallLog>>,
 }
 
-impl Call {
-    fn of(caller: Caller, place: u64) -> Self {
-        let past = RetryState::default();
-        let (kept, log, watch) = (None, None, None);
-        Self { caller, place, sent_at: Instant::now(), watch, has_asked: false, past, kept, log }
+impl PendingCall {
+    fn new(caller: Caller, offset: u64) -> Self {
+        let retry_state = RetryState::default();
+        let (retry_copy, log, timer) = (None, None, None);
+        Self {
+            caller,
+            offset,
+            sent_at: Instant::now(),
+            timer,
+            has_server_request: false,
+            retry_state,
+            retry_copy,
+            log,
+        }
     }
 }
 
-/// A request that is to be forwarded: a text, and pieces of it.
+/// A client's request that is to be forwarded: its text, and slices of it.
 pub(crate) struct Request<'t> {
     /// The whole message.
     pub(crate) text: MessageText<'t>,
-    /// Its id.
+    /// The client's id of the request.
     pub(crate) id: &'t str,
-    /// The client's token for its progress.
+    /// The client's progress token.
     pub(crate) token: Option<&'t str>,
-    /// What stands in it for a name or URI, and what it is there.
+    /// The slice that holds a name or URI, and its replacement for this server.
     pub(crate) renamed: Option<(&'t str, String)>,
-    /// What is asked, for people: its method, and what that is about.
-    pub(crate) what: (&'t str, Option<&'t str>),
-    /// The server, by the name that its client used.
-    pub(crate) asked: Rc<Backend>,
-    /// How its answer is looked at.
-    pub(crate) follow: Follow,
-    /// How long it may take.
-    pub(crate) watch: Option<Rc<Watch>>,
-    /// The text of its params.
+    /// The method and its target (a name or URI), for messages to people.
+    pub(crate) method_and_target: (&'t str, Option<&'t str>),
+    /// The server, under the name that the client used.
+    pub(crate) alias: Rc<Backend>,
+    /// The way in which the response is inspected.
+    pub(crate) response_kind: ResponseKind,
+    /// The timeouts of the call.
+    pub(crate) timer: Option<Rc<CallTimer>>,
+    /// The text of the params.
     pub(crate) params: Option<&'t str>,
-    /// Their `_meta`, if that is an object.
+    /// The `_meta` of the params, if it is an object.
     pub(crate) meta: Option<&'t str>,
-    /// What it says of its client, if that is modern.
-    pub(crate) manner: Option<Rc<RequestMeta>>,
-    /// What it says there that an equal server must not hear, and what it hears instead.
-    pub(crate) hidden: Option<(&'t str, String)>,
-    /// What has happened to it before.
-    pub(crate) past: RetryState,
-    /// It says that it is sent again.
+    /// The client metadata of a modern request.
+    #[expect(clippy::struct_field_names, reason = "the type has this name")]
+    pub(crate) request_meta: Option<Rc<RequestMeta>>,
+    /// The slice of `_meta` that a server of the same era must not see, and its replacement.
+    pub(crate) meta_override: Option<(&'t str, String)>,
+    /// The history of the request.
+    pub(crate) retry_state: RetryState,
+    /// The request carries a `requestState`: it repeats an earlier one.
     pub(crate) has_state: bool,
 }
 
 impl Upstream {
-    /// One that has not been spoken with here; `first_id` has never been used towards it.
+    /// Creates an upstream in the handshake state. No id from `first_id` on was ever sent to this
+    /// server.
     pub(crate) fn new(
         key: InstanceKey,
-        said: mpsc::Sender<Said>,
+        driver_events: mpsc::Sender<DriverEvent>,
         first_id: u64,
         is_adopted: bool,
         wire: Rc<dyn Wire>,
-        company: Rc<dyn UpstreamEvents>,
+        events: Rc<dyn UpstreamEvents>,
     ) -> Rc<Self> {
-        // What an earlier daemon's client has done with it nobody knows.
+        // Clients of an earlier daemon may have used the server.
         let is_fresh = !is_adopted && key.holder.is_client();
         Rc::new(Self {
             key,
             wire,
             calls: RefCell::default(),
             ids: RefCell::new(Ids::from(first_id)),
-            stage: RefCell::new(Stage::Greeted),
-            said,
-            company,
-            ears: Ears::default(),
-            stale: Notify::new(),
+            state: RefCell::new(State::Handshaking),
+            driver_events,
+            events,
+            subscription: EventSubscription::default(),
+            lists_stale: Notify::new(),
             list_versions: ListVersions::default(),
-            learned: Notify::new(),
+            lists_learned: Notify::new(),
             is_unframed: Cell::new(false),
-            strays: RefCell::default(),
+            unparsed_lines: RefCell::default(),
             is_tuned: Cell::new(false),
             known: RefCell::default(),
-            strange_until: is_adopted.then(|| Instant::now() + ECHO),
+            foreign_until: is_adopted.then(|| Instant::now() + CANCELLED_RETENTION),
             scratch: RefCell::default(),
-            takes_turns: Cell::new(false),
+            reports_finished_calls: Cell::new(false),
             is_watched: Cell::new(false),
-            sooner: Rc::default(),
-            kept: Rc::default(),
-            held_back_until: Cell::new(None),
-            most_kept: Cell::new(0),
-            patience: Cell::new(Duration::ZERO),
-            heard: activity::Activity::default(),
+            earlier_timeout: Rc::default(),
+            retry_copy_bytes: Rc::default(),
+            hold_until: Cell::new(None),
+            max_retry_copy_bytes: Cell::new(0),
+            queue_timeout: Cell::new(Duration::ZERO),
+            activity: activity::Activity::default(),
             called_at: Cell::new(Instant::now()),
             users: RefCell::default(),
             last_user: Cell::new(0),
-            is_dated: Cell::new(false),
+            records_call_times: Cell::new(false),
             was_used: Cell::new(is_adopted),
-            is_forgetting: Cell::new(false),
-            holds_off: Cell::new(is_fresh),
+            is_pruning: Cell::new(false),
+            awaits_lists: Cell::new(is_fresh),
             is_fresh: Cell::new(is_fresh),
             is_hung: Cell::new(false),
             is_reading_watched: Cell::new(false),
         })
     }
 
-    /// So many bytes may be kept of calls that are not answered, and so long they wait.
-    pub(crate) fn may_park(&self, park: ParkSettings) {
-        self.most_kept.set(usize::try_from(park.bytes).unwrap_or(usize::MAX));
-        self.patience.set(park.queue);
+    /// Sets how many bytes of retry copies are kept, and how long calls wait.
+    pub(crate) fn set_queue_limits(&self, park: ParkSettings) {
+        self.max_retry_copy_bytes.set(usize::try_from(park.bytes).unwrap_or(usize::MAX));
+        self.queue_timeout.set(park.queue);
     }
 
-    /// How long a call waits for it.
-    pub(crate) fn patience(&self) -> Duration {
-        self.patience.get()
+    /// Returns how long a call may wait for the server.
+    pub(crate) fn queue_timeout(&self) -> Duration {
+        self.queue_timeout.get()
     }
 
-    /// Whose life it is.
+    /// Returns the key of the instance.
     pub(crate) fn key(&self) -> &InstanceKey {
         &self.key
     }
 
-    /// What it said of itself, while it can be asked.
+    /// Returns what the server said of itself, while requests can be sent.
     pub(crate) fn introduction(&self) -> Option<Rc<Introduction>> {
-        match &*self.stage.borrow() {
-            Stage::Open(introduction) => Some(introduction.clone()),
-            Stage::Greeted | Stage::Closed => None,
+        match &*self.state.borrow() {
+            State::Open(introduction) => Some(introduction.clone()),
+            State::Handshaking | State::Closed => None,
         }
     }
 
-    /// Whether its client cannot ask it yet.
-    pub(crate) fn holds_off(&self) -> bool {
-        self.holds_off.get()
+    /// Returns true if its client's calls wait for the first lists.
+    pub(crate) fn awaits_lists(&self) -> bool {
+        self.awaits_lists.get()
     }
 
-    /// From now on its client can; whether it could not before.
-    pub(crate) fn holds_off_no_more(&self) -> bool {
-        self.holds_off.replace(false)
+    /// Lets its client's calls go from now on. Returns true if they waited before.
+    pub(crate) fn stop_awaiting_lists(&self) -> bool {
+        self.awaits_lists.replace(false)
     }
 
-    /// Whether it has heard nothing of the client that it lives for.
+    /// Returns true if the instance has received nothing from the one client that it serves.
     pub(crate) fn is_fresh(&self) -> bool {
         self.is_fresh.get()
     }
 
-    /// Sends what a client says that wants no answer.
+    /// Forwards a client's notification or response.
     pub(crate) fn pass(&self, message: &[u8]) {
         self.is_fresh.set(false);
         self.send(message);
     }
 
-    /// Which kind of revision it speaks.
+    /// Returns the era of the protocol that the server speaks.
     pub(crate) fn era(&self) -> Era {
         self.introduction().map_or(Era::Legacy, |introduction| introduction.era())
     }
 
-    /// How many calls are open that somebody waits for.
+    /// Returns the number of pending calls that somebody waits for.
     pub(crate) fn open_calls(&self) -> usize {
         let calls = self.calls.borrow();
-        let is_waited_for =
-            |call: &&Call| call.caller.is_there() && !matches!(call.caller, Caller::Ears(_));
+        let is_waited_for = |call: &&PendingCall| {
+            call.caller.is_waiting() && !matches!(call.caller, Caller::Subscription(_))
+        };
         calls.values().filter(is_waited_for).count()
     }
 
-    /// Those of them that were asked under this name of its server; what is our own is asked
-    /// under that of its owner.
+    /// Returns the number of pending calls that were made under this name of the server. Internal
+    /// requests count under the name of its owner.
     pub(crate) fn open_calls_of(&self, name: &ServerName) -> usize {
         let calls = self.calls.borrow();
-        let is_open =
-            |call: &&Call| call.caller.is_there() && !matches!(call.caller, Caller::Ears(_));
-        let asked =
-            |call: &Call| call.caller.asked().map_or(&self.key.server, |it| &it.name) == name;
-        calls.values().filter(is_open).filter(|call| asked(call)).count()
+        let is_open = |call: &&PendingCall| {
+            call.caller.is_waiting() && !matches!(call.caller, Caller::Subscription(_))
+        };
+        let has_name = |call: &PendingCall| {
+            call.caller.alias().map_or(&self.key.server, |it| &it.name) == name
+        };
+        calls.values().filter(is_open).filter(|call| has_name(call)).count()
     }
 
-    /// How many calls are open that are not our own.
-    pub(crate) fn calls_of_others(&self) -> usize {
-        let is_other = |call: &&Call| {
-            matches!(call.caller, Caller::Client { .. } | Caller::Parked(_) | Caller::Visitor(_))
+    /// Returns the number of pending calls that are not xy's own.
+    pub(crate) fn external_calls(&self) -> usize {
+        let is_other = |call: &&PendingCall| {
+            matches!(
+                call.caller,
+                Caller::Client { .. } | Caller::PendingInput(_) | Caller::Admin(_)
+            )
         };
         self.calls.borrow().values().filter(is_other).count()
     }
@@ -410,57 +430,56 @@ impl Upstream {
         self.was_used.get()
     }
 
-    /// Records that clients use it: it is not started over in another era.
+    /// Records that clients use the server: it is not restarted in another era.
     pub(crate) fn mark_used(&self) {
         self.was_used.set(true);
     }
 
-    /// Clients of this house call it.
-    pub(crate) fn is_used_by(&self, group_id: u64) {
+    /// Records that clients of this group call the server.
+    pub(crate) fn add_user(&self, group_id: u64) {
         self.mark_used();
         if self.last_user.replace(group_id) != group_id {
             self.users.borrow_mut().insert(group_id);
         }
     }
 
-    /// They have gone.
+    /// Removes a client group that has disconnected.
     pub(crate) fn forget_user(&self, group_id: u64) {
         self.users.borrow_mut().remove(&group_id);
         self.last_user.set(0);
     }
 
-    /// Who has called it and is still there.
+    /// Returns the groups of connected clients that have called the server.
     pub(crate) fn users(&self) -> Vec<u64> {
         self.users.borrow().iter().copied().collect()
     }
 
-    /// From now on it is known when it is called, or no more.
-    pub(crate) fn set_dated(&self, is_dated: bool) {
-        if self.is_dated.replace(is_dated) != is_dated {
+    /// Turns the recording of call times on or off.
+    pub(crate) fn set_records_call_times(&self, records_call_times: bool) {
+        if self.records_call_times.replace(records_call_times) != records_call_times {
             self.called_at.set(Instant::now());
         }
     }
 
-    /// When a call of it last began or ended, if that is known.
+    /// Returns when a client's call last began or ended, if call times are recorded.
     pub(crate) fn called_at(&self) -> Instant {
         self.called_at.get()
     }
 
-    /// A call of it begins or ends.
-    fn is_called(&self) {
-        if self.is_dated.get() {
+    /// Records that a client's call begins or ends.
+    fn record_call(&self) {
+        if self.records_call_times.get() {
             self.called_at.set(Instant::now());
         }
     }
 
-    /// It has lost calls, and may be dying: what waits is not sent to it before then, when
-    /// somebody looks again.
+    /// Holds back queued calls until then: the server has lost calls and may be dying.
     pub(crate) fn hold_back(&self, until: Instant) {
-        self.held_back_until.set(Some(until));
+        self.hold_until.set(Some(until));
     }
 
     pub(crate) fn is_held_back(&self) -> bool {
-        self.held_back_until.get().is_some_and(|until| Instant::now() < until)
+        self.hold_until.get().is_some_and(|until| Instant::now() < until)
     }
 
     /// Records that the server was found hung.
@@ -473,136 +492,147 @@ impl Upstream {
         self.is_hung.get()
     }
 
-    /// What a client is shown of this, under the name that it used.
+    /// Returns what a client may see of `known`, under the name that it used.
     pub(crate) fn shown_as(
         &self,
-        asked: &Backend,
+        alias: &Backend,
         client: &Client,
         known: Rc<Known>,
     ) -> Option<Rc<Known>> {
-        let is_own = asked.name == self.key.server;
-        let known = if is_own { known } else { known.under(&asked.name) };
-        client.visible(&asked.name, known)
+        let is_own = alias.name == self.key.server;
+        let known = if is_own { known } else { known.for_alias(&alias.name) };
+        client.visible(&alias.name, known)
     }
 
-    /// It has asked a client something: in this call, or in any of that client's.
-    pub(crate) fn has_asked(&self, client: u64, during: Option<u64>) {
-        for (ours, call) in self.calls.borrow_mut().iter_mut() {
-            let is_meant = during.map_or(call.caller.number() == Some(client), |it| it == *ours);
-            call.has_asked |= is_meant;
+    /// Records that the server has sent a client a request, during this call or during any call of
+    /// that client.
+    pub(crate) fn record_server_request(&self, client: u64, related_call: Option<u64>) {
+        for (upstream_id, call) in self.calls.borrow_mut().iter_mut() {
+            let is_meant =
+                related_call.map_or(call.caller.number() == Some(client), |it| it == *upstream_id);
+            call.has_server_request |= is_meant;
         }
     }
 
-    /// Whose this call is, as far as somebody waits for it.
-    pub(crate) fn whose(&self, ours: u64) -> Option<Whose> {
-        self.calls.borrow().get(&ours)?.caller.whose(ours)
+    /// Returns the owner of a call, if somebody waits for it.
+    pub(crate) fn owner_of(&self, upstream_id: u64) -> Option<CallOwner> {
+        self.calls.borrow().get(&upstream_id)?.caller.owner(upstream_id)
     }
 
-    /// What a call said of its client, if that is modern.
-    pub(crate) fn manner_of(&self, ours: u64) -> Option<Rc<RequestMeta>> {
-        match &self.calls.borrow().get(&ours)?.caller {
-            Caller::Client { manner, .. } => manner.clone(),
-            Caller::Parked(hold) => Some(hold.manner.clone()),
+    /// Returns what a call said of its client, if that is modern.
+    pub(crate) fn request_meta_of(&self, upstream_id: u64) -> Option<Rc<RequestMeta>> {
+        match &self.calls.borrow().get(&upstream_id)?.caller {
+            Caller::Client { request_meta, .. } => request_meta.clone(),
+            Caller::PendingInput(pending) => Some(pending.request_meta.clone()),
             _ => None,
         }
     }
 
-    /// In this call it wanted of the client what it cannot do, as the text of capabilities.
-    pub(crate) fn lacks(&self, ours: u64, needed: &'static str) {
-        match self.calls.borrow_mut().get_mut(&ours).map(|it| &mut it.caller) {
-            Some(Caller::Client { across: Some(across), .. }) => across.lacks(needed),
-            Some(Caller::Parked(hold)) => hold.lacks.set(Some(needed)),
+    /// Records that the server required a capability that the client of this call lacks. `needed`
+    /// is the JSON text of that capability.
+    pub(crate) fn set_missing_capability(&self, upstream_id: u64, needed: &'static str) {
+        match self.calls.borrow_mut().get_mut(&upstream_id).map(|it| &mut it.caller) {
+            Some(Caller::Client { translation: Some(translation), .. }) => {
+                translation.record_missing(needed);
+            }
+            Some(Caller::PendingInput(pending)) => pending.missing.set(Some(needed)),
             _ => {}
         }
     }
 
-    /// Takes a call from its client, which is to answer something before it goes on: what it
-    /// was, if it can be parked.
-    pub(crate) fn detach_call(&self, ours: u64) -> Option<Caller> {
+    /// Detaches a call until its client supplies input. Returns its caller, or `None` if the call
+    /// cannot wait for input.
+    pub(crate) fn detach_call(&self, upstream_id: u64) -> Option<Caller> {
         let mut calls = self.calls.borrow_mut();
-        let call = calls.get_mut(&ours)?;
-        let can_wait = matches!(call.caller.across(), Some(Across::ToLegacy { bond: Some(_), .. }));
-        call.has_asked |= can_wait;
+        let call = calls.get_mut(&upstream_id)?;
+        let can_wait = matches!(
+            call.caller.translation(),
+            Some(EraTranslation::ToLegacy { binding: Some(_), .. })
+        );
+        call.has_server_request |= can_wait;
         if can_wait {
-            call.kept = None; // Whoever comes back for it gives it another id.
+            call.retry_copy = None; // The client's next request has another id.
         }
-        can_wait.then(|| std::mem::replace(&mut call.caller, Caller::Unheard))
+        can_wait.then(|| std::mem::replace(&mut call.caller, Caller::Detached))
     }
 
-    /// From now on this call is somebody else's.
-    pub(crate) fn attach(self: &Rc<Self>, ours: u64, caller: Caller) {
+    /// Assigns a call to another caller.
+    pub(crate) fn attach(self: &Rc<Self>, upstream_id: u64, caller: Caller) {
         let mut calls = self.calls.borrow_mut();
-        let Some(call) = calls.get_mut(&ours) else { return };
+        let Some(call) = calls.get_mut(&upstream_id) else { return };
         call.caller = caller;
-        if let Some(watch) = &call.watch {
-            watch.touch();
+        if let Some(timer) = &call.timer {
+            timer.touch();
             drop(calls);
-            self.watch_anew();
+            self.rewatch_timeouts();
         }
     }
 
-    /// Whether this very call waits for its client.
-    pub(crate) fn is_parked(&self, hold: &Rc<PendingInput>) -> bool {
+    /// Returns true if exactly this call waits for input of its client.
+    pub(crate) fn awaits_input(&self, pending: &Rc<PendingInput>) -> bool {
         let calls = self.calls.borrow();
-        let call = calls.get(&hold.ours);
-        call.is_some_and(|it| matches!(&it.caller, Caller::Parked(it) if Rc::ptr_eq(it, hold)))
+        let call = calls.get(&pending.upstream_id);
+        call.is_some_and(
+            |it| matches!(&it.caller, Caller::PendingInput(it) if Rc::ptr_eq(it, pending)),
+        )
     }
 
-    /// Whether it has been told what to log, by this daemon or an earlier one.
+    /// Returns true if this daemon or an earlier one has sent the server a log level.
     pub(crate) fn is_tuned(&self) -> bool {
         self.is_tuned.get()
     }
 
-    /// It has been told.
+    /// Records that a log level was sent.
     pub(crate) fn set_tuned(&self) {
         if !self.is_tuned.replace(true) {
-            self.leave_note();
+            self.save_note();
         }
     }
 
-    /// It said that its lists have changed.
+    /// Records that the server's lists have changed.
     pub(crate) fn lists_changed(&self) {
         let current = &self.list_versions.current;
         current.set(current.get() + 1);
-        self.stale.notify_one();
+        self.lists_stale.notify_one();
     }
 
-    /// Returns true if its lists may be others than those that are known.
+    /// Returns true if the stored lists may be outdated.
     pub(crate) fn is_stale(&self) -> bool {
         self.known.borrow().is_none() || self.list_versions.known != self.list_versions.current
     }
 
-    /// It has said what it offers.
+    /// Stores what the server offers.
     pub(crate) fn set_known(&self, known: Rc<Known>) {
         *self.known.borrow_mut() = Some(known);
         self.list_versions.known.set(self.list_versions.requested.get());
-        self.learned.notify_waiters();
+        self.lists_learned.notify_waiters();
     }
 
-    /// Has its lists asked for again; resolves when that is done.
-    pub(crate) async fn learn_anew(&self) {
-        let learned = self.learned.notified();
+    /// Requests the lists again, and waits until the new ones are stored.
+    pub(crate) async fn refresh_lists(&self) {
+        let lists_learned = self.lists_learned.notified();
         self.lists_changed();
-        learned.await;
+        lists_learned.await;
     }
 
-    /// Whether it speaks the revision without sessions.
+    /// Returns true if the server speaks the modern era, which has no sessions.
     pub(crate) fn is_modern(&self) -> bool {
         self.era() == Era::Modern
     }
 
-    /// Whether a tool of it that cannot be told of outside of messages is none.
-    pub(crate) fn has_heads(&self) -> bool {
-        self.wire.has_heads()
+    /// Returns true if arguments are mirrored into HTTP headers; tools that cannot be mirrored are
+    /// hidden.
+    pub(crate) fn mirrors_params(&self) -> bool {
+        self.wire.mirrors_params()
     }
 
-    /// What this life of it has said that it offers.
+    /// Returns what this instance offers, once it has listed it.
     pub(crate) fn known(&self) -> Option<Rc<Known>> {
         self.known.borrow().clone()
     }
 
-    /// Resolves when its lists may have changed since.
-    pub(crate) async fn until_lists_change(&self) {
-        self.stale.notified().await;
+    /// Waits until the server's lists may have changed.
+    pub(crate) async fn lists_changed_again(&self) {
+        self.lists_stale.notified().await;
     }
 }

@@ -1,5 +1,5 @@
-//! One life of a server, from its first word to its last: greets it, learns what it offers,
-//! and says what the supervisor has to know.
+//! The session with one server process or endpoint, from start to end: shakes hands, learns what
+//! the server offers, and reports to the supervisor.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -10,21 +10,23 @@ use std::time::Duration;
 
 use tokio::io::Interest;
 use tokio::net::unix::pipe;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 use xy_config::settings::ServerSettings;
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_supervisor::instance::Holder;
 use xy_supervisor::lifecycle::Exit;
-use xy_supervisor::speak::{Before, Line, Said, Told, Way};
+use xy_supervisor::protocol::{Connection, DriverCommand, DriverEvent, Handover, ServerIo};
 
-use crate::backend::{Backend, Greeting, GreetingOutcome, SpokenEras};
-use crate::era::{Era, Introduction};
+use crate::backend::Backend;
+use crate::era::{Era, Introduction, SpokenEras};
 use crate::router::Router;
-use crate::upstream::handshake::{INITIALIZED, Meeting, Note};
-use crate::upstream::http_client::Trouble;
+use crate::upstream::handshake::{
+    Handshake, HandshakeOutcome, HandshakePlan, INITIALIZED, ResumeNote,
+};
+use crate::upstream::http_client::SessionError;
 use crate::upstream::pipes::Pipes;
-use crate::upstream::probe::{Came, Hello};
+use crate::upstream::probe::{Hello, ProbeAnswer};
 use crate::upstream::{Cause, Upstream};
 use crate::via;
 
@@ -36,109 +38,107 @@ mod lists;
 
 pub(crate) use lists::{Ended, learn_lists};
 
-/// A server that has closed a pipe and ends within this time has simply ended.
-const ENDS_WITHIN: Duration = Duration::from_secs(1);
+/// Maximum time between the closing of a pipe and the exit of the server.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long a message that is begun may take to be written whole when another daemon comes.
-const FINISH_WITHIN: Duration = Duration::from_millis(1500);
+/// Maximum time for writing the rest of a begun message when another daemon takes over.
+const FLUSH_TIMEOUT: Duration = Duration::from_millis(1500);
 
-/// How often that is looked at.
-const LOOK_AGAIN: Duration = Duration::from_millis(2);
+/// Interval of checks for that.
+const FLUSH_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// How long the last words of a server that has ended may take to be read.
-const LAST_WORDS_WITHIN: Duration = Duration::from_millis(500);
+/// Maximum time for reading the last output of an exited server.
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// How often it is looked whether a server has read what it need not know.
-const LOOK_AT_PROBE: Duration = Duration::from_millis(250);
+/// Interval of checks whether a server has read a question that it need not know.
+const PROBE_POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// If it has and lives after so many looks, it bears that.
-const ENOUGH_LOOKS: u32 = 8;
+/// Number of checks after which a server that has read the question counts as having survived it.
+const POLLS_TO_SURVIVE: u32 = 8;
 
-/// So often it is looked.
-const MOST_LOOKS: u32 = 240;
+/// Maximum number of checks.
+const MAX_POLLS: u32 = 240;
 
-/// Speaks with a server until that life is over.
-pub(crate) async fn live(router: Rc<Router>, line: Line) {
-    match line.way {
-        Way::Pipes { .. } => run_at_pipes(router, line).await,
-        Way::Endpoint => http::live(router, line).await,
+/// Runs the session with a server until it ends.
+pub(crate) async fn run(router: Rc<Router>, connection: Connection) {
+    match connection.io {
+        ServerIo::Pipes { .. } => run_on_pipes(router, connection).await,
+        ServerIo::Endpoint => http::run(router, connection).await,
     }
 }
 
-async fn run_at_pipes(router: Rc<Router>, line: Line) {
-    let Line { key, settings, way, before, said, mut told, .. } = line;
-    let Way::Pipes { stdin, stdout } = way else { return };
-    let server = router.server_of_life(&settings).await;
-    let is_adopted = before.is_some();
-    let (note, unread) = match before {
-        Some(Before { note, unread }) => (Note::read(&note), unread),
-        None => (Note::default(), Vec::new()),
+async fn run_on_pipes(router: Rc<Router>, connection: Connection) {
+    let Connection { key, settings, io, handover, events, mut commands, .. } = connection;
+    let ServerIo::Pipes { stdin, stdout } = io else { return };
+    let server = router.server_of_instance(&settings).await;
+    let is_adopted = handover.is_some();
+    let (note, unread) = match handover {
+        Some(Handover { note, unread }) => (ResumeNote::read(&note), unread),
+        None => (ResumeNote::default(), Vec::new()),
     };
-    let (stdin, stdout) = match open(stdin, stdout) {
-        Ok(pipes) => pipes,
-        Err(problem) => {
-            let unfit = Said::Unfit(format!("its pipes cannot be used: {problem}"));
-            let _ = said.send(unfit).await; // Whoever drove it may be gone.
-            return;
-        }
-    };
+    let Some((stdin, stdout)) = open_or_report(stdin, stdout, &events).await else { return };
     let stdin = Rc::new(stdin);
-    let pipes = Pipes::new(&stdin, said.clone());
+    let pipes = Pipes::new(&stdin, events.clone());
     let upstream =
-        Upstream::new(key, said, note.first_id, is_adopted, pipes.clone(), router.clone());
+        Upstream::new(key, events, note.first_id, is_adopted, pipes.clone(), router.clone());
     server.add(&upstream);
-    upstream.was_listened_to(note.listening);
-    let living = Rc::new(Life {
+    upstream.set_earlier_subscription(note.listening);
+    let session = Rc::new(PipeSession {
         router: router.clone(),
         server: server.clone(),
         settings,
         upstream: upstream.clone(),
         pipes: pipes.clone(),
         probing: Cell::new(None),
-        is_mute: Cell::new(false),
+        is_stdout_closed: Cell::new(false),
         shown: Cell::default(),
-        is_met: Cell::new(false),
+        is_open: Cell::new(false),
     });
     let (ended, at_end) = oneshot::channel();
-    let idle = idle_stop::when_idle(router.clone(), server.clone(), upstream.clone());
+    let idle = idle_stop::stop_when_idle(router.clone(), server.clone(), upstream.clone());
     let tasks = [
-        tokio::task::spawn_local(read(living.clone(), stdout, ended)),
-        tokio::task::spawn_local(learn(living.clone(), note, is_adopted)),
+        tokio::task::spawn_local(read(session.clone(), stdout, ended)),
+        tokio::task::spawn_local(learn(session.clone(), note, is_adopted)),
         tokio::task::spawn_local(idle),
     ];
     let writer = tokio::task::spawn_local(write(upstream.clone(), pipes.clone(), stdin));
     pipes.take(&upstream, &unread);
     upstream.log_unparsed().await;
-    let mut pulse = checkup::Pulse::default();
+    let mut checkups = checkup::CheckupTask::default();
     let mut by_xy = false;
     let (why, reply) = loop {
-        match told.recv().await {
-            Some(Told::Checkup(checkup)) => pulse.take((&router, &server, &upstream), checkup),
-            Some(Told::Rest(rest)) => idle_stop::if_idle(&router, &server, &upstream, rest).await,
-            Some(Told::Close { is_hung }) => {
+        match commands.recv().await {
+            Some(DriverCommand::Checkup(checkup)) => {
+                checkups.take((&router, &server, &upstream), checkup);
+            }
+            Some(DriverCommand::StopIfIdle(rest)) => {
+                idle_stop::stop_if_idle(&router, &server, &upstream, rest).await;
+            }
+            Some(DriverCommand::Close { is_hung }) => {
                 by_xy = true;
                 if is_hung {
                     upstream.mark_hung();
                 }
-                living.is_ended();
-                upstream.take_no_more();
+                session.on_close();
+                upstream.stop_accepting();
                 writer.abort();
-                if living.is_mute.get() {
-                    living.is_cut_off(); // That is why it is ended: it did not die of itself.
+                if session.is_stdout_closed.get() {
+                    // It is ended for closing its stdout: it did not die by itself.
+                    session.cut_off();
                 }
             }
-            Some(Told::LetGo(reply)) => break (String::new(), Some(reply)),
-            Some(Told::Over(exit)) => {
-                // What it said last is still in the pipe.
-                if timeout(LAST_WORDS_WITHIN, at_end).await.is_err() {
-                    tasks[0].abort(); // It reads.
-                    pipes.hear_rest(&upstream);
+            Some(DriverCommand::HandOver(reply)) => break (String::new(), Some(reply)),
+            Some(DriverCommand::Exited(exit)) => {
+                // Its last output is still in the pipe.
+                if timeout(DRAIN_TIMEOUT, at_end).await.is_err() {
+                    tasks[0].abort(); // The reading task.
+                    pipes.handle_rest(&upstream);
                 }
-                living.is_over(exit).await;
-                if exit != Exit::UNSEEN {
-                    pipes.is_dead(); // Its shim has killed whoever was left.
+                session.on_exit(exit).await;
+                if exit != Exit::UNKNOWN {
+                    pipes.mark_dead(); // The shim has killed the remaining processes.
                 }
-                break (end_of(&upstream, exit, by_xy), None);
+                break (describe_end(&upstream, exit, by_xy), None);
             }
             None => break (format!("`{}` has ended", server.name), None),
         }
@@ -147,29 +147,46 @@ async fn run_at_pipes(router: Rc<Router>, line: Line) {
         task.abort();
     }
     let Some(reply) = reply else {
-        if !living.is_met.get() && !by_xy && upstream.key().holder.era().is_none() {
-            // Another life is not asked in the same way.
-            let shown = living.shown.get();
-            living.server.hint.borrow_mut().ended(&living.settings, shown);
+        if !session.is_open.get() && !by_xy && upstream.key().holder.era().is_none() {
+            // Lets the next instance be asked differently.
+            let shown = session.shown.get();
+            session.server.hint.borrow_mut().ended(&session.settings, shown);
         }
         writer.abort();
         upstream.close(Cause::end(&why));
-        return router.over(&server, &upstream, &why);
+        return router.on_instance_end(&server, &upstream, &why);
     };
-    upstream.take_no_more();
-    let _ = timeout(FINISH_WITHIN, whole_messages(&pipes)).await; // Or it is torn.
+    upstream.stop_accepting();
+    // After the timeout, the message is torn.
+    let _ = timeout(FLUSH_TIMEOUT, whole_messages(&pipes)).await;
     writer.abort();
-    let _ = writer.await; // Its pipe is closed before anybody hears that it is.
+    let _ = writer.await; // The pipe is closed before the reply is sent.
     upstream.log_unparsed().await;
-    let _ = reply.send(pipes.take_partial()); // Whoever asked may have gone.
-    upstream.leave();
-    router.over(&server, &upstream, "another daemon took over");
+    let _ = reply.send(pipes.take_partial()); // The receiver may be gone.
+    upstream.hand_over();
+    router.on_instance_end(&server, &upstream, "another daemon took over");
 }
 
-/// Resolves once no message is written in part.
+/// Opens the pipes of a server. Reports a failure as a protocol error.
+async fn open_or_report(
+    stdin: OwnedFd,
+    stdout: OwnedFd,
+    events: &mpsc::Sender<DriverEvent>,
+) -> Option<(pipe::Sender, pipe::Receiver)> {
+    match open(stdin, stdout) {
+        Ok(pipes) => Some(pipes),
+        Err(problem) => {
+            let problem = format!("its pipes cannot be used: {problem}");
+            let _ = events.send(DriverEvent::ProtocolError(problem)).await; // It may be gone.
+            None
+        }
+    }
+}
+
+/// Waits until no message is partly written.
 async fn whole_messages(pipes: &Pipes) {
     while pipes.is_amid_writing() {
-        sleep(LOOK_AGAIN).await;
+        sleep(FLUSH_POLL_INTERVAL).await;
     }
 }
 
@@ -177,25 +194,25 @@ fn open(stdin: OwnedFd, stdout: OwnedFd) -> std::io::Result<(pipe::Sender, pipe:
     Ok((pipe::Sender::from_owned_fd(stdin)?, pipe::Receiver::from_owned_fd(stdout)?))
 }
 
-/// One life of a server that is spoken with at its pipes.
-struct Life {
+/// The session with a server over its pipes.
+struct PipeSession {
     router: Rc<Router>,
     server: Rc<Backend>,
     settings: Arc<ServerSettings>,
     upstream: Rc<Upstream>,
     pipes: Rc<Pipes>,
-    /// The question that the server need not know, while it is open.
+    /// The open question that the server need not know.
     probing: Cell<Option<Hello>>,
-    /// Whether it has closed its stdout.
-    is_mute: Cell<bool>,
-    /// The eras that this life has shown to speak, or not to.
+    /// The server has closed its stdout.
+    is_stdout_closed: Cell<bool>,
+    /// The eras that this instance has shown to speak, or not to speak.
     shown: Cell<SpokenEras>,
-    /// It was greeted, here or by an earlier daemon.
-    is_met: Cell<bool>,
+    /// The handshake is complete, here or by an earlier daemon.
+    is_open: Cell<bool>,
 }
 
-impl Life {
-    /// Returns the era in which this life is wanted.
+impl PipeSession {
+    /// Returns the era in which clients want this instance.
     fn wanted_era(&self) -> Era {
         let holder = self.upstream.key().holder;
         let client = holder.client().and_then(|number| self.router.era_of(number));
@@ -215,117 +232,121 @@ impl Life {
         }
     }
 
-    /// Resolves never. What it was asked and has read for a while is not why it ends.
+    /// Clears the probing flag once the server has survived it. Never resolves.
     async fn outlast_probe(&self) -> Infallible {
-        let mut looks = 0;
-        for _ in 0..MOST_LOOKS {
-            sleep(LOOK_AT_PROBE).await;
-            looks += u32::from(self.probing.get().is_some() && self.pipes.is_all_read());
-            if looks >= ENOUGH_LOOKS {
+        let mut polls = 0;
+        for _ in 0..MAX_POLLS {
+            sleep(PROBE_POLL_INTERVAL).await;
+            polls += u32::from(self.probing.get().is_some() && self.pipes.is_all_read());
+            if polls >= POLLS_TO_SURVIVE {
                 break;
             }
         }
         if self.probing.take().is_some() {
-            self.upstream.say(Said::Probing(false)).await;
+            self.upstream.report(DriverEvent::Probing(false)).await;
         }
         std::future::pending().await
     }
 
-    /// It is being ended: for falling silent when it was asked, or for what is no matter here.
-    fn is_ended(&self) {
-        if let Some(question) = self.probing.take().filter(|_| self.is_mute.get()) {
+    /// Handles the end that the supervisor requests. A server that has closed its stdout on a
+    /// question is ended for that.
+    fn on_close(&self) {
+        if let Some(question) = self.probing.take().filter(|_| self.is_stdout_closed.get()) {
             self.record_death_on(question);
         }
     }
 
-    /// It says nothing more, and lives.
-    fn is_cut_off(&self) {
+    /// Closes the connection of a server that has closed its stdout and runs on.
+    fn cut_off(&self) {
         let upstream = &self.upstream;
         upstream.close(Cause::breach(&format!("`{}` closed its stdout", upstream.key().server)));
     }
 
-    /// It has ended like this. If it was asked what it need not know, that may be why.
-    async fn is_over(&self, exit: Exit) {
-        if let Some(question) = self.read_probe().await.filter(|_| !exit.is_by_somebody()) {
+    /// Handles the exit of the server. If a question was open that it need not know, that may be
+    /// the reason.
+    async fn on_exit(&self, exit: Exit) {
+        if let Some(question) = self.read_probe().await.filter(|_| !exit.is_external_kill()) {
             self.record_death_on(question);
         }
     }
 
-    /// Returns the question that the server need not know, if it has read that. If it has not,
-    /// that is not why it says nothing more.
+    /// Returns the open question that the server need not know, if it has read it. An unread
+    /// question is no reason for its silence and is cleared.
     async fn read_probe(&self) -> Option<Hello> {
         if self.probing.get().is_some() && !self.pipes.is_all_read() {
             self.probing.set(None);
-            self.upstream.say(Said::Probing(false)).await;
+            self.upstream.report(DriverEvent::Probing(false)).await;
         }
         self.probing.get()
     }
 }
 
-/// Hears a server until it closes its stdout; one that lives on without it cannot answer.
-async fn read(life: Rc<Life>, stdout: pipe::Receiver, ended: oneshot::Sender<()>) {
-    let upstream = &life.upstream;
-    if let Err(problem) = life.pipes.read_all(upstream, stdout).await {
+/// Reads from a server until it closes its stdout. A server that runs on without it cannot answer.
+async fn read(session: Rc<PipeSession>, stdout: pipe::Receiver, ended: oneshot::Sender<()>) {
+    let upstream = &session.upstream;
+    if let Err(problem) = session.pipes.read_all(upstream, stdout).await {
         tracing::warn!(server = %upstream.key(), %problem, "its stdout cannot be read");
     }
-    tokio::task::yield_now().await; // Whoever has got an answer may want to do something first.
-    life.is_mute.set(true);
-    life.read_probe().await;
-    let _ = ended.send(()); // Nobody may wait for it.
-    upstream.say(Said::Mute).await;
-    sleep(ENDS_WITHIN).await;
-    life.is_cut_off();
+    tokio::task::yield_now().await; // Callers that have just got a response may act on it first.
+    session.is_stdout_closed.set(true);
+    session.read_probe().await;
+    let _ = ended.send(()); // The receiver may be gone.
+    upstream.report(DriverEvent::StdoutClosed).await;
+    sleep(EXIT_TIMEOUT).await;
+    session.cut_off();
 }
 
-/// Speaks to a server until it closes its stdin; one that lives on without it cannot hear.
+/// Writes to a server until it closes its stdin. A server that runs on without it cannot be sent
+/// requests.
 async fn write(upstream: Rc<Upstream>, pipes: Rc<Pipes>, stdin: Rc<pipe::Sender>) {
     tokio::select! {
-        _ = pipes.write_all(&stdin, |place| upstream.drop_retry_copy(place)) => {} // It only ends if it cannot go on.
-        // Also if there is nothing to write: what was written may never have been read.
+        // It only returns with an error.
+        _ = pipes.write_all(&stdin, |offset| upstream.drop_retry_copy(offset)) => {}
+        // Also without output: earlier output may never have been read.
         _ = stdin.ready(Interest::ERROR) => {}
     }
-    sleep(ENDS_WITHIN).await;
+    sleep(EXIT_TIMEOUT).await;
     upstream.close(Cause::breach(&format!("`{}` closed its stdin", upstream.key().server)));
-    upstream.say(Said::Unfit("it closed its stdin".to_owned())).await;
+    upstream.report(DriverEvent::ProtocolError("it closed its stdin".to_owned())).await;
 }
 
-/// Greets a server, unless an earlier daemon has, and learns what it offers, again and again.
-async fn learn(life: Rc<Life>, note: Note, is_adopted: bool) {
-    let Life { router, server, settings, upstream, .. } = &*life;
-    let greeted = match note.introduction {
+/// Shakes hands with a server, unless an earlier daemon has, and keeps its lists up to date.
+async fn learn(session: Rc<PipeSession>, note: ResumeNote, is_adopted: bool) {
+    let PipeSession { router, server, settings, upstream, .. } = &*session;
+    let opened = match note.introduction {
         Some(introduction) => {
-            life.is_met.set(true);
+            session.is_open.set(true);
             Ok(Some(upstream.resume(introduction, note.is_tuned).await))
         }
-        None => greet(&life, is_adopted).await,
+        None => shake_hands(&session, is_adopted).await,
     };
-    let introduction = match greeted {
+    let introduction = match opened {
         Ok(Some(introduction)) => introduction,
-        Ok(None) => return, // It is ended.
-        Err(Trouble::Loop) => return give_up_loop(router, server, settings, upstream).await,
-        Err(trouble) => return upstream.say(Said::Unfit(trouble.words())).await,
+        Ok(None) => return, // The process is ended.
+        Err(SessionError::Loop) => return end_loop(router, server, settings, upstream).await,
+        Err(error) => return upstream.report(DriverEvent::ProtocolError(error.words())).await,
     };
-    router.tell_spoken();
-    upstream.say(Said::Ready).await;
-    router.opened(upstream);
+    router.publish_protocol_versions();
+    upstream.report(DriverEvent::Ready).await;
+    router.on_instance_ready(upstream);
     tokio::select! {
         refused = learn_lists(router, server, settings, upstream, &introduction) => {
             match refused {
                 None => {}
                 Some(Ended::Refused { why, .. }) => {
-                    // The next life is asked as if nothing were remembered.
+                    // The next instance is asked as if nothing were remembered.
                     server.hint.borrow_mut().forget(settings);
-                    upstream.say(Said::Unfit(why)).await;
+                    upstream.report(DriverEvent::ProtocolError(why)).await;
                 }
-                Some(Ended::Loop) => give_up_loop(router, server, settings, upstream).await,
+                Some(Ended::Loop) => end_loop(router, server, settings, upstream).await,
             }
         }
         () = upstream.keep_listening() => {}
     }
 }
 
-/// Ends a server for good that leads back to this daemon. What it offers is shown to nobody.
-async fn give_up_loop(
+/// Ends a server for good that leads back to this daemon. Its lists are hidden from all clients.
+async fn end_loop(
     router: &Rc<Router>,
     server: &Rc<Backend>,
     settings: &Arc<ServerSettings>,
@@ -333,60 +354,67 @@ async fn give_up_loop(
 ) {
     tracing::warn!(server = %server.name, "{}", via::REASON);
     router.hide_loop(server);
-    upstream.say(Said::Unusable(via::REASON.to_owned())).await;
+    upstream.report(DriverEvent::Unusable(via::REASON.to_owned())).await;
     router.manifests.erase(&settings.name).await;
 }
 
-/// Finds out how to speak with a server, and begins to. Returns `None` if this process is of no
-/// use: it is ended, and started over if another one may be.
-async fn greet(life: &Life, is_adopted: bool) -> Result<Option<Rc<Introduction>>, Trouble> {
-    let Life { router, server, settings, upstream, .. } = life;
+/// Shakes hands with a server. Returns `None` if this process is of no use: it is ended, and
+/// replaced if that may help.
+async fn shake_hands(
+    session: &PipeSession,
+    is_adopted: bool,
+) -> Result<Option<Rc<Introduction>>, SessionError> {
+    let PipeSession { router, server, settings, upstream, .. } = session;
     let capabilities = capabilities(router, upstream);
-    let mut greeting = server.hint.borrow().greeting(settings, life.wanted_era());
+    let mut plan = server.hint.borrow().handshake_plan(settings, session.wanted_era());
     if is_adopted {
-        // An earlier daemon may have sent `initialize` already, and only its answer counts then.
-        greeting = Greeting { first: Hello::Initialize, learns: false, ..greeting };
+        // An earlier daemon may have sent `initialize` already: then only its answer counts.
+        plan = HandshakePlan { first: Hello::Initialize, learns: false, ..plan };
     }
-    let meeting = Meeting {
+    let handshake = Handshake {
         capabilities: &capabilities,
         daemon: router.this_daemon(),
-        greeting,
+        plan,
         is_one_process: true,
-        probing: Some(&life.probing),
-        shown: &life.shown,
+        probing: Some(&session.probing),
+        shown: &session.shown,
     };
-    let met = tokio::select! {
-        met = upstream.meet(meeting, said_to) => met,
-        never = life.outlast_probe() => match never {},
+    let negotiated = tokio::select! {
+        negotiated = upstream.negotiate(handshake, read_answer) => negotiated,
+        never = session.outlast_probe() => match never {},
     };
-    let (introduction, introductions) = match met {
-        // It answered one question, and may be bound to either era by the other.
-        Err(Trouble::Hopeless(why)) if greeting.learns && life.shown.get().modern == Some(true) => {
-            let shown = SpokenEras { legacy: Some(false), ..life.shown.get() };
+    let (introduction, introductions) = match negotiated {
+        // The process answered one question, and may be pinned to either era by the other.
+        Err(SessionError::Hopeless(why))
+            if plan.learns && session.shown.get().modern == Some(true) =>
+        {
+            let shown = SpokenEras { legacy: Some(false), ..session.shown.get() };
             server.hint.borrow_mut().ended(settings, shown);
-            upstream.say(Said::StartOver(why)).await;
+            upstream.report(DriverEvent::RestartRequired(why)).await;
             return Ok(None);
         }
-        met => met?,
+        negotiated => negotiated?,
     };
-    life.is_met.set(true);
-    let (spoken, wanted) = (introduction.era(), life.wanted_era());
+    session.is_open.set(true);
+    let (spoken, wanted) = (introduction.era(), session.wanted_era());
     server.hint.borrow_mut().keep_introductions(settings, introductions);
-    let (shown, eras) = (life.shown.get(), (spoken, wanted));
-    match server.record_greeting(settings, shown, eras, greeting.learns) {
-        GreetingOutcome::StartOver(era) if !is_adopted => {
-            upstream.say(Said::StartOver(format!("to speak {era} MCP with it"))).await;
+    let (shown, eras) = (session.shown.get(), (spoken, wanted));
+    match server.record_handshake(settings, shown, eras, plan.learns) {
+        HandshakeOutcome::StartOver(era) if !is_adopted => {
+            upstream
+                .report(DriverEvent::RestartRequired(format!("to speak {era} MCP with it")))
+                .await;
             return Ok(None);
         }
-        GreetingOutcome::StartOver(_) | GreetingOutcome::Use => {}
+        HandshakeOutcome::StartOver(_) | HandshakeOutcome::Use => {}
     }
     if spoken != wanted && upstream.key().holder.era().is_some() {
         let why = format!("its second process does not speak {wanted} MCP");
-        upstream.say(Said::Unusable(why)).await;
+        upstream.report(DriverEvent::Unusable(why)).await;
         return Ok(None);
     }
     if spoken != wanted {
-        upstream.mark_used(); // It is not started over for the next call either.
+        upstream.mark_used(); // It is not restarted for the next call either.
     }
     if introduction.era() == Era::Legacy {
         upstream.send(INITIALIZED);
@@ -394,10 +422,9 @@ async fn greet(life: &Life, is_adopted: bool) -> Result<Option<Rc<Introduction>>
     Ok(Some(upstream.open(introduction).await))
 }
 
-/// What came of a question. One that was not answered will not be: its server is gone. One that
-/// was answered with what is no answer, or with more than can be read, is like any that was
-/// refused.
-fn said_to(of: Hello, answer: Result<Box<str>, CallError>) -> Came {
+/// Interprets the result of a question. Without an answer the server is gone. A malformed or
+/// oversized answer counts as unreadable.
+fn read_answer(of: Hello, answer: Result<Box<str>, CallError>) -> ProbeAnswer {
     match answer {
         Ok(answer) => of.read(&answer),
         Err(fault) if fault.kind == ErrorKind::Internal => {
@@ -406,14 +433,14 @@ fn said_to(of: Hello, answer: Result<Box<str>, CallError>) -> Came {
                 Hello::Initialize => "initialize",
             };
             let why = format!("what it answered to `{what}` cannot be read: {fault}");
-            Came::Unreadable(Trouble::Hopeless(why))
+            ProbeAnswer::Unreadable(SessionError::Hopeless(why))
         }
-        Err(fault) => Came::Never(Trouble::Hopeless(fault.to_string())),
+        Err(fault) => ProbeAnswer::Fatal(SessionError::Hopeless(fault.to_string())),
     }
 }
 
-/// Says how a server ended: by itself, or by xy, which then sent any signal.
-fn end_of(upstream: &Upstream, exit: Exit, by_xy: bool) -> String {
+/// Describes how a server ended: by itself, or by xy, which then sent any signal.
+fn describe_end(upstream: &Upstream, exit: Exit, by_xy: bool) -> String {
     let server = &upstream.key().server;
     match by_xy {
         true if upstream.is_hung() => format!("`{server}` hung and was ended by xy"),
@@ -422,11 +449,11 @@ fn end_of(upstream: &Upstream, exit: Exit, by_xy: bool) -> String {
     }
 }
 
-/// What a server is told that its clients can do.
+/// Returns the client capabilities to declare to a server.
 pub(crate) fn capabilities(router: &Router, upstream: &Upstream) -> String {
     let Holder::Client(number) = upstream.key().holder else {
         return crate::capabilities::SHARED.to_owned();
     };
-    let declared = router.client(number).and_then(|client| client.declared());
-    declared.map_or_else(|| crate::capabilities::ALONE.to_owned(), Into::into)
+    let declared = router.client(number).and_then(|client| client.declared_capabilities());
+    declared.map_or_else(|| crate::capabilities::STATELESS.to_owned(), Into::into)
 }

@@ -1,11 +1,11 @@
-//! Finds loops of daemons, by the daemons that a message has passed (as HTTP's `Via` has it). Pure.
+//! Finds loops of daemons by the daemons that a message has passed, like HTTP's `Via`. Pure.
 //!
-//! Each daemon has an id. Requests of xy itself name the daemons that ask: xy first, then those
-//! among its clients ([`VIA`]). Results for another daemon name the daemons that they come from:
-//! xy, and those behind its servers ([`BEHIND`]). Lists carry them too, so no list goes round.
+//! Each daemon has an id. Requests of xy name the daemons that ask: xy first, then those among its
+//! clients ([`VIA`]). Results for another daemon name the daemons that they come from: xy, and
+//! those behind its servers ([`BEHIND`]). Lists carry them too, so no list goes round.
 //!
-//! Clients and servers can lie. Only the first id of `via` hides servers, from that client alone.
-//! A daemon that finds itself among the others refuses only if one of its servers confirms it.
+//! Clients and servers can lie. Only the first id of `via` hides servers, from that client alone. A
+//! daemon that finds itself among the others refuses only if one of its servers confirms it.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use xy_mcp::members::Members;
 
-use crate::modern::Wrong;
+use crate::modern::RequestError;
 use crate::names::quoted;
 
 /// The key of `_meta` in a request: the daemons that ask.
@@ -22,11 +22,10 @@ pub(crate) const VIA: &str = "xy.daemon/via";
 /// The key of `_meta` in a result: the daemons that it comes from.
 pub(crate) const BEHIND: &str = "xy.daemon/behind";
 
-/// The key of `_meta` in a result that says that this is xy with all its servers, and not one of
-/// them.
+/// The key of `_meta` in a result of xy with all its servers, as opposed to one of them.
 pub(crate) const GATEWAY: &str = "xy.daemon/gateway";
 
-/// The code of the error that a daemon gets which asks itself, and a key of its data.
+/// The error code for a daemon that asks itself, and a key of the error's data.
 const LOOP_DETECTED: i64 = -32025;
 const LOOP: &str = "xy.daemon/loop";
 
@@ -34,32 +33,32 @@ const LOOP: &str = "xy.daemon/loop";
 ///
 /// The daemons behind all servers share it, so it is far above any real number: a server that
 /// invents ids hides another only if that one names more.
-pub(crate) const MOST_DAEMONS: usize = 256;
+pub(crate) const MAX_DAEMONS: usize = 256;
 
 /// Maximum number of daemons that a request names beside the one that asks.
-const MOST_BEFORE: usize = 32;
+const MAX_BEFORE: usize = 32;
 
-/// Maximum length of an id. Ours have 32 characters.
-const LONGEST_ID: usize = 64;
+/// Maximum length of an id. xy's own have 32 characters.
+const MAX_ID_LENGTH: usize = 64;
 
-/// The ids of daemons: at most one more than there may be.
+/// A set of daemon ids, with at most one more than the allowed number.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Daemons(BTreeSet<Box<str>>);
 
 impl Daemons {
-    /// One daemon.
+    /// Returns a set of one daemon.
     pub(crate) fn one(id: &str) -> Self {
         Self([id.into()].into())
     }
 
     /// Reads a JSON list of ids.
     fn read(list: &str) -> Self {
-        Self(read_ids(list).into_iter().take(MOST_DAEMONS + 1).collect())
+        Self(read_ids(list).into_iter().take(MAX_DAEMONS + 1).collect())
     }
 
-    /// Adds others, as far as there is room.
+    /// Adds the ids of `others`, as far as there is room.
     pub(crate) fn add(&mut self, others: &Self) {
-        self.add_within(others, MOST_DAEMONS + 1);
+        self.add_within(others, MAX_DAEMONS + 1);
     }
 
     fn add_within(&mut self, others: &Self, most: usize) {
@@ -71,23 +70,23 @@ impl Daemons {
         }
     }
 
-    /// Returns true if there are more than there may be.
+    /// Returns true if the set exceeds the allowed number.
     fn is_long(&self) -> bool {
-        self.0.len() > MOST_DAEMONS
+        self.0.len() > MAX_DAEMONS
     }
 
-    /// Returns true if a daemon is in both, or if one of them is too long to be anything but a
-    /// loop.
+    /// Returns true if a daemon is in both sets, or if one of them is too large to be anything but
+    /// a loop.
     pub(crate) fn is_loop_with(&self, others: &Self) -> bool {
         self.is_long() || others.is_long() || self.has_any_of(others)
     }
 
-    /// Returns true if a daemon is in both.
+    /// Returns true if a daemon is in both sets.
     pub(crate) fn has_any_of(&self, others: &Self) -> bool {
         !self.0.is_disjoint(&others.0)
     }
 
-    /// Returns true if there are none.
+    /// Returns true if the set is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -102,29 +101,30 @@ impl Daemons {
 pub(crate) struct Via {
     /// The daemon that asks; empty if the client names none.
     asker: Daemons,
-    /// Those among its clients, by their own word.
+    /// The daemons among its clients, as it claims.
     before: Daemons,
 }
 
 impl Via {
-    /// Names one daemon.
+    /// Creates a request path with this daemon only.
     pub(crate) fn of(asker: &Daemons) -> Self {
         Self { asker: asker.clone(), before: Daemons::default() }
     }
 
     /// Adds the daemons that a client names, as far as there is room.
     pub(crate) fn add_client(&mut self, client: &Self) {
-        self.before.add_within(&client.asker, MOST_BEFORE);
-        self.before.add_within(&client.before, MOST_BEFORE);
+        self.before.add_within(&client.asker, MAX_BEFORE);
+        self.before.add_within(&client.before, MAX_BEFORE);
     }
 
     pub(crate) fn asker(&self) -> &Daemons {
         &self.asker
     }
 
-    /// Returns true if a request leads back to the daemon that asks. Either that daemon is
-    /// `behind` the answer. Or `this` daemon is among its clients, and one of the `claims` of
-    /// servers here names it; one of these two alone may be a lie.
+    /// Returns true if a request leads back to the daemon that asks.
+    ///
+    /// That daemon may be `behind` the result. Or `this` daemon is among its clients, and one of
+    /// the `claims` of servers here names it. One of these two claims alone may be a lie.
     pub(crate) fn is_loop(
         &self,
         this: &Daemons,
@@ -138,7 +138,7 @@ impl Via {
     fn read(list: &str) -> Self {
         let mut ids = read_ids(list).into_iter();
         let asker = Daemons(ids.next().into_iter().collect());
-        Self { asker, before: Daemons(ids.take(MOST_BEFORE).collect()) }
+        Self { asker, before: Daemons(ids.take(MAX_BEFORE).collect()) }
     }
 }
 
@@ -146,7 +146,7 @@ impl Via {
 fn read_ids(list: &str) -> Vec<Box<str>> {
     let list: Vec<Value> = serde_json::from_str(list).unwrap_or_default();
     let ids = list.iter().filter_map(Value::as_str);
-    ids.filter(|id| !id.is_empty() && id.len() <= LONGEST_ID).map(Into::into).collect()
+    ids.filter(|id| !id.is_empty() && id.len() <= MAX_ID_LENGTH).map(Into::into).collect()
 }
 
 fn to_json<'i>(ids: impl Iterator<Item = &'i Box<str>>) -> String {
@@ -154,24 +154,25 @@ fn to_json<'i>(ids: impl Iterator<Item = &'i Box<str>>) -> String {
     format!("[{}]", ids.join(","))
 }
 
-/// The servers of a daemon, as another daemon is shown them.
+/// The servers of a daemon, as shown to another daemon.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Horizon<S> {
-    /// The daemons behind the shown servers, and this one.
+    /// This daemon, and those behind the shown servers.
     pub(crate) behind: Daemons,
     /// The servers that are hidden.
     pub(crate) hidden: BTreeSet<S>,
 }
 
-/// Decides which servers are shown to the daemon that asks, by the daemons that each server says
-/// are behind it. A server that leads back to the asker is hidden. So is one that would make the
-/// list too long, the longest claim first.
+/// Decides which servers are shown to the daemon that asks, by the daemons that each server claims
+/// to have behind it. A server that leads back to the asker is hidden. So is one that would make
+/// the list too long, the longest claim first.
 pub(crate) fn horizon<S: Ord>(
     this: &Daemons,
     asker: &Daemons,
     mut claims: Vec<(S, Daemons)>,
 ) -> Horizon<S> {
-    claims.sort_by_key(|(_, claim)| claim.0.len()); // Stable: by name otherwise.
+    // The sort is stable: equal claims stay ordered by name.
+    claims.sort_by_key(|(_, claim)| claim.0.len());
     let (mut behind, mut hidden) = (this.clone(), BTreeSet::new());
     for (server, claim) in claims {
         let mut with_claim = behind.clone();
@@ -185,18 +186,18 @@ pub(crate) fn horizon<S: Ord>(
     Horizon { behind, hidden }
 }
 
-/// Returns the member of `_meta` by which a request says which daemons ask.
+/// Returns the member of `_meta` that names the daemons that ask.
 pub(crate) fn member(via: &Via) -> String {
     format!(r#""{VIA}":{}"#, to_json(via.asker.0.iter().chain(&via.before.0)))
 }
 
-/// Returns the daemons that ask, by the `_meta` of a request; `None` if no daemon does.
+/// Returns the daemons that ask, from the `_meta` of a request; `None` if no daemon does.
 pub(crate) fn of_request(meta: Option<&str>) -> Option<Via> {
     let meta = meta.filter(|meta| memchr::memmem::find(meta.as_bytes(), VIA.as_bytes()).is_some());
     Members::read(meta?)?.get(VIA).map(Via::read)
 }
 
-/// Where a result comes from: which daemons, and whether it is xy with all its servers.
+/// Returns the daemons that a result comes from, and whether it is of xy with all its servers.
 pub(crate) fn of_result(result: &str) -> (Daemons, bool) {
     if memchr::memmem::find(result.as_bytes(), b"xy.daemon/").is_none() {
         return (Daemons::default(), false);
@@ -207,7 +208,7 @@ pub(crate) fn of_result(result: &str) -> (Daemons, bool) {
     (behind, meta.get(GATEWAY) == Some("true"))
 }
 
-/// A result for another daemon, with where it comes from.
+/// Adds to a result for another daemon which daemons it comes from.
 pub(crate) fn marked(result: &str, behind: &Daemons, is_gateway: bool) -> String {
     let Some(members) = Members::read(result) else { return result.to_owned() };
     let before = members.get("_meta").and_then(Members::read).unwrap_or_default();
@@ -223,19 +224,19 @@ pub(crate) fn marked(result: &str, behind: &Daemons, is_gateway: bool) -> String
     format!("{{{meta}{comma}{}", &rest[1..])
 }
 
-/// The error that a daemon gets which asks itself.
-pub(crate) fn refusal() -> Wrong {
-    let wrong = Wrong::new(LOOP_DETECTED, "this leads back to the xy daemon that asks");
-    Wrong { data: Some(format!(r#"{{"{LOOP}":true}}"#)), ..wrong }
+/// Returns the error for a daemon that asks itself.
+pub(crate) fn refusal() -> RequestError {
+    let wrong = RequestError::new(LOOP_DETECTED, "this leads back to the xy daemon that asks");
+    RequestError { data: Some(format!(r#"{{"{LOOP}":true}}"#)), ..wrong }
 }
 
-/// Returns true if the error in a whole answer is [`refusal`]. Others may use its code too.
+/// Returns true if the error in a whole response is [`refusal`]. Others may use its code too.
 pub(crate) fn is_refusal(code: Option<i64>, answer: &str) -> bool {
     let says_so = || memchr::memmem::find(answer.as_bytes(), LOOP.as_bytes()).is_some();
     code == Some(LOOP_DETECTED) && says_so()
 }
 
-/// Why a server is given up that leads back here, and what to do.
+/// Why a server that leads back here is given up, and what to do.
 pub(crate) const REASON: &str = "it leads back to this xy daemon, which would serve itself \
     without end: remove this server, or have it reach another daemon";
 
@@ -248,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_says_which_daemons_ask() {
+    fn request_names_the_asking_daemons() {
         let via = |asker, before: &[&str]| Via { asker: daemons(asker), before: daemons(before) };
         let meta = format!(r#"{{"x":1,{}}}"#, member(&via(&["b"], &["a", "c"])));
         assert_eq!(meta, r#"{"x":1,"xy.daemon/via":["b","a","c"]}"#);
@@ -263,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_says_where_it_comes_from() {
+    fn result_names_the_daemons_behind_it() {
         for (result, before) in [
             ("{}", r#"{"_meta":{M}}"#),
             (r#"{"a":1.50}"#, r#"{"_meta":{M},"a":1.50}"#),
@@ -276,7 +277,7 @@ mod tests {
             assert_eq!(of_result(&plain), (daemons(&["a", "b"]), false));
             let gateway = marked(result, &daemons(&["a"]), true);
             assert_eq!(of_result(&gateway), (daemons(&["a"]), true));
-            // The next hop says it again, of more.
+            // The next hop adds another daemon.
             let again = marked(&gateway, &daemons(&["a", "c"]), true);
             assert_eq!(of_result(&again), (daemons(&["a", "c"]), true));
             assert_eq!(again.matches(BEHIND).count(), 1);
@@ -286,9 +287,9 @@ mod tests {
     }
 
     #[test]
-    fn server_hides_itself_and_no_other_by_what_it_says() {
+    fn server_hides_only_itself_by_its_claims() {
         let (this, asking) = (daemons(&["b"]), daemons(&["a"]));
-        let ids: Vec<String> = (0..MOST_DAEMONS).map(|it| format!("d{it}")).collect();
+        let ids: Vec<String> = (0..MAX_DAEMONS).map(|it| format!("d{it}")).collect();
         let many = daemons(&ids.iter().map(String::as_str).collect::<Vec<_>>());
         let claims = || {
             let (back, good) = (daemons(&["a", "x"]), daemons(&["c"]));
@@ -301,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn server_that_invents_a_few_daemons_hides_no_other() {
+    fn invented_daemons_hide_no_other_server() {
         let invented: Vec<String> = (0..15).map(|it| format!("i{it}")).collect();
         let real: Vec<String> = (0..17).map(|it| format!("r{it}")).collect();
         let set = |ids: &[String]| Daemons(ids.iter().map(|id| id.as_str().into()).collect());
@@ -312,23 +313,23 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_is_a_daemon_on_both_sides_or_a_chain_without_end() {
+    fn loop_is_a_common_daemon_or_an_endless_chain() {
         let ab = daemons(&["a", "b"]);
         assert!(ab.is_loop_with(&daemons(&["b", "c"])));
         assert!(!ab.is_loop_with(&daemons(&["c"])) && !ab.is_loop_with(&Daemons::default()));
         let ids: Vec<String> = (0..1000).map(|it| format!("d{it}")).collect();
         let long = Daemons::read(&serde_json::to_string(&ids).unwrap());
-        assert_eq!(long.0.len(), MOST_DAEMONS + 1, "no more is kept");
+        assert_eq!(long.0.len(), MAX_DAEMONS + 1, "no more is kept");
         assert!(long.is_loop_with(&ab) && ab.is_loop_with(&long));
-        let most = Daemons::read(&serde_json::to_string(&ids[..MOST_DAEMONS]).unwrap());
+        let most = Daemons::read(&serde_json::to_string(&ids[..MAX_DAEMONS]).unwrap());
         assert!(!most.is_loop_with(&ab));
         let mut both = most;
         both.add(&long);
-        assert_eq!(both.0.len(), MOST_DAEMONS + 1);
+        assert_eq!(both.0.len(), MAX_DAEMONS + 1);
     }
 
     #[test]
-    fn daemon_that_finds_itself_refuses_only_if_a_server_confirms_it() {
+    fn loop_is_refused_only_if_a_server_confirms_it() {
         let (this, none) = (daemons(&["b"]), Daemons::default());
         let is_loop = |asker: &str, before: &[&str], behind: &Daemons, claims: &[&[&str]]| {
             let via = Via { asker: Daemons::one(asker), before: daemons(before) };
@@ -347,7 +348,7 @@ mod tests {
         let many = Via::read(&serde_json::to_string(&ids).unwrap());
         let mut via = Via::of(&daemons(&["a"]));
         via.add_client(&many);
-        assert_eq!((many.before.0.len(), via.before.0.len()), (MOST_BEFORE, MOST_BEFORE));
+        assert_eq!((many.before.0.len(), via.before.0.len()), (MAX_BEFORE, MAX_BEFORE));
         assert_eq!(via.asker, daemons(&["a"]));
     }
 }

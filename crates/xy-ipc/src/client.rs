@@ -1,7 +1,7 @@
-//! A front end's end of the control socket: blocking, without a runtime.
+//! The client's side of the control socket: blocking, without a runtime.
 //!
-//! One request at a time. Notifications that come before an answer are kept, in
-//! order, for [`Client::next_notification`].
+//! Sends one request at a time. Notifications that arrive before an answer are queued, in order,
+//! for [`Client::next_notification`].
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -17,44 +17,44 @@ use xy_protocol::error::CallError;
 use xy_protocol::jsonrpc::{OutgoingRequest, RequestId};
 
 mod connect;
+mod descriptor_stream;
 mod incoming;
 mod lines;
-mod receiving;
 
-pub use connect::{ConnectError, Found};
+pub use connect::{ConnectError, Connection};
+use descriptor_stream::DescriptorStream;
 use incoming::Message;
 pub use incoming::Notification;
 use lines::LineReader;
-use receiving::Receiving;
 
 use crate::socket;
 
-/// The longest message from the daemon: the longest result of a tool fits, and so do the
-/// tools of very many servers.
+/// Maximum length of a message from the daemon. The largest tool result fits, and so does the tool
+/// list of very many servers.
 pub const MAX_ANSWER_LINE: usize = 64 * 1024 * 1024;
 
-/// Notifications kept while an answer is awaited, in bytes.
-const MAX_KEPT: usize = 16 * 1024 * 1024;
+/// Maximum size of the notifications queued while an answer is awaited, in bytes.
+const MAX_QUEUED: usize = 16 * 1024 * 1024;
 
 /// Why a call has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum CallFailure {
-    /// The daemon said no, and why.
+    /// The daemon answered with an error.
     #[error(transparent)]
     Refused(#[from] CallError),
-    /// The daemon went away in the middle.
+    /// The daemon closed the connection before it answered.
     #[error("the daemon hung up before it answered")]
     HungUp,
-    /// The daemon is there and says nothing.
+    /// The daemon did not answer in time.
     #[error("the daemon did not answer within {within:?}")]
     TimedOut {
-        /// How long it had.
+        /// The timeout.
         within: Duration,
     },
-    /// What came is not what the protocol says: most likely another program's socket.
-    #[error("the answer is not one of xy: {what}")]
+    /// The answer violates the protocol: most likely the socket belongs to another program.
+    #[error("the answer does not come from xy: {what}")]
     NotXy {
-        /// What is wrong with it.
+        /// The violation.
         what: String,
     },
     /// The system refused.
@@ -65,58 +65,58 @@ pub enum CallFailure {
 /// A connection to the daemon.
 #[derive(Debug)]
 pub struct Client {
-    lines: LineReader<Receiving>,
+    lines: LineReader<DescriptorStream>,
     last_id: i64,
-    kept: VecDeque<Vec<u8>>,
-    kept_bytes: usize,
-    /// The kept line that was handed out last.
+    queue: VecDeque<Vec<u8>>,
+    queued_bytes: usize,
+    /// The queued line that was returned last.
     current: Vec<u8>,
-    answer_within: Option<Duration>,
+    timeout: Option<Duration>,
 }
 
-/// Connects to whoever listens at `path`, or gives up after two seconds.
+/// Connects to the daemon at `path`, or gives up after two seconds.
 pub fn connect(path: &Path) -> Result<UnixStream, ConnectError> {
     connect::connect(path)
 }
 
-/// Connects to the first of `places` that a daemon listens at; gives each two seconds.
-pub fn find(places: &[PathBuf]) -> Result<Found, ConnectError> {
-    connect::find(places)
+/// Connects to the first of `paths` at which a daemon listens. Gives each two seconds.
+pub fn find(paths: &[PathBuf]) -> Result<Connection, ConnectError> {
+    connect::find(paths)
 }
 
 impl Client {
-    /// Connects to the first of `places` that a daemon listens at.
-    pub fn find(places: &[PathBuf]) -> Result<Self, ConnectError> {
-        find(places).map(|found| Self::over(found.stream))
+    /// Connects to the first of `paths` at which a daemon listens.
+    pub fn find(paths: &[PathBuf]) -> Result<Self, ConnectError> {
+        find(paths).map(|found| Self::from_stream(found.stream))
     }
 
-    /// Connects to the daemon that listens at `path`, or gives up after two seconds.
+    /// Connects to the daemon at `path`, or gives up after two seconds.
     pub fn connect(path: &Path) -> Result<Self, ConnectError> {
-        connect::connect(path).map(Self::over)
+        connect::connect(path).map(Self::from_stream)
     }
 
-    /// Talks over a socket that is already connected.
-    pub fn over(stream: UnixStream) -> Self {
+    /// Creates a client on a connected socket.
+    pub fn from_stream(stream: UnixStream) -> Self {
         Self {
-            lines: LineReader::new(Receiving { stream, descriptor: None }, MAX_ANSWER_LINE),
+            lines: LineReader::new(DescriptorStream { stream, descriptor: None }, MAX_ANSWER_LINE),
             last_id: 0,
-            kept: VecDeque::new(),
-            kept_bytes: 0,
+            queue: VecDeque::new(),
+            queued_bytes: 0,
             current: Vec::new(),
-            answer_within: None,
+            timeout: None,
         }
     }
 
-    /// From now on waits at most this long for the daemon's next word; `None` is for ever.
-    pub fn answer_within(&mut self, within: Option<Duration>) -> io::Result<()> {
+    /// Sets how long to wait for each message of the daemon; `None` waits for ever.
+    pub fn set_timeout(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let stream = &self.lines.source().stream;
-        stream.set_read_timeout(within)?;
-        stream.set_write_timeout(within)?;
-        self.answer_within = within;
+        stream.set_read_timeout(timeout)?;
+        stream.set_write_timeout(timeout)?;
+        self.timeout = timeout;
         Ok(())
     }
 
-    /// Asks, and waits for the result as it was written.
+    /// Sends a request. Returns the result as it was written.
     pub fn call(&mut self, request: &Request) -> Result<Box<RawValue>, CallFailure> {
         self.last_id += 1;
         let id = self.last_id;
@@ -126,35 +126,35 @@ impl Client {
         let written = self.lines.source().stream.write_all(&line);
         match written {
             Ok(()) => {}
-            // A daemon that turned us away has left a line that says why.
+            // A daemon that rejected the connection has left a line with the reason.
             Err(cause) if cause.kind() == io::ErrorKind::BrokenPipe => {}
             Err(cause) => return Err(self.failure(cause)),
         }
-        self.answer_to(id)
+        self.wait_for_answer(id)
     }
 
-    /// Asks, waits, and reads the result.
+    /// Sends a request. Returns the parsed result.
     pub fn call_as<T: DeserializeOwned>(&mut self, request: &Request) -> Result<T, CallFailure> {
         read_result(&self.call(request)?)
     }
 
-    /// Returns the descriptor that came with an answer, if one did.
+    /// Returns the descriptor that came with an answer, if any.
     pub fn take_descriptor(&mut self) -> Option<OwnedFd> {
         self.lines.source().descriptor.take()
     }
 
-    /// The next notification of a stream; waits for it.
+    /// Waits for the next notification of a stream.
     pub fn next_notification(&mut self) -> Result<Notification<'_>, CallFailure> {
-        let line = if let Some(kept) = self.kept.pop_front() {
-            self.kept_bytes -= kept.len();
-            self.current = kept;
+        let line = if let Some(line) = self.queue.pop_front() {
+            self.queued_bytes -= line.len();
+            self.current = line;
             self.current.as_slice()
         } else {
-            let within = self.answer_within;
+            let timeout = self.timeout;
             match self.lines.next_line() {
                 Ok(Some(line)) => line,
                 Ok(None) => return Err(CallFailure::HungUp),
-                Err(cause) => return Err(failure(cause, within)),
+                Err(cause) => return Err(failure(cause, timeout)),
             }
         };
         match Message::parse(line)? {
@@ -164,22 +164,22 @@ impl Client {
         }
     }
 
-    /// Whether the daemon's next word, or the end, is already here: if not, it is
-    /// a good moment to flush what has been printed.
+    /// Returns true if the next message, or EOF, is already here. If not, it is a good moment to
+    /// flush printed output.
     pub fn has_more(&self) -> bool {
-        !self.kept.is_empty()
+        !self.queue.is_empty()
             || self.lines.has_line()
             || socket::is_readable(&self.lines.source_ref().stream)
     }
 
-    /// Waits until the daemon hangs up, ignoring what else it says.
+    /// Waits until the daemon hangs up, and ignores its messages.
     pub fn wait_for_hang_up(&mut self) -> Result<(), CallFailure> {
-        let within = self.answer_within;
+        let timeout = self.timeout;
         loop {
             match self.lines.next_line() {
                 Ok(Some(_)) => {}
                 Ok(None) => return Ok(()),
-                Err(cause) => match failure(cause, within) {
+                Err(cause) => match failure(cause, timeout) {
                     CallFailure::HungUp => return Ok(()),
                     other => return Err(other),
                 },
@@ -187,60 +187,60 @@ impl Client {
         }
     }
 
-    fn answer_to(&mut self, asked: i64) -> Result<Box<RawValue>, CallFailure> {
+    fn wait_for_answer(&mut self, request_id: i64) -> Result<Box<RawValue>, CallFailure> {
         loop {
-            let within = self.answer_within;
+            let timeout = self.timeout;
             let line = match self.lines.next_line() {
                 Ok(Some(line)) => line,
                 Ok(None) => return Err(CallFailure::HungUp),
-                Err(cause) => return Err(failure(cause, within)),
+                Err(cause) => return Err(failure(cause, timeout)),
             };
             match Message::parse(line)? {
-                Message::Answer { id, outcome } if id == RequestId::Number(asked) => {
+                Message::Answer { id, outcome } if id == RequestId::Number(request_id) => {
                     return outcome.map_err(CallFailure::from);
                 }
                 Message::Answer { id, .. } => return Err(unexpected(&id)),
                 Message::Refusal(error) => return Err(error.into()),
                 Message::Notification(_) => {
-                    self.kept_bytes += line.len();
-                    self.kept.push_back(line.to_vec());
+                    self.queued_bytes += line.len();
+                    self.queue.push_back(line.to_vec());
                 }
             }
-            if self.kept_bytes > MAX_KEPT {
-                let what = format!("over {MAX_KEPT} bytes came before an answer");
+            if self.queued_bytes > MAX_QUEUED {
+                let what = format!("over {MAX_QUEUED} bytes came before an answer");
                 return Err(CallFailure::NotXy { what });
             }
         }
     }
 
     fn failure(&self, cause: io::Error) -> CallFailure {
-        failure(cause, self.answer_within)
+        failure(cause, self.timeout)
     }
 }
 
 impl AsFd for Client {
-    /// For polling; readable does not mean that a whole message is there.
+    /// For polling. Readable does not mean that a whole message has arrived.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.lines.source_ref().stream.as_fd()
     }
 }
 
-/// Reads a result as the type its request promises.
+/// Parses a result as the type of its request.
 pub fn read_result<T: DeserializeOwned>(result: &RawValue) -> Result<T, CallFailure> {
     serde_json::from_str(result.get())
         .map_err(|cause| CallFailure::NotXy { what: cause.to_string() })
 }
 
 fn unexpected(id: &RequestId) -> CallFailure {
-    CallFailure::NotXy { what: format!("it answers {id:?}, which was not asked") }
+    CallFailure::NotXy { what: format!("response for unknown request id {id:?}") }
 }
 
-fn failure(cause: io::Error, within: Option<Duration>) -> CallFailure {
+fn failure(cause: io::Error, timeout: Option<Duration>) -> CallFailure {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, InvalidData, TimedOut, WouldBlock};
 
-    match (cause.kind(), within) {
+    match (cause.kind(), timeout) {
         (BrokenPipe | ConnectionReset, _) => CallFailure::HungUp,
-        (WouldBlock | TimedOut, Some(within)) => CallFailure::TimedOut { within },
+        (WouldBlock | TimedOut, Some(timeout)) => CallFailure::TimedOut { within: timeout },
         (InvalidData, _) => CallFailure::NotXy { what: cause.to_string() },
         _ => CallFailure::Io(cause),
     }

@@ -1,8 +1,8 @@
-//! Binding the control socket: never over a living daemon, never over a foreign file.
+//! Binds the control socket, but never over that of a running daemon and never over a foreign file.
 //!
-//! Called only by who holds the daemon's lock. A client sees the old socket or the
-//! new one, never one that is not ready: it is made under another name, closed to
-//! others before it listens, and then renamed.
+//! Only the holder of the daemon's lock may call this. A client sees the old socket or the new one,
+//! never one that is not ready: the socket is created under a temporary name, made private before
+//! it listens, and then renamed.
 
 use std::fs::{self, Metadata, Permissions};
 use std::io;
@@ -17,64 +17,65 @@ use tokio::net::UnixListener;
 
 use crate::socket;
 
-/// Connections that may wait to be accepted: a shell loop over all verbs fits many times.
+/// Maximum number of connections that wait to be accepted, more than a shell loop over all commands
+/// needs.
 const BACKLOG: i32 = 128;
 
-/// Why the socket could not be had.
+/// Why the socket could not be bound.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// Somebody listens there: a daemon with another state folder.
+    /// Another daemon, with another state directory, listens there.
     #[error("another daemon listens at `{}`", .path.display())]
     InUse {
-        /// Where.
+        /// The path.
         path: PathBuf,
     },
-    /// The path holds something that is not ours to delete.
+    /// The path holds a file that is not a socket and must not be deleted.
     #[error("`{}` exists and is not a socket", .path.display())]
     NotASocket {
-        /// What is in the way.
+        /// The path.
         path: PathBuf,
     },
     /// The system refused.
     #[error("could not listen at `{}`", .path.display())]
     Io {
-        /// Where.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         cause: io::Error,
     },
 }
 
-/// A socket that listens, and its file.
+/// A listening socket and its file.
 #[derive(Debug)]
-pub struct Bound {
-    /// For [`crate::serve`].
+pub struct BoundSocket {
+    /// The listener, for [`crate::serve`].
     pub listener: UnixListener,
-    /// Removes the file when dropped.
+    /// The file, which is removed on drop.
     pub file: SocketFile,
 }
 
-/// The file of a socket; removed when dropped, if it is still ours.
+/// The file of a socket. It is removed on drop, unless another file has replaced it.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
-    identity: Option<Identity>,
+    file_id: Option<FileId>,
 }
 
 impl SocketFile {
-    /// Where it is.
+    /// Returns the path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether it is where it was made, and no other has taken its place.
+    /// Returns true if the file is still at its path and has not been replaced.
     pub fn is_in_place(&self) -> bool {
         let found = fs::symlink_metadata(&self.path).ok();
-        self.identity.is_some() && found.as_ref().map(identity) == self.identity
+        self.file_id.is_some() && found.as_ref().map(file_id) == self.file_id
     }
 
-    /// Removes it, unless another has taken its place.
+    /// Removes the file, unless another has replaced it.
     pub fn remove(self) {
         drop(self);
     }
@@ -83,46 +84,46 @@ impl SocketFile {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         if self.is_in_place() {
-            // If it cannot be removed it is stale, and the next daemon replaces it.
+            // A file that cannot be removed is stale, and the next daemon replaces it.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Listens at `path`, inside a tokio runtime; a stale socket there is replaced.
-pub fn bind(path: &Path) -> Result<Bound, BindError> {
+/// Listens at `path` and replaces a stale socket there. Must be called inside a Tokio runtime.
+pub fn bind(path: &Path) -> Result<BoundSocket, BindError> {
     let failed = |cause: io::Error| BindError::Io { path: path.to_owned(), cause };
-    refuse_if_taken(path)?;
+    check_not_in_use(path)?;
     let temporary = temporary_sibling(path);
     remove_stale(&temporary)?;
 
     let socket = socket::new().map_err(|errno| failed(errno.into()))?;
     let address = SocketAddrUnix::new(&temporary).map_err(|errno| failed(errno.into()))?;
     bind_address(&socket, &address).map_err(|errno| failed(errno.into()))?;
-    // From here on a failure takes the temporary file with it.
-    let mut file = SocketFile { identity: None, path: temporary };
-    file.identity = Some(identity(&fs::symlink_metadata(&file.path).map_err(failed)?));
+    // From here on, a failure removes the temporary file.
+    let mut file = SocketFile { file_id: None, path: temporary };
+    file.file_id = Some(file_id(&fs::symlink_metadata(&file.path).map_err(failed)?));
     fs::set_permissions(&file.path, Permissions::from_mode(0o600)).map_err(failed)?;
     listen(&socket, BACKLOG).map_err(|errno| failed(errno.into()))?;
     let listener = into_tokio(socket).map_err(failed)?;
     fs::rename(&file.path, path).map_err(failed)?;
     path.clone_into(&mut file.path);
-    Ok(Bound { listener, file })
+    Ok(BoundSocket { listener, file })
 }
 
 fn into_tokio(socket: OwnedFd) -> io::Result<UnixListener> {
     UnixListener::from_std(socket.into())
 }
 
-/// What tells one file from another: its number may be given again, to one that is made later.
-type Identity = (u64, u64, i64, i64);
+/// Identifies a file. The inode alone may be reused by a later file.
+type FileId = (u64, u64, i64, i64);
 
-fn identity(found: &Metadata) -> Identity {
+fn file_id(found: &Metadata) -> FileId {
     (found.dev(), found.ino(), found.mtime(), found.mtime_nsec())
 }
 
-/// What is at `path` itself, links not followed.
-fn look_at(path: &Path) -> Result<Option<Metadata>, BindError> {
+/// Returns the metadata of the socket at `path` itself, without following links.
+fn socket_metadata(path: &Path) -> Result<Option<Metadata>, BindError> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.file_type().is_socket() => Ok(Some(found)),
         Ok(_) => Err(BindError::NotASocket { path: path.to_owned() }),
@@ -131,13 +132,13 @@ fn look_at(path: &Path) -> Result<Option<Metadata>, BindError> {
     }
 }
 
-fn refuse_if_taken(path: &Path) -> Result<(), BindError> {
-    if look_at(path)?.is_none() {
+fn check_not_in_use(path: &Path) -> Result<(), BindError> {
+    if socket_metadata(path)?.is_none() {
         return Ok(());
     }
-    let tried = SocketAddrUnix::new(path).and_then(|address| connect(socket::new()?, &address));
-    match tried {
-        // A full backlog is somebody's backlog.
+    let result = SocketAddrUnix::new(path).and_then(|address| connect(socket::new()?, &address));
+    match result {
+        // A full backlog belongs to a running process.
         Ok(()) | Err(Errno::AGAIN) => Err(BindError::InUse { path: path.to_owned() }),
         Err(Errno::CONNREFUSED | Errno::NOENT) => Ok(()),
         Err(errno) => Err(BindError::Io { path: path.to_owned(), cause: errno.into() }),
@@ -145,19 +146,20 @@ fn refuse_if_taken(path: &Path) -> Result<(), BindError> {
 }
 
 fn remove_stale(temporary: &Path) -> Result<(), BindError> {
-    if look_at(temporary)?.is_none() {
+    if socket_metadata(temporary)?.is_none() {
         return Ok(());
     }
     fs::remove_file(temporary).map_err(|cause| BindError::Io { path: temporary.to_owned(), cause })
 }
 
-/// A name beside `path` of the same length, since sockets' paths are short of room.
+/// Returns a temporary name beside `path`. It has the same length, because socket paths are
+/// limited.
 fn temporary_sibling(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().as_bytes();
-    let ending = if name.ends_with(b"bind") { b"temp" } else { b"bind" };
-    let kept = name.len().saturating_sub(ending.len());
-    let mut sibling = name[..kept].to_vec();
-    sibling.extend_from_slice(&ending[..name.len() - kept]);
+    let suffix = if name.ends_with(b"bind") { b"temp" } else { b"bind" };
+    let prefix_length = name.len().saturating_sub(suffix.len());
+    let mut sibling = name[..prefix_length].to_vec();
+    sibling.extend_from_slice(&suffix[..name.len() - prefix_length]);
     path.with_file_name(std::ffi::OsString::from_vec(sibling))
 }
 
@@ -170,13 +172,13 @@ mod tests {
 
     use super::*;
 
-    fn a_path() -> (TempDir, PathBuf) {
+    fn socket_path() -> (TempDir, PathBuf) {
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("xy.sock");
         (folder, path)
     }
 
-    fn names_in(folder: &TempDir) -> Vec<String> {
+    fn file_names(folder: &TempDir) -> Vec<String> {
         let mut names: Vec<String> = fs::read_dir(folder.path())
             .unwrap()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
@@ -186,21 +188,21 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_bound_socket_accepts_is_private_and_leaves_nothing_else() {
-        let (folder, path) = a_path();
+    async fn bound_socket_accepts_and_is_private() {
+        let (folder, path) = socket_path();
         let bound = bind(&path).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        assert_eq!(names_in(&folder), ["xy.sock"]);
+        assert_eq!(file_names(&folder), ["xy.sock"]);
         UnixStream::connect(&path).unwrap();
         bound.listener.accept().await.unwrap();
         assert!(bound.file.is_in_place());
         bound.file.remove();
-        assert!(names_in(&folder).is_empty());
+        assert!(file_names(&folder).is_empty());
     }
 
     #[tokio::test]
-    async fn a_living_daemon_is_left_alone() {
-        let (_folder, path) = a_path();
+    async fn socket_of_a_running_daemon_is_kept() {
+        let (_folder, path) = socket_path();
         let bound = bind(&path).unwrap();
         assert!(matches!(bind(&path), Err(BindError::InUse { .. })));
         UnixStream::connect(&path).unwrap();
@@ -208,55 +210,55 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stale_socket_and_a_stale_temporary_one_are_replaced() {
-        let (folder, path) = a_path();
+    async fn stale_sockets_are_replaced() {
+        let (folder, path) = socket_path();
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         drop(std::os::unix::net::UnixListener::bind(folder.path().join("xy.bind")).unwrap());
         let _bound = bind(&path).unwrap();
         UnixStream::connect(&path).unwrap();
-        assert_eq!(names_in(&folder), ["xy.sock"]);
+        assert_eq!(file_names(&folder), ["xy.sock"]);
     }
 
     #[tokio::test]
-    async fn a_foreign_file_is_never_deleted() {
-        let (_folder, path) = a_path();
+    async fn foreign_file_is_never_deleted() {
+        let (_folder, path) = socket_path();
         fs::write(&path, "precious").unwrap();
         assert!(matches!(bind(&path), Err(BindError::NotASocket { .. })));
         assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
     }
 
     #[tokio::test]
-    async fn a_foreign_file_under_the_temporary_name_is_never_deleted() {
-        let (folder, path) = a_path();
+    async fn foreign_temporary_file_is_never_deleted() {
+        let (folder, path) = socket_path();
         fs::write(folder.path().join("xy.bind"), "precious").unwrap();
         assert!(matches!(bind(&path), Err(BindError::NotASocket { .. })));
-        assert_eq!(names_in(&folder), ["xy.bind"]);
+        assert_eq!(file_names(&folder), ["xy.bind"]);
     }
 
     #[tokio::test]
-    async fn a_link_is_not_followed_even_if_it_leads_to_a_stale_socket() {
-        let (folder, path) = a_path();
+    async fn link_is_not_followed() {
+        let (folder, path) = socket_path();
         let target = folder.path().join("target");
         drop(std::os::unix::net::UnixListener::bind(&target).unwrap());
         symlink(&target, &path).unwrap();
         assert!(matches!(bind(&path), Err(BindError::NotASocket { .. })));
-        assert_eq!(names_in(&folder), ["target", "xy.sock"]);
+        assert_eq!(file_names(&folder), ["target", "xy.sock"]);
     }
 
     #[tokio::test]
-    async fn a_socket_that_another_has_replaced_is_not_removed() {
-        let (folder, path) = a_path();
+    async fn replaced_socket_is_not_removed() {
+        let (folder, path) = socket_path();
         let bound = bind(&path).unwrap();
         fs::rename(&path, folder.path().join("moved")).unwrap();
         let _other = std::os::unix::net::UnixListener::bind(&path).unwrap();
         assert!(!bound.file.is_in_place());
         drop(bound);
-        assert_eq!(names_in(&folder), ["moved", "xy.sock"]);
+        assert_eq!(file_names(&folder), ["moved", "xy.sock"]);
     }
 
     #[tokio::test]
-    async fn a_missing_folder_and_a_path_too_long_are_errors_not_panics() {
-        let (folder, _) = a_path();
+    async fn missing_folder_and_long_path_are_errors() {
+        let (folder, _) = socket_path();
         let missing = folder.path().join("no/xy.sock");
         assert!(matches!(bind(&missing), Err(BindError::Io { .. })));
         let long = folder.path().join("x".repeat(200));
@@ -264,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn the_temporary_name_has_the_same_length() {
+    fn temporary_name_has_the_same_length() {
         for (name, expected) in [("xy.sock", "xy.bind"), ("a", "b"), ("x.bind", "x.temp")] {
             assert_eq!(temporary_sibling(Path::new(name)), Path::new(expected));
         }

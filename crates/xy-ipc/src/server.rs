@@ -1,9 +1,9 @@
-//! The daemon's end of the control socket: accepts, checks who it is, serves each alone.
+//! The daemon's side of the control socket: accepts clients, authenticates them and serves each of
+//! them independently.
 //!
-//! Says nothing about what requests mean; a [`Service`] does. No client can delay
-//! another: each connection is a task with its own queues, all of them bounded, and
-//! each request a task below it. Closing a connection ends its streams; what it had asked
-//! for is still done.
+//! A [`Service`] defines what requests mean. No client can delay another: each connection is a task
+//! with its own bounded queues, and each request is a task below it. Closing a connection ends its
+//! streams; requests that it has sent are still executed.
 
 use std::future::Future;
 use std::io::{self, Write};
@@ -27,48 +27,48 @@ mod outbox;
 
 pub use outbox::{Outbox, OutboxClosed, Outgoing, channel};
 
-/// Front ends at one time. Each costs a descriptor, and servers need theirs too.
+/// Maximum number of connected clients. Each needs a descriptor, and servers need theirs too.
 pub const MAX_CONNECTIONS: usize = 256;
 
-/// Requests of one connection under way; it is not read further until one is answered,
-/// so a client may send as many as it likes and none is refused.
+/// Maximum number of concurrent requests of one connection. Beyond it the connection is not read
+/// until one is answered, so a client may send any number and none is refused.
 pub const MAX_OPEN_REQUESTS: usize = 64;
 
-/// Streams of one connection: more than any screen shows.
+/// Maximum number of streams of one connection.
 pub const MAX_SUBSCRIPTIONS: usize = 16;
 
-/// How long a line may take from its first byte to its newline; scripts type fast.
-pub const LINE_WITHIN: Duration = Duration::from_secs(30);
+/// Maximum time from the first byte of a line to its newline. Scripts send lines at once.
+pub const LINE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long requests under way may take once the daemon or the asker goes.
-pub const FINISH_WITHIN: Duration = Duration::from_secs(5);
+/// How long open requests may take after the daemon begins to shut down or the client hangs up.
+pub const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a client may take to read what is left for it when its connection closes.
-pub const FLUSH_WITHIN: Duration = Duration::from_secs(1);
+/// How long a client may take to read the remaining output of a closing connection.
+pub const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The wait after a failed accept: descriptors come back when somebody closes some.
-const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(200);
+/// Delay after a failed accept, in which descriptors may become free.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(200);
 
-/// Answers requests.
+/// Executes requests.
 pub trait Service: Send + Sync + 'static {
-    /// Does what `request` asks. Dropped a few seconds after the asker has hung up.
+    /// Executes a request. The future is dropped a few seconds after the client has hung up.
     ///
-    /// The two cancel requests never get here: a connection ends its own streams.
+    /// The two cancel requests are never passed: a connection ends its own streams.
     fn call(&self, request: Request) -> impl Future<Output = Result<Answer, CallError>> + Send;
 }
 
-/// What a request led to.
+/// The answer to a request.
 pub enum Answer {
-    /// All there is.
+    /// A result.
     Result(Box<RawValue>),
-    /// All there is, and a descriptor that comes with it.
+    /// A result with a file descriptor.
     WithDescriptor(Box<RawValue>, OwnedFd),
-    /// Notifications follow.
+    /// A stream of notifications.
     Stream(Box<dyn Feed>),
 }
 
 impl Answer {
-    /// The answer `result`.
+    /// Serialises a result.
     pub fn of(result: &impl Serialize) -> Result<Self, CallError> {
         serde_json::value::to_raw_value(result).map(Self::Result).map_err(|cause| {
             CallError::new(ErrorKind::Internal, "the answer could not be written").cause(cause)
@@ -78,40 +78,43 @@ impl Answer {
 
 /// A stream of notifications that follows an answer.
 pub trait Feed: Send {
-    /// Its subscription; the answer is `{"subscription_id": id}`.
+    /// Returns the subscription ID; the answer is `{"subscription_id": id}`.
     fn id(&self) -> u64;
 
-    /// The notification that ends it: `log_end`, `event_end`.
+    /// Returns the method of the end notification: `log_end` or `event_end`.
     fn end_method(&self) -> &'static str;
 
-    /// Sends what there is until there is no more. Dropped when it is cancelled;
-    /// the end notification is sent in either case, and not by the feed.
+    /// Sends notifications until there are no more. The future is dropped when the stream is
+    /// cancelled. The end notification is sent in either case, but not by the feed.
     fn run(self: Box<Self>, outbox: Outbox) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 }
 
-/// Serves until `shutdown` resolves, then lets requests under way finish,
-/// ends all streams, flushes, and closes; all of it within a few seconds.
+/// Serves until `shutdown` resolves. Then lets open requests finish, ends all streams, flushes and
+/// closes, all within a few seconds.
 pub async fn serve<S: Service>(
     listener: UnixListener,
     service: Arc<S>,
     shutdown: impl Future<Output = ()> + Send,
 ) {
-    let door = Door { own_uid: rustix::process::geteuid().as_raw(), service };
-    door.serve(listener, shutdown).await;
+    let acceptor = Acceptor { own_uid: rustix::process::geteuid().as_raw(), service };
+    acceptor.serve(listener, shutdown).await;
 }
 
-/// The same at a socket that may be lost: `again` brings the one that takes its place.
-pub async fn serve_renewed<S: Service>(
+/// Like [`serve`], for a socket that may be lost: `replacements` supplies the listener that takes
+/// its place.
+pub async fn serve_replaceable<S: Service>(
     listener: UnixListener,
-    again: mpsc::Receiver<UnixListener>,
+    replacements: mpsc::Receiver<UnixListener>,
     service: Arc<S>,
     shutdown: impl Future<Output = ()> + Send,
 ) {
-    let door = Door { own_uid: rustix::process::geteuid().as_raw(), service };
-    door.serve(Renewed { places: Mutex::new((listener, again)) }, shutdown).await;
+    let acceptor = Acceptor { own_uid: rustix::process::geteuid().as_raw(), service };
+    acceptor
+        .serve(ReplaceableListener { state: Mutex::new((listener, replacements)) }, shutdown)
+        .await;
 }
 
-/// Where connections come from; a seam for tests, which cannot run out of descriptors.
+/// A source of connections. A seam for tests, which cannot run out of descriptors.
 trait Accept: Send {
     fn next(&self) -> impl Future<Output = io::Result<UnixStream>> + Send;
 }
@@ -122,34 +125,34 @@ impl Accept for UnixListener {
     }
 }
 
-/// A listener, and where the next comes from. Only one ever waits for it.
-struct Renewed {
-    places: Mutex<(UnixListener, mpsc::Receiver<UnixListener>)>,
+/// A listener, and the channel that supplies its replacement. Only one task ever waits for it.
+struct ReplaceableListener {
+    state: Mutex<(UnixListener, mpsc::Receiver<UnixListener>)>,
 }
 
-impl Accept for Renewed {
+impl Accept for ReplaceableListener {
     async fn next(&self) -> io::Result<UnixStream> {
-        let mut places = self.places.lock().await;
-        let (listener, again) = &mut *places;
+        let mut state = self.state.lock().await;
+        let (listener, replacements) = &mut *state;
         loop {
             tokio::select! {
-                biased; // Who has come in time is let in first.
+                biased; // Connections at the old socket are accepted first.
                 accepted = listener.accept() => return accepted.map(|(stream, _)| stream),
-                Some(another) = again.recv() => *listener = another,
+                Some(replacement) = replacements.recv() => *listener = replacement,
             }
         }
     }
 }
 
-struct Door<S> {
+struct Acceptor<S> {
     own_uid: u32,
     service: Arc<S>,
 }
 
-impl<S: Service> Door<S> {
+impl<S: Service> Acceptor<S> {
     async fn serve(&self, listener: impl Accept, shutdown: impl Future<Output = ()> + Send) {
         let mut shutdown = pin!(shutdown);
-        let (closing, closes) = watch::channel(false);
+        let (closing, closing_receiver) = watch::channel(false);
         let mut connections = JoinSet::new();
         loop {
             tokio::select! {
@@ -159,56 +162,56 @@ impl<S: Service> Door<S> {
                 stream = accept(&listener) => match self.admit(&stream, connections.len()) {
                     Ok(()) => {
                         let service = Arc::clone(&self.service);
-                        connections.spawn(connection::run(stream, service, closes.clone()));
+                        connections.spawn(connection::run(stream, service, closing_receiver.clone()));
                     }
-                    Err(error) => turn_away(stream, &error),
+                    Err(error) => reject(stream, &error),
                 },
             }
         }
-        drop(listener); // Nobody new may think that a daemon is here.
+        drop(listener); // New clients must not find a daemon here.
         closing.send_replace(true);
-        while connections.join_next().await.is_some() {} // Each has its own limits.
+        while connections.join_next().await.is_some() {} // Each connection has its own time limits.
     }
 
     fn admit(&self, stream: &UnixStream, open: usize) -> Result<(), CallError> {
-        let refused = CallError::new(ErrorKind::NotAllowed, "this daemon serves another user");
-        let peer = stream.peer_cred().map_err(|cause| refused.clone().cause(cause))?.uid();
+        let not_allowed = CallError::new(ErrorKind::NotAllowed, "this daemon serves another user");
+        let peer = stream.peer_cred().map_err(|cause| not_allowed.clone().cause(cause))?.uid();
         if peer != self.own_uid {
             let cause = format!("it runs as user {}, and you are user {peer}", self.own_uid);
-            return Err(refused.cause(cause).hint("run `xy` as the user who runs the daemon"));
+            return Err(not_allowed.cause(cause).hint("run `xy` as the user who runs the daemon"));
         }
         if open >= MAX_CONNECTIONS {
-            let error = CallError::new(ErrorKind::QueueFull, "the daemon has no room for you");
+            let error = CallError::new(ErrorKind::QueueFull, "the daemon has too many connections");
             return Err(error
-                .cause(format!("{MAX_CONNECTIONS} front ends are connected"))
+                .cause(format!("{MAX_CONNECTIONS} clients are connected"))
                 .hint("end some of them: `xy logs --follow`, `xy events`"));
         }
         Ok(())
     }
 }
 
-/// The next connection; while there can be none, waits and tries again.
+/// Returns the next connection. After a failure, waits and tries again.
 async fn accept(listener: &impl Accept) -> UnixStream {
     loop {
         match listener.next().await {
             Ok(stream) => return stream,
             Err(cause) => {
                 tracing::warn!(%cause, "could not accept a connection on the control socket");
-                tokio::time::sleep(ACCEPT_AGAIN_AFTER).await;
+                tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
             }
         }
     }
 }
 
-/// One line that says why, and good-bye.
-fn turn_away(stream: UnixStream, error: &CallError) {
-    tracing::warn!(%error, "turned a connection away");
+/// Sends one line with the reason and closes the connection.
+fn reject(stream: UnixStream, error: &CallError) {
+    tracing::warn!(%error, "rejected a connection");
     let line = encode(&OutgoingResponse::error(&RequestId::Null, error));
-    // A fresh socket has room for one line, and who does not want it may leave.
+    // A new socket has room for one line, and the client may have left.
     let _ = stream.into_std().and_then(|mut stream| stream.write(&line));
 }
 
-/// A message as it goes over the wire.
+/// Encodes a message as one line.
 fn encode(message: &impl Serialize) -> Vec<u8> {
     let mut line = serde_json::to_vec(message).expect("wire types always serialise");
     line.push(b'\n');

@@ -6,7 +6,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType};
 
-/// A new non-blocking stream socket that children do not inherit.
+/// Creates a non-blocking stream socket that children do not inherit.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(crate) fn new() -> Result<OwnedFd, Errno> {
     use rustix::net::{SocketFlags, socket_with};
@@ -15,7 +15,7 @@ pub(crate) fn new() -> Result<OwnedFd, Errno> {
     socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
 }
 
-/// A new non-blocking stream socket that children do not inherit.
+/// Creates a non-blocking stream socket that children do not inherit.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub(crate) fn new() -> Result<OwnedFd, Errno> {
     use rustix::io::{FdFlags, fcntl_setfd, ioctl_fionbio};
@@ -26,12 +26,12 @@ pub(crate) fn new() -> Result<OwnedFd, Errno> {
     Ok(socket)
 }
 
-/// Whether the peer has closed both directions; one that only stopped sending has not.
+/// Returns true if the peer has closed both directions. A peer that only stopped sending has not.
 pub fn is_hung_up(socket: impl AsFd) -> bool {
     poll_now(socket, PollFlags::empty()).intersects(PollFlags::HUP | PollFlags::ERR)
 }
 
-/// Whether a read would return at once: with bytes, with the end, or with an error.
+/// Returns true if a read would return at once: with bytes, with EOF, or with an error.
 pub(crate) fn is_readable(socket: impl AsFd) -> bool {
     !poll_now(socket, PollFlags::IN).is_empty()
 }

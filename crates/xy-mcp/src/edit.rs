@@ -1,48 +1,47 @@
-//! Replacing parts of a text where they stand.
+//! Replaces parts of a text in place.
 //!
-//! A part is a piece of that very text, borrowed from it; what is between the parts is
-//! copied as it is.
+//! A part is a slice of that very text. The text between the parts is copied unchanged.
 
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// Some parts of a text, and what stands there instead.
+/// Replacements of parts of a text.
 #[derive(Debug)]
 pub struct Edits<'t> {
     text: &'t [u8],
-    /// Where each begins and ends.
+    /// The start and end of each part, and its replacement.
     parts: Vec<(usize, usize, Cow<'t, str>)>,
 }
 
-/// A piece of an edited text.
+/// A piece of the edited text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Piece<'a> {
     /// This range of the original text.
     Unchanged(Range<usize>),
-    /// This text, which replaces something or is inserted.
+    /// New text, which replaces a part or is inserted.
     New(&'a str),
 }
 
 impl<'t> Edits<'t> {
-    /// Edits of `text`, none yet.
+    /// Starts to edit `text`.
     pub fn of(text: &'t [u8]) -> Self {
         Self { text, parts: Vec::new() }
     }
 
-    /// Puts `new` where `part` stands, which must be a piece of the text, not an equal one.
+    /// Replaces `part`, which must be a slice of the text, not an equal string.
     pub fn replace(&mut self, part: &'t str, new: impl Into<Cow<'t, str>>) {
-        let begins = offset(self.text, part.as_bytes());
-        self.parts.push((begins, begins + part.len(), new.into()));
+        let start = offset(self.text, part.as_bytes());
+        self.parts.push((start, start + part.len(), new.into()));
     }
 
-    /// Puts `new` before `part`.
+    /// Inserts `new` before `part`.
     pub fn insert_before(&mut self, part: &'t str, new: impl Into<Cow<'t, str>>) {
-        let begins = offset(self.text, part.as_bytes());
-        self.parts.push((begins, begins, new.into()));
+        let start = offset(self.text, part.as_bytes());
+        self.parts.push((start, start, new.into()));
     }
 
-    /// Appends the edited text to `out`, on one line: a line break between the parts of a
-    /// JSON text is only space.
+    /// Appends the edited text to `out` on one line. A line break between the tokens of JSON is
+    /// only whitespace.
     pub fn append_to(&mut self, out: &mut Vec<u8>) {
         let text = self.text;
         self.for_each_piece(|piece| match piece {
@@ -51,19 +50,19 @@ impl<'t> Edits<'t> {
         });
     }
 
-    /// Visits the edited text piece by piece, in order.
+    /// Visits the pieces of the edited text in order.
     pub fn for_each_piece(&mut self, mut visit: impl FnMut(Piece<'_>)) {
-        self.parts.sort_by_key(|(begins, ends, _)| (*begins, *ends));
-        let mut done = 0;
-        for (begins, ends, new) in &self.parts {
-            visit(Piece::Unchanged(done..*begins));
+        self.parts.sort_by_key(|(start, end, _)| (*start, *end));
+        let mut copied_to = 0;
+        for (start, end, new) in &self.parts {
+            visit(Piece::Unchanged(copied_to..*start));
             visit(Piece::New(new));
-            done = *ends;
+            copied_to = *end;
         }
-        visit(Piece::Unchanged(done..self.text.len()));
+        visit(Piece::Unchanged(copied_to..self.text.len()));
     }
 
-    /// The edited text.
+    /// Returns the edited text.
     pub fn to_vec(mut self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.text.len() + 32);
         self.append_to(&mut out);
@@ -71,26 +70,26 @@ impl<'t> Edits<'t> {
     }
 }
 
-/// Appends JSON, with spaces for its line breaks: no string in it can hold a bare one.
+/// Appends JSON and replaces its line breaks by spaces. A JSON string contains no raw line break.
 pub fn append_on_one_line(out: &mut Vec<u8>, json: &[u8]) {
-    let from = out.len();
+    let start = out.len();
     out.extend_from_slice(json);
-    let copied = &mut out[from..];
-    let mut at = 0;
-    while let Some(found) = memchr::memchr2(b'\n', b'\r', &copied[at..]) {
-        copied[at + found] = b' ';
-        at += found + 1;
+    let copied = &mut out[start..];
+    let mut position = 0;
+    while let Some(offset_found) = memchr::memchr2(b'\n', b'\r', &copied[position..]) {
+        copied[position + offset_found] = b' ';
+        position += offset_found + 1;
     }
 }
 
-/// Where `part` stands in `text`.
+/// Returns the position of `part` in `text`.
 fn offset(text: &[u8], part: &[u8]) -> usize {
-    let begins = (part.as_ptr() as usize).wrapping_sub(text.as_ptr() as usize);
+    let start = (part.as_ptr() as usize).wrapping_sub(text.as_ptr() as usize);
     assert!(
-        begins.checked_add(part.len()).is_some_and(|ends| ends <= text.len()),
-        "a part is a piece of the text it is replaced in"
+        start.checked_add(part.len()).is_some_and(|end| end <= text.len()),
+        "a part must be a piece of the text it is replaced in"
     );
-    begins
+    start
 }
 
 #[cfg(test)]
@@ -98,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_put_there_is_on_the_same_line() {
+    fn inserted_line_breaks_become_spaces() {
         let text = r#"{"a":1}"#;
         let mut edits = Edits::of(text.as_bytes());
         edits.replace(&text[5..6], "[\n{\r\n}]");
@@ -108,11 +107,11 @@ mod tests {
     }
 
     #[test]
-    fn only_the_parts_change() {
+    fn only_edited_parts_change() {
         let text = "{ \"id\" : 7,\"a\":1.50,\n\"method\":\"x\" }";
         let part = |part: &str| {
-            let begins = text.find(part).unwrap();
-            &text[begins..begins + part.len()]
+            let start = text.find(part).unwrap();
+            &text[start..start + part.len()]
         };
         let mut edits = Edits::of(text.as_bytes());
         edits.replace(part("\"x\""), "\"y\"");
@@ -124,7 +123,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "a piece of the text")]
-    fn an_equal_text_elsewhere_is_not_a_part() {
+    fn equal_text_elsewhere_is_rejected() {
         let elsewhere = String::from("7");
         Edits::of(b"7").replace(&elsewhere, "8");
     }

@@ -1,40 +1,43 @@
-//! A message's outside. Everything borrowed points into the text that was read, so a part
-//! can be replaced where it stands: see [`crate::edit`].
+//! The envelope of a JSON-RPC message.
+//!
+//! Everything borrowed points into the parsed text, so that a part can be replaced in place: see
+//! [`crate::edit`].
 
 use std::borrow::Cow;
 
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-/// One JSON-RPC message, as far as a proxy has to know it.
+/// A JSON-RPC message, as far as a proxy must understand it.
 #[derive(Debug, Clone)]
 pub enum Message<'t> {
-    /// Asks for an answer.
+    /// A request.
     Request {
-        /// As it was written: `7`, `"seven"`.
+        /// The ID as written: `7`, `"seven"`.
         id: &'t str,
-        /// What is asked.
+        /// The method.
         method: Cow<'t, str>,
-        /// The text of its params.
+        /// The text of the params.
         params: Option<&'t str>,
     },
-    /// Tells something.
+    /// A notification.
     Notification {
-        /// What is told.
+        /// The method.
         method: Cow<'t, str>,
-        /// The text of its params.
+        /// The text of the params.
         params: Option<&'t str>,
     },
-    /// Answers a request.
-    Answer {
-        /// Of which request; `None` for `null`, which answers what could not be read.
+    /// A response.
+    Response {
+        /// The ID of the request; `None` for `null`, the response to a message that could not be
+        /// parsed.
         id: Option<&'t str>,
-        /// What came of it.
+        /// The result or the error.
         outcome: Outcome<'t>,
     },
 }
 
-/// What came of a request.
+/// The outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome<'t> {
     /// The text of the result.
@@ -43,27 +46,27 @@ pub enum Outcome<'t> {
     Error(&'t str),
 }
 
-/// Why a text is no message, in the codes of JSON-RPC.
+/// Why a text is not a message, with the error code of JSON-RPC.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// Not JSON at all.
+    /// The text is not JSON.
     #[error("this is not JSON: {0}")]
     NotJson(String),
-    /// JSON, but not a JSON-RPC message.
+    /// The text is JSON, but not a JSON-RPC message.
     #[error("this is not a JSON-RPC message: {reason}")]
     NotAMessage {
-        /// What is wrong with it.
+        /// The violation.
         reason: String,
-        /// The id it had, as written, so that it can be answered.
+        /// The ID as written, so that an error can be sent.
         id: Option<String>,
     },
-    /// Several messages in an array.
+    /// The text is a batch: several messages in an array.
     #[error("this is a batch of messages, which this revision of MCP does not have")]
     Batch,
 }
 
 impl Malformed {
-    /// The code of JSON-RPC for it.
+    /// Returns the error code of JSON-RPC.
     pub fn code(&self) -> i64 {
         match self {
             Self::NotJson(_) => -32700,
@@ -74,29 +77,30 @@ impl Malformed {
 
 #[derive(Deserialize)]
 #[serde(expecting = "an object")]
-struct Outside<'t> {
+struct Envelope<'t> {
     #[serde(borrow, default)]
     jsonrpc: Option<&'t RawValue>,
-    #[serde(borrow, default, deserialize_with = "as_written")]
+    #[serde(borrow, default, deserialize_with = "deserialize_raw")]
     id: Option<&'t RawValue>,
     #[serde(borrow, default)]
     method: Option<&'t RawValue>,
     #[serde(borrow, default)]
     params: Option<&'t RawValue>,
-    #[serde(borrow, default, deserialize_with = "as_written")]
+    #[serde(borrow, default, deserialize_with = "deserialize_raw")]
     result: Option<&'t RawValue>,
     #[serde(borrow, default)]
     error: Option<&'t RawValue>,
 }
 
-/// A value that may be `null`: a result is one whatever it is, and an id of a request is none.
-fn as_written<'t, D: Deserializer<'t>>(value: D) -> Result<Option<&'t RawValue>, D::Error> {
+/// Deserialises a value that may be `null`: a `null` result is a result, and a `null` ID is
+/// distinct from a missing one.
+fn deserialize_raw<'t, D: Deserializer<'t>>(value: D) -> Result<Option<&'t RawValue>, D::Error> {
     <&RawValue>::deserialize(value).map(Some)
 }
 
-/// Reads the outside of a message; the whole text is checked to be JSON.
+/// Parses the envelope of a message. The whole text is checked to be JSON.
 pub fn parse(text: &[u8]) -> Result<Message<'_>, Malformed> {
-    // All of it: what is passed over here is read by whoever it goes to.
+    // All of the text must be valid UTF-8, because its receiver parses the parts skipped here.
     let text = std::str::from_utf8(text).map_err(|cause| Malformed::NotJson(cause.to_string()))?;
     if text.trim_ascii_start().starts_with('[') {
         let valid = serde_json::from_str::<&RawValue>(text);
@@ -104,50 +108,51 @@ pub fn parse(text: &[u8]) -> Result<Message<'_>, Malformed> {
             valid.map_or_else(|cause| Malformed::NotJson(cause.to_string()), |_| Malformed::Batch)
         );
     }
-    let outside: Outside<'_> = match serde_json::from_str(text) {
-        Ok(outside) => outside,
-        Err(cause) if cause.is_data() => return Err(wrong(cause.to_string(), None)),
+    let envelope: Envelope<'_> = match serde_json::from_str(text) {
+        Ok(envelope) => envelope,
+        Err(cause) if cause.is_data() => return Err(not_a_message(cause.to_string(), None)),
         Err(cause) => return Err(Malformed::NotJson(cause.to_string())),
     };
-    outside.message()
+    envelope.message()
 }
 
-fn wrong(reason: impl Into<String>, id: Option<&str>) -> Malformed {
+fn not_a_message(reason: impl Into<String>, id: Option<&str>) -> Malformed {
     Malformed::NotAMessage { reason: reason.into(), id: id.map(str::to_owned) }
 }
 
-impl<'t> Outside<'t> {
+impl<'t> Envelope<'t> {
     fn message(self) -> Result<Message<'t>, Malformed> {
         let id = match self.id.map(RawValue::get) {
-            // What could not be read is answered like this; and some write it where they ask
-            // nothing. Where something is asked, it could not be answered.
-            Some("null") if self.is_no_question() => None,
+            // A response to an unparsable message has a `null` ID, and some peers send one in
+            // notifications. A request with a `null` ID could not be answered.
+            Some("null") if self.may_have_null_id() => None,
             Some(id) if !is_id(id) => {
-                return Err(wrong("`id` is neither a string nor a number", None));
+                return Err(not_a_message("`id` is neither a string nor a number", None));
             }
             id => id,
         };
         if self.jsonrpc.map(RawValue::get) != Some(r#""2.0""#) {
-            return Err(wrong(r#"`jsonrpc` is not "2.0""#, id));
+            return Err(not_a_message(r#"`jsonrpc` is not "2.0""#, id));
         }
         let Some(method) = self.method else {
-            // Some write the one that it is not as `null`, which `error` cannot be.
+            // Some peers send both members, one of them `null`. An error cannot be `null`.
             let outcome = match (self.result.map(RawValue::get), self.error) {
                 (Some(result), None) => Outcome::Result(result),
                 (None | Some("null"), Some(error)) => Outcome::Error(error.get()),
                 _ => {
-                    return Err(wrong(
+                    return Err(not_a_message(
                         "it has no `method`, and not one of `result` and `error`",
                         id,
                     ));
                 }
             };
-            return Ok(Message::Answer { id, outcome });
+            return Ok(Message::Response { id, outcome });
         };
-        let method = text_of(method.get()).ok_or_else(|| wrong("`method` is not a string", id))?;
+        let method =
+            text_of(method.get()).ok_or_else(|| not_a_message("`method` is not a string", id))?;
         let params = self.params.map(RawValue::get);
         if params.is_some_and(|params| !params.starts_with(['{', '['])) {
-            return Err(wrong("`params` is neither an object nor an array", id));
+            return Err(not_a_message("`params` is neither an object nor an array", id));
         }
         Ok(match id {
             Some(id) => Message::Request { id, method, params },
@@ -156,23 +161,23 @@ impl<'t> Outside<'t> {
     }
 }
 
-impl Outside<'_> {
-    fn is_no_question(&self) -> bool {
+impl Envelope<'_> {
+    fn may_have_null_id(&self) -> bool {
         let method = self.method.map(RawValue::get);
         method.is_none_or(|method| method.starts_with(r#""notifications/"#))
     }
 }
 
-/// Whether a value, as it is written, may be an id.
+/// Returns true if a raw value can be an ID.
 fn is_id(raw: &str) -> bool {
     raw.starts_with(['"', '-']) || raw.starts_with(|first: char| first.is_ascii_digit())
 }
 
-/// The text of a JSON string, borrowed unless it has escapes; `None` for other values.
+/// Returns the text of a JSON string, borrowed unless it has escapes; `None` for other values.
 pub fn text_of(raw: &str) -> Option<Cow<'_, str>> {
-    let inside = raw.strip_prefix('"')?.strip_suffix('"')?;
-    if memchr::memchr(b'\\', inside.as_bytes()).is_none() {
-        return Some(Cow::Borrowed(inside));
+    let content = raw.strip_prefix('"')?.strip_suffix('"')?;
+    if memchr::memchr(b'\\', content.as_bytes()).is_none() {
+        return Some(Cow::Borrowed(content));
     }
     serde_json::from_str(raw).ok().map(Cow::Owned)
 }
@@ -185,20 +190,22 @@ mod tests {
     use super::*;
     use crate::edit::Edits;
 
-    /// A message in a few words.
-    fn read(text: &str) -> String {
+    /// Returns a short description of a message.
+    fn summary(text: &str) -> String {
         match parse(text.as_bytes()) {
             Ok(Message::Request { id, method, params }) => {
                 format!("request {id} {method} {params:?}")
             }
-            Ok(Message::Notification { method, params }) => format!("told {method} {params:?}"),
-            Ok(Message::Answer { id, outcome }) => format!("answer {id:?} {outcome:?}"),
+            Ok(Message::Notification { method, params }) => {
+                format!("notification {method} {params:?}")
+            }
+            Ok(Message::Response { id, outcome }) => format!("answer {id:?} {outcome:?}"),
             Err(problem) => format!("{} {problem}", problem.code()),
         }
     }
 
     #[test]
-    fn the_outside_of_a_message_tells_what_it_is() {
+    fn envelope_determines_the_kind_of_message() {
         let table = [
             (r#"{"jsonrpc":"2.0","id":7,"method":"m"}"#, "request 7 m None"),
             (
@@ -208,11 +215,11 @@ mod tests {
             (r#"{"jsonrpc":"2.0","id":-1.5e3,"method":"t\u006fols"}"#, "request -1.5e3 tools None"),
             (
                 r#" {"jsonrpc":"2.0","method":"m","params":{ "a" : 1.50 }} "#,
-                r#"told m Some("{ \"a\" : 1.50 }")"#,
+                r#"notification m Some("{ \"a\" : 1.50 }")"#,
             ),
             (
                 r#"{"jsonrpc":"2.0","method":"notifications/m","id":null}"#,
-                "told notifications/m None",
+                "notification notifications/m None",
             ),
             (
                 r#"{"jsonrpc":"2.0","id":1,"result":{},"error":null}"#,
@@ -236,12 +243,12 @@ mod tests {
             ),
         ];
         for (text, expected) in table {
-            assert_eq!(read(text), expected, "{text}");
+            assert_eq!(summary(text), expected, "{text}");
         }
     }
 
     #[test]
-    fn what_is_no_message_is_refused_with_the_code_for_it() {
+    fn malformed_message_is_rejected_with_its_code() {
         let table = [
             ("", "-32700"),
             ("{", "-32700"),
@@ -267,7 +274,7 @@ mod tests {
             (r#"{"jsonrpc":"2.0","id":1,"id":2,"method":"m"}"#, "-32600"),
         ];
         for (text, code) in table {
-            assert!(read(text).starts_with(code), "{text}: {}", read(text));
+            assert!(summary(text).starts_with(code), "{text}: {}", summary(text));
         }
         let Err(Malformed::NotAMessage { id, .. }) =
             parse(br#"{"jsonrpc":"2.0","id":"x","method":7}"#)
@@ -276,14 +283,14 @@ mod tests {
         };
         assert_eq!(id.as_deref(), Some(r#""x""#), "it can be answered");
         assert_eq!(
-            read("7"),
+            summary("7"),
             "-32600 this is not a JSON-RPC message: invalid type: integer `7`, expected an object at \
              line 1 column 1"
         );
     }
 
     #[test]
-    fn what_is_no_text_is_refused_wherever_it_stands() {
+    fn invalid_utf8_is_rejected_everywhere() {
         for text in [
             &b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"m\",\"x\":\"\xff\"}"[..],
             b"{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{},\"\xfe\":1}",
@@ -312,17 +319,17 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn arbitrary_bytes_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = parse(&bytes);
         }
 
         #[test]
-        fn with_another_id_a_request_is_otherwise_the_same(
+        fn replacing_the_id_keeps_the_rest(
             id in prop_oneof![any::<i64>().prop_map(Value::from), ".*".prop_map(Value::from)],
-            inside in any_json(),
+            content in any_json(),
             is_pretty in any::<bool>(),
         ) {
-            let before = json!({"jsonrpc": "2.0", "id": id, "method": "m", "params": {"x": inside}});
+            let before = json!({"jsonrpc": "2.0", "id": id, "method": "m", "params": {"x": content}});
             let text = if is_pretty { format!("{before:#}") } else { before.to_string() };
             let Ok(Message::Request { id, .. }) = parse(text.as_bytes()) else {
                 panic!("it is a request: {text}");

@@ -1,32 +1,32 @@
-//! What is told by the beginning of a message whose rest is not known.
+//! Facts known from the beginning of a message whose rest is missing.
 
-/// What stands in a beginning, outside of all that is inside of the message.
+/// Facts about a message, read from its top-level keys.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Head<'h> {
-    /// The id, as it is written.
+    /// The ID, as written.
     pub id: Option<&'h str>,
-    /// Whether it is an answer: requests and notifications have neither result nor error.
-    pub is_answer: bool,
-    /// Whether it asks or tells something: answers have no method.
+    /// True for a response: only responses have a result or an error.
+    pub is_response: bool,
+    /// True for a request or a notification: responses have no method.
     pub has_method: bool,
-    /// Whether it says of itself that it is a message.
+    /// True if the message has a `jsonrpc` member.
     pub is_rpc: bool,
 }
 
 impl<'h> Head<'h> {
-    /// Reads as much as can be read.
+    /// Reads as much as possible.
     pub fn of(head: &'h [u8]) -> Self {
-        let mut found = Self::default();
-        // Where it cannot be read any further, what was found before still holds.
-        let _ = found.read(head);
-        found
+        let mut head_facts = Self::default();
+        // If the rest cannot be read, the facts found so far still hold.
+        let _ = head_facts.read(head);
+        head_facts
     }
 
     fn read(&mut self, head: &'h [u8]) -> Option<()> {
         let mut depth = 0_usize;
         let mut at = 0;
         let mut is_key = false;
-        // Of several messages in one, it is told of what kind they are, and not which.
+        // For a batch, only the kind of its messages is determined, not their IDs.
         let is_batch = head.trim_ascii_start().starts_with(b"[");
         while let Some(&byte) = head.get(at) {
             match byte {
@@ -38,13 +38,13 @@ impl<'h> Head<'h> {
                 b',' => is_key = true,
                 b':' => is_key = false,
                 b'"' => {
-                    let ends = end_of_string(head, at)?;
+                    let end = end_of_string(head, at)?;
                     if is_key && depth == 1 && !is_batch {
-                        self.note(&head[at..ends], &head[ends..]);
+                        self.record_key(&head[at..end], &head[end..]);
                     } else if is_key && depth == 2 && is_batch {
-                        self.is_answer |= is_of_answer(&head[at..ends]);
+                        self.is_response |= is_response_key(&head[at..end]);
                     }
-                    at = ends;
+                    at = end;
                     continue;
                 }
                 _ => {}
@@ -54,22 +54,22 @@ impl<'h> Head<'h> {
         Some(())
     }
 
-    /// Notes a key of the message itself, and what stands after it.
-    fn note(&mut self, key: &[u8], after: &'h [u8]) {
+    /// Records a key of the message itself, and the value after it.
+    fn record_key(&mut self, key: &[u8], after: &'h [u8]) {
         if key == b"\"id\"" && self.id.is_none() {
             self.id = value_in(after);
         }
-        self.is_answer |= is_of_answer(key);
+        self.is_response |= is_response_key(key);
         self.has_method |= key == b"\"method\"";
         self.is_rpc |= key == b"\"jsonrpc\"";
     }
 }
 
-fn is_of_answer(key: &[u8]) -> bool {
+fn is_response_key(key: &[u8]) -> bool {
     matches!(key, b"\"result\"" | b"\"error\"")
 }
 
-/// Where the string that begins at `at` is over.
+/// Returns where the string that starts at `at` ends.
 fn end_of_string(head: &[u8], at: usize) -> Option<usize> {
     let mut at = at + 1;
     loop {
@@ -81,16 +81,16 @@ fn end_of_string(head: &[u8], at: usize) -> Option<usize> {
     }
 }
 
-/// The string or number after a key.
+/// Returns the string or number after a key.
 fn value_in(after: &[u8]) -> Option<&str> {
-    let begins = after.iter().position(|byte| !b" \t\r:".contains(byte))?;
-    let ends = if after[begins] == b'"' {
-        end_of_string(after, begins)?
+    let start = after.iter().position(|byte| !b" \t\r:".contains(byte))?;
+    let end = if after[start] == b'"' {
+        end_of_string(after, start)?
     } else {
-        // One that goes on past the beginning may be longer.
-        begins + after[begins..].iter().position(|byte| b" \t\r,}".contains(byte))?
+        // A number at the end of the head may be incomplete.
+        start + after[start..].iter().position(|byte| b" \t\r,}".contains(byte))?
     };
-    let id = std::str::from_utf8(&after[begins..ends]).ok()?;
+    let id = std::str::from_utf8(&after[start..end]).ok()?;
     let is_id = id.starts_with('"') || id.starts_with(|it: char| it.is_ascii_digit() || it == '-');
     (is_id && serde_json::from_str::<serde::de::IgnoredAny>(id).is_ok()).then_some(id)
 }
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_is_found_where_it_belongs_and_nowhere_else() {
+    fn only_the_top_level_id_is_found() {
         let cases: [(&str, Option<&str>); 14] = [
             (r#"{"jsonrpc":"2.0","id":7,"method":"x","params":{"te"#, Some("7")),
             (r#"{ "id" : "a\"b" , "par"#, Some(r#""a\"b""#)),
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_tells_that_it_is_one_and_whether_it_has_a_method() {
+    fn method_and_jsonrpc_keys_are_found() {
         for (head, is_rpc, has_method) in [
             (r#"{"jsonrpc":"2.0","id":7,"#, true, false),
             (r#"{"method":"x","params":{"jsonrpc":1"#, false, true),
@@ -135,8 +135,8 @@ mod tests {
     }
 
     #[test]
-    fn only_what_has_a_result_or_an_error_is_an_answer() {
-        for (head, is_answer) in [
+    fn only_result_or_error_makes_a_response() {
+        for (head, is_response) in [
             (r#"{"jsonrpc":"2.0","id":7,"result":{"te"#, true),
             (r#"{"error" : {"message":"x"#, true),
             (r#"{"result":{"id":8,"x":"#, true),
@@ -150,7 +150,7 @@ mod tests {
             ("resultresult", false),
             ("", false),
         ] {
-            assert_eq!(Head::of(head.as_bytes()).is_answer, is_answer, "{head}");
+            assert_eq!(Head::of(head.as_bytes()).is_response, is_response, "{head}");
         }
     }
 }

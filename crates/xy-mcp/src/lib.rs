@@ -1,8 +1,8 @@
-//! MCP on the wire: the outside of a message, and where in its text the few things stand
-//! that a proxy has to read or replace.
+//! MCP on the wire: the envelope of a message, and the positions of the few parts that a proxy
+//! reads or replaces.
 //!
-//! Nothing here does I/O. The inside of a message is never taken apart and put together
-//! again: it stays the text it was, so that numbers keep their spelling and keys their order.
+//! Nothing here does I/O. The content of a message is never parsed and serialised again: it keeps
+//! its original text, so that numbers keep their spelling and keys their order.
 
 pub mod batch;
 pub mod edit;

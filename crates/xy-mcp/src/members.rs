@@ -1,4 +1,4 @@
-//! The members of an object, each as a piece of the text that was read.
+//! The members of a JSON object, each as a slice of the parsed text.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -6,40 +6,40 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// An object's members, in their order. A key that is there twice is there twice.
+/// The members of an object, in order. Duplicate keys are kept.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Members<'t>(Vec<(Cow<'t, str>, &'t str)>);
 
 impl<'t> Members<'t> {
-    /// The members of `text`; `None` if that is no object.
+    /// Parses an object; returns `None` if the text is not one.
     pub fn read(text: &'t str) -> Option<Self> {
         serde_json::from_str(text).ok()
     }
 
-    /// The first member of this name, as it is written.
+    /// Returns the first member of this name, as written.
     pub fn get(&self, name: &str) -> Option<&'t str> {
         self.0.iter().find(|(key, _)| key == name).map(|(_, value)| *value)
     }
 
-    /// All of them.
+    /// Returns all members.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &'t str)> {
         self.0.iter().map(|(key, value)| (&**key, *value))
     }
 
-    /// How many there are.
+    /// Returns the number of members.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no members.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Leaves out all that `is_meant` by their keys.
+    /// Removes the members whose key satisfies `excludes`.
     #[must_use]
-    pub fn without(mut self, is_meant: impl Fn(&str) -> bool) -> Self {
-        self.0.retain(|(key, _)| !is_meant(key));
+    pub fn without(mut self, excludes: impl Fn(&str) -> bool) -> Self {
+        self.0.retain(|(key, _)| !excludes(key));
         self
     }
 }
@@ -51,11 +51,11 @@ impl<'t> FromIterator<(&'t str, &'t str)> for Members<'t> {
 }
 
 impl fmt::Display for Members<'_> {
-    /// As an object; the values as they were written.
+    /// Writes an object, with the values as they were written.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("{")?;
-        for (place, (key, value)) in self.0.iter().enumerate() {
-            let comma = if place == 0 { "" } else { "," };
+        for (index, (key, value)) in self.0.iter().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
             let key = serde_json::to_string(key).map_err(|_| fmt::Error)?;
             write!(f, "{comma}{key}:{value}")?;
         }
@@ -120,19 +120,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_pieces_of_the_text_in_their_order() {
+    fn values_are_slices_of_the_text_in_order() {
         let text = r#"{ "b" : 1.50, "\u0061":{"x" : [1]},"b":2 }"#;
         let members = Members::read(text).unwrap();
         assert_eq!(members.to_string(), r#"{"b":1.50,"a":{"x" : [1]},"b":2}"#);
         assert_eq!((members.get("a"), members.get("b")), (Some(r#"{"x" : [1]}"#), Some("1.50")));
         assert_eq!(members.get("c"), None);
-        let within = text.as_bytes().as_ptr_range();
-        assert!(members.iter().all(|(_, value)| within.contains(&value.as_ptr())));
+        let range = text.as_bytes().as_ptr_range();
+        assert!(members.iter().all(|(_, value)| range.contains(&value.as_ptr())));
         assert_eq!(members.clone().without(|key| key == "b").to_string(), r#"{"a":{"x" : [1]}}"#);
     }
 
     #[test]
-    fn what_is_no_object_has_none() {
+    fn other_values_have_no_members() {
         for text in ["", "[]", "7", "null", "{", r#"{"a"}"#, "{1:2}"] {
             assert_eq!(Members::read(text), None, "{text}");
         }

@@ -1,7 +1,7 @@
-//! Every request on the control plane, and its answer.
+//! Requests of the control socket, and their answers.
 //!
-//! [`Request`] is a closed enum: adding a variant makes the compiler ask for its
-//! handler. Answers may gain fields, never lose them.
+//! [`Request`] is a closed enum: the compiler demands a handler for each new variant. Answers may
+//! gain fields, never lose them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,74 +26,77 @@ pub use profiles::*;
 pub use self_test::*;
 pub use tail::*;
 
-/// How many lines `logs` shows when nobody says.
+/// Number of lines that `logs` shows by default.
 pub const DEFAULT_TAIL: u32 = 20;
 
-/// Everything that can be asked of the daemon.
+/// A request to the daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
-    /// All servers. Answer: [`Listed`].
+    /// Lists all servers. Answer: [`ListResult`].
     List,
-    /// One server in full. Answer: [`crate::server::ServerStatus`].
+    /// Reports all details of one server. Answer: [`crate::server::ServerStatus`].
     Status(ByName),
-    /// Answer: [`Started`].
+    /// Starts servers. Answer: [`StartResult`].
     Start(Select),
-    /// Answer: [`Stopped`].
+    /// Stops servers. Answer: [`StopResult`].
     Stop(Select),
-    /// Answer: [`Restarted`].
+    /// Restarts servers. Answer: [`RestartResult`].
     Restart(Select),
-    /// Read the files again. Answer: [`Reloaded`].
+    /// Reads the configuration again. Answer: [`ReloadResult`].
     Reload(Reload),
-    /// Begin a server that no file configures. Answer: [`Added`].
+    /// Adds a server without a configuration file. Answer: [`AddResult`].
     Add(Add),
-    /// End a server and forget it. Answer: [`Removed`].
+    /// Stops a server and removes it. Answer: [`RemoveResult`].
     Remove(Remove),
-    /// Lines of one server. Answer: [`Subscribed`], then `log`, `log_skipped`, `log_end`.
+    /// Streams lines of one server. Answer: [`SubscribeResult`], then `log`, `log_skipped`,
+    /// `log_end`.
     Logs(Logs),
-    /// End a stream of lines. Answer: [`Cancelled`].
+    /// Ends a stream of lines. Answer: [`CancelResult`].
     LogsCancel(Cancel),
-    /// The last lines of one server as one answer. Answer: [`Tailed`].
+    /// Returns the last lines of one server in one answer. Answer: [`TailResult`].
     Tail(Tail),
-    /// Changes of state: the latest, if that is asked for, and those from now on. Answer:
-    /// [`Subscribed`], then `event`, `event_skipped`, `event_end`.
+    /// Streams state changes: recent ones on request, and new ones. Answer: [`SubscribeResult`],
+    /// then `event`, `event_skipped`, `event_end`.
     Events(Events),
-    /// End a stream of events. Answer: [`Cancelled`].
+    /// Ends a stream of events. Answer: [`CancelResult`].
     EventsCancel(Cancel),
-    /// Tools of one server, or of all. Answer: [`ToolList`].
+    /// Lists the tools of one server, or of all. Answer: [`ToolList`].
     Tools(Tools),
-    /// Call a tool. Answer: its result, as its server wrote it.
+    /// Calls a tool. Answer: its result, as its server wrote it.
     Call(Call),
-    /// Ask one server anything. Answer: its whole response, under an id of the asker's.
+    /// Sends any request to one server. Answer: its whole response, with an ID chosen by the
+    /// client.
     Raw(RawRequest),
-    /// Make a token for an MCP client. Answer: [`TokenAdded`].
+    /// Creates a token for an MCP client. Answer: [`TokenAddResult`].
     TokenAdd(TokenAdd),
-    /// The tokens that were made. Answer: [`TokenList`].
+    /// Lists the tokens. Answer: [`TokenList`].
     TokenList,
-    /// Let nobody in with a token any more. Answer: [`TokenRemoved`].
+    /// Revokes a token. Answer: [`TokenRemoveResult`].
     TokenRemove(ByName),
-    /// Replace the secret of a token, or of the daemon's own tokens. Answer: [`TokenRotated`].
+    /// Replaces the secret of a token, or of the daemon's own tokens. Answer:
+    /// [`TokenRotateResult`].
     TokenRotate(TokenRotate),
-    /// Whether a profile shows something, and why. Answer: [`Explained`].
+    /// Explains if, and why, a profile shows an item. Answer: [`ExplainResult`].
     Explain(Explain),
-    /// Find tools by what they do. Answer: [`FoundTools`].
+    /// Finds tools by what they do. Answer: [`SearchResult`].
     Search(Search),
-    /// Look at everything, and repair what is broken. Answer: [`SelfTested`].
+    /// Checks everything, and repairs what is broken. Answer: [`SelfTestResult`].
     SelfTest(SelfTest),
-    /// Everything that helps to find out what is wrong. Answer: [`Diagnostics`].
+    /// Reports everything that helps to analyse a problem. Answer: [`Diagnostics`].
     Diagnostics,
-    /// Look for problems in the files. Answer: [`CheckReport`].
+    /// Checks the configuration files. Answer: [`CheckReport`].
     Check,
-    /// Which xy this is. Answer: [`Version`].
+    /// Reports the version of xy. Answer: [`Version`].
     Version,
-    /// Where this daemon is and what it listens on. Answer: [`Info`].
+    /// Reports the daemon's paths and listeners. Answer: [`Info`].
     Info,
-    /// Stop all servers, then the daemon. Answer: [`ShuttingDown`].
+    /// Stops all servers, then the daemon. Answer: [`ShutdownResult`].
     Shutdown,
-    /// Leave all servers to another daemon, and end. Answer: [`HandedOver`].
+    /// Leaves all servers to another daemon, and ends. Answer: [`HandoverResult`].
     Handover(Handover),
 }
 
-/// Names of all methods, for suggestions and documentation.
+/// The names of all methods, for suggestions and documentation.
 pub const METHODS: [&str; 29] = [
     "list",
     "status",
@@ -127,7 +130,7 @@ pub const METHODS: [&str; 29] = [
 ];
 
 impl Request {
-    /// Reads what is asked from a method and its params.
+    /// Parses a method and its params.
     pub fn parse(method: &str, params: Option<&RawValue>) -> Result<Self, CallError> {
         match method {
             "list" => no_params(params, Self::List),
@@ -167,7 +170,7 @@ impl Request {
         }
     }
 
-    /// The method's name on the wire.
+    /// Returns the method's name on the wire.
     pub fn method(&self) -> &'static str {
         match self {
             Self::List => "list",
@@ -202,7 +205,7 @@ impl Request {
         }
     }
 
-    /// The params on the wire.
+    /// Returns the params on the wire.
     pub fn params(&self) -> Option<Box<RawValue>> {
         let value = match self {
             Self::List
@@ -212,25 +215,27 @@ impl Request {
             | Self::Version
             | Self::Info
             | Self::Shutdown => return None,
-            Self::Events(ask) if *ask == Events::default() => return None,
-            Self::Events(ask) => to_raw_value(ask),
-            Self::Status(ask) | Self::TokenRemove(ask) => to_raw_value(ask),
-            Self::TokenAdd(ask) => to_raw_value(ask),
-            Self::TokenRotate(ask) => to_raw_value(ask),
-            Self::Explain(ask) => to_raw_value(ask),
-            Self::Search(ask) => to_raw_value(ask),
-            Self::Start(ask) | Self::Stop(ask) | Self::Restart(ask) => to_raw_value(ask),
-            Self::Reload(ask) => to_raw_value(ask),
-            Self::Add(ask) => to_raw_value(ask),
-            Self::Remove(ask) => to_raw_value(ask),
-            Self::Logs(ask) => to_raw_value(ask),
-            Self::LogsCancel(ask) | Self::EventsCancel(ask) => to_raw_value(ask),
-            Self::Tail(ask) => to_raw_value(ask),
-            Self::Tools(ask) => to_raw_value(ask),
-            Self::Call(ask) => to_raw_value(ask),
-            Self::Raw(ask) => to_raw_value(ask),
-            Self::SelfTest(ask) => to_raw_value(ask),
-            Self::Handover(ask) => to_raw_value(ask),
+            Self::Events(params) if *params == Events::default() => return None,
+            Self::Events(params) => to_raw_value(params),
+            Self::Status(params) | Self::TokenRemove(params) => to_raw_value(params),
+            Self::TokenAdd(params) => to_raw_value(params),
+            Self::TokenRotate(params) => to_raw_value(params),
+            Self::Explain(params) => to_raw_value(params),
+            Self::Search(params) => to_raw_value(params),
+            Self::Start(params) | Self::Stop(params) | Self::Restart(params) => {
+                to_raw_value(params)
+            }
+            Self::Reload(params) => to_raw_value(params),
+            Self::Add(params) => to_raw_value(params),
+            Self::Remove(params) => to_raw_value(params),
+            Self::Logs(params) => to_raw_value(params),
+            Self::LogsCancel(params) | Self::EventsCancel(params) => to_raw_value(params),
+            Self::Tail(params) => to_raw_value(params),
+            Self::Tools(params) => to_raw_value(params),
+            Self::Call(params) => to_raw_value(params),
+            Self::Raw(params) => to_raw_value(params),
+            Self::SelfTest(params) => to_raw_value(params),
+            Self::Handover(params) => to_raw_value(params),
         };
         Some(value.expect("params are plain structs, which always serialise"))
     }
@@ -243,7 +248,7 @@ fn no_params(params: Option<&RawValue>, request: Request) -> Result<Request, Cal
     Err(CallError::invalid_params(format!("`{}` takes no params", request.method())))
 }
 
-/// Absent, `null`, `{}` and `[]`, however they are spaced.
+/// Returns true for missing params, `null`, `{}` and `[]`, with any whitespace.
 fn is_empty(params: Option<&RawValue>) -> bool {
     let Some(raw) = params else { return true };
     let text: String = raw.get().chars().filter(|c| !c.is_ascii_whitespace()).take(5).collect();
@@ -259,61 +264,61 @@ fn read_params<P: DeserializeOwned>(params: Option<&RawValue>) -> Result<P, Call
         .map_err(|cause| CallError::invalid_params("the params do not fit the method").cause(cause))
 }
 
-/// A text of somebody else in an error of ours: short, and safe to show.
+/// Returns foreign text for use in an error message: short, and safe to show.
 pub fn quoted(text: &str) -> String {
     quoted_within(text, 64)
 }
 
-/// The same with so many characters of it.
-pub fn quoted_within(text: &str, most: usize) -> String {
+/// Returns foreign text for use in an error message, limited to `max_chars` characters.
+pub fn quoted_within(text: &str, max_chars: usize) -> String {
     let mut shown = String::new();
-    for character in text.chars().take(most) {
+    for character in text.chars().take(max_chars) {
         match character {
-            // What is shown stands in no quotes, and JSON is hard to read with twice as many.
+            // The text stands in no quotes, and escaping these would make JSON hard to read.
             '"' | '\'' | '\\' => shown.push(character),
             other => shown.extend(other.escape_debug()),
         }
     }
-    if text.chars().nth(most).is_some() {
+    if text.chars().nth(max_chars).is_some() {
         shown.push('…');
     }
     shown
 }
 
-/// One server.
+/// Params that name a server or a token.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ByName {
-    /// Its name.
+    /// The name.
     pub name: String,
 }
 
-/// One server, or all of them.
+/// Params that select one server, or all.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Select {
-    /// The one.
+    /// The server.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub name: Option<String>,
-    /// All.
+    /// Selects all servers.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub all: bool,
-    /// Whether to answer only when the servers have settled.
-    #[serde(skip_serializing_if = "Clone::clone", default = "yes")]
+    /// Delays the answer until the servers have settled.
+    #[serde(skip_serializing_if = "Clone::clone", default = "default_true")]
     pub wait: bool,
 }
 
-fn yes() -> bool {
+fn default_true() -> bool {
     true
 }
 
 impl Select {
-    /// The server `name`.
+    /// Selects the server `name`.
     pub fn one(name: impl Into<String>) -> Self {
         Self { name: Some(name.into()), all: false, wait: true }
     }
 
-    /// Every server.
+    /// Selects every server.
     pub fn all() -> Self {
         Self { name: None, all: true, wait: true }
     }
@@ -326,18 +331,18 @@ impl Select {
     }
 }
 
-/// Which changes of state.
+/// The params of `events`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Events {
-    /// Only those of this server; of all, if absent.
+    /// Only changes of this server; of all, if absent.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub name: Option<String>,
-    /// So many of the latest come first, also from before this daemon.
+    /// Number of recent changes that come first, including those from before this daemon.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub history: Option<u32>,
-    /// Whether those that come from now on follow.
-    #[serde(skip_serializing_if = "Clone::clone", default = "yes")]
+    /// Also sends new changes.
+    #[serde(skip_serializing_if = "Clone::clone", default = "default_true")]
     pub follow: bool,
 }
 
@@ -347,15 +352,15 @@ impl Default for Events {
     }
 }
 
-/// How to read the files again.
+/// The params of `reload`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reload {
-    /// Only this server, which begins a new life whether or not its file has changed; one
-    /// without a file has the settings it was added with.
+    /// Only this server, which restarts even if its file has not changed. A server without a file
+    /// restarts with the settings it was added with.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub name: Option<String>,
-    /// Only say what would happen.
+    /// Only reports what would change.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub dry_run: bool,
 }
@@ -369,7 +374,8 @@ impl Reload {
     }
 }
 
-/// A server to begin: a `command` or a `url`. Its words are judged as those of a file are.
+/// The params of `add`: a server with a `command` or a `url`. The values are checked like those of
+/// a file.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Add {
@@ -384,34 +390,34 @@ pub struct Add {
     /// Set over the daemon's environment.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub env: BTreeMap<String, String>,
-    /// The folder it runs in; the daemon's own if absent.
+    /// Its working directory; the daemon's own if absent.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cwd: Option<String>,
-    /// Where it is, if it lives somewhere else.
+    /// The URL of a remote server.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub url: Option<String>,
-    /// Sent with every request to its `url`. Values may be secrets.
+    /// Headers of every request to `url`. Values may be secrets.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub headers: BTreeMap<String, String>,
-    /// How to speak with its `url`: `http`, which it is if absent, or `sse`.
+    /// The transport at `url`: `http` (the default) or `sse`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub transport: Option<String>,
-    /// Whether to write a file for it.
+    /// Writes a file for the server.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub persist: bool,
-    /// `always`, `on-failure` or `never`; as in a file that does not say it if absent.
+    /// `always`, `on-failure` or `never`; the default of server files if absent.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub restart_policy: Option<String>,
-    /// How long it may take to end by itself; `5s` if absent.
+    /// Time to exit when asked; `5s` if absent.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub grace: Option<String>,
-    /// How long it may take to be ready; `10s` if absent.
+    /// Time to become ready; `10s` if absent.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub ready_within: Option<String>,
 }
 
 impl Add {
-    /// The same, if it says what the server is.
+    /// Returns the params if they have either a command or a URL.
     pub fn checked(self) -> Result<Self, CallError> {
         match (&self.command, &self.url) {
             (None, None) | (Some(_), Some(_)) => {
@@ -423,7 +429,7 @@ impl Add {
 }
 
 impl fmt::Debug for Add {
-    /// What is sent to it, and what it is told in its environment, may be secrets.
+    /// Omits the values of headers and environment variables, which may be secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Add")
             .field("name", &self.name)
@@ -435,39 +441,39 @@ impl fmt::Debug for Add {
     }
 }
 
-/// A server to end and forget.
+/// The params of `remove`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Remove {
     /// Its name.
     pub name: String,
-    /// Whether to delete its file too, if it has one.
+    /// Also deletes its file, if it has one.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub persist: bool,
-    /// Whether to delete its logs too, once it has ended.
+    /// Also deletes its logs, once it has stopped.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub purge: bool,
 }
 
-/// Which lines to show.
+/// The params of `logs`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Logs {
-    /// Of which server.
+    /// The server.
     pub name: String,
-    /// How many of the latest; [`DEFAULT_TAIL`] if absent.
+    /// Number of recent lines; [`DEFAULT_TAIL`] if absent.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub tail: Option<u32>,
-    /// Whether to go on with new ones.
+    /// Also sends new lines.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub follow: bool,
 }
 
-/// Which stream to end.
+/// The params of `logs_cancel` and `events_cancel`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cancel {
-    /// From the answer that began it.
+    /// The stream's ID, from the answer that started it.
     pub subscription_id: u64,
 }
 
@@ -475,13 +481,13 @@ pub struct Cancel {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Handover {
-    /// The version in which the other daemon speaks with the keepers of servers.
+    /// The version of the shim protocol that the other daemon speaks.
     pub shim_protocol: u32,
-    /// Whether to go. Without it the answer only says whether that could be done: whoever
-    /// asks shows by its second question that it is still there.
+    /// Performs the handover. Without it the answer only says if the handover is possible; the
+    /// second request shows that the client is still there.
     #[serde(default)]
     pub go: bool,
-    /// Whether the socket that listens for HTTP shall come with the answer.
+    /// Requests the listening HTTP socket along with the answer.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub listener: bool,
 }
@@ -498,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_of_somebody_else_is_short_and_readable_and_does_nothing_to_a_terminal() {
+    fn quoted_text_is_short_and_safe_for_terminals() {
         for (text, shown) in [
             (r#"{"code":-1,"message":"no \"token\""}"#, r#"{"code":-1,"message":"no \"token\""}"#),
             ("it's in C:\\keys", "it's in C:\\keys"),
@@ -510,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_in_confidence_is_not_in_a_log() {
+    fn debug_output_has_no_secrets() {
         let add = Add {
             url: Some("https://a/b?key=s3cret".into()),
             headers: [("A".into(), "s3cret".into())].into(),
@@ -521,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn every_request_survives_the_wire() {
+    fn every_request_round_trips() {
         let requests = [
             Request::List,
             Request::Status(ByName { name: "a".into() }),
@@ -624,7 +630,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_somewhere_else_survives_the_wire() {
+    fn remote_server_round_trips() {
         let add = Request::Add(Add {
             name: "a".into(),
             url: Some("https://a/b".into()),
@@ -641,8 +647,8 @@ mod tests {
     }
 
     #[test]
-    fn params_that_do_not_fit_are_refused_with_the_reason() {
-        let asks = [
+    fn invalid_params_are_rejected_with_the_reason() {
+        let requests = [
             ("list", r#"{"name":"a"}"#),
             ("status", ""),
             ("status", r#"["a"]"#),
@@ -660,14 +666,14 @@ mod tests {
             ("request", r#"{"server":"a","method":"ping","id":{}}"#),
             ("lst", ""),
         ];
-        let told: Vec<String> = asks
+        let errors: Vec<String> = requests
             .iter()
             .map(|(method, params)| {
                 let error = parse(method, params).unwrap_err();
                 format!("{method} {params} -> {} {error}", error.code())
             })
             .collect();
-        insta::assert_snapshot!(told.join("\n"), @r#"
+        insta::assert_snapshot!(errors.join("\n"), @r#"
         list {"name":"a"} -> -32602 `list` takes no params
         status  -> -32602 the params do not fit the method: missing field `name` at line 1 column 2
         status ["a"] -> -32602 `params` is not an object
@@ -688,7 +694,7 @@ mod tests {
     }
 
     #[test]
-    fn a_method_without_params_accepts_empty_ones() {
+    fn empty_params_are_accepted() {
         for params in ["", "null", "{}", "[]", "{ }"] {
             assert_eq!(parse("list", params).unwrap(), Request::List);
             assert_eq!(parse("events", params).unwrap(), Request::Events(Events::default()));
@@ -698,7 +704,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_method_is_not_repeated_at_length() {
+    fn unknown_method_is_abbreviated() {
         let error = parse(&"x\u{1b}".repeat(1_000_000), "").unwrap_err();
         assert!(error.message.len() < 1000 && !error.message.contains('\u{1b}'));
     }

@@ -1,5 +1,6 @@
-//! Error kinds, their codes, and the three things a person reads in one:
-//! what was asked and did not happen, why, and what to do next.
+//! Error kinds, their codes, and the parts of an error message.
+//!
+//! A message says what was requested and did not happen, why, and what to do next.
 
 use std::fmt;
 
@@ -7,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::control::Problem;
 
-/// What kind of failure it is; the same word in every front end.
+/// The kind of a failure, with the same name in every front end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ErrorKind {
     /// The line was not JSON.
@@ -18,34 +19,34 @@ pub enum ErrorKind {
     MethodNotFound,
     /// The params do not fit the method.
     InvalidParams,
-    /// A fault of xy itself.
+    /// A bug in xy itself.
     Internal,
     /// There is no such server.
     ServerNotFound,
-    /// Two files declare one port.
+    /// Two files declare the same port.
     PortConflict,
-    /// The files have problems; the report is in `problems`.
+    /// The configuration has errors, which are listed in `problems`.
     ConfigInvalid,
     /// A server of that name exists.
     AlreadyRunning,
-    /// The server is down.
+    /// The server is not running.
     NotRunning,
-    /// The program could not be started, or did not stay.
+    /// The program could not be started, or exited at once.
     SpawnFailed,
-    /// It did not happen in time.
+    /// The request timed out.
     TimedOut,
-    /// There is no room to wait.
+    /// The queue of waiting calls is full.
     QueueFull,
-    /// A scope, a token or a door forbids it.
+    /// A scope, a token or the listener forbids it.
     NotAllowed,
-    /// It was sent, and the server died before its answer.
+    /// The request was sent, and the server died before it answered.
     OutcomeUnknown,
-    /// It was sent, and the way to the server broke before its answer; the server may live.
+    /// The request was sent, and the connection failed before the answer; the server may be alive.
     TransportFailed,
 }
 
 impl ErrorKind {
-    /// Every kind, for those who map codes back.
+    /// All kinds, to map codes back to them.
     pub const ALL: [Self; 16] = [
         Self::ParseError,
         Self::InvalidRequest,
@@ -65,7 +66,7 @@ impl ErrorKind {
         Self::TransportFailed,
     ];
 
-    /// The JSON-RPC error code.
+    /// Returns the JSON-RPC error code.
     pub fn code(self) -> i32 {
         match self {
             Self::ParseError => -32700,
@@ -87,83 +88,84 @@ impl ErrorKind {
         }
     }
 
-    /// Whether it was sent and not answered, so that nobody knows whether it was done.
+    /// Returns true if the request was sent and not answered, so it may or may not have been
+    /// executed.
     pub fn is_outcome_unknown(self) -> bool {
         matches!(self, Self::OutcomeUnknown | Self::TransportFailed)
     }
 
-    /// The kind with this code; an unknown one is [`ErrorKind::Internal`].
+    /// Returns the kind with this code, or [`ErrorKind::Internal`] for an unknown one.
     pub fn from_code(code: i32) -> Self {
         Self::ALL.into_iter().find(|kind| kind.code() == code).unwrap_or(Self::Internal)
     }
 }
 
-/// A request that was not done: the error object of JSON-RPC.
+/// The error of a failed request: the error object of JSON-RPC.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "WireError", into = "WireError")]
 pub struct CallError {
-    /// What kind of failure it is.
+    /// The kind of failure.
     pub kind: ErrorKind,
-    /// What was asked and did not happen.
+    /// The request that failed, in words.
     pub message: String,
-    /// Why.
+    /// The cause.
     pub cause: Option<String>,
-    /// What to do next.
+    /// The next step for the user.
     pub hint: Option<String>,
-    /// The report on the configuration, when that is what is wrong.
+    /// The problems of the configuration, if they are the cause.
     pub problems: Vec<Problem>,
 }
 
 impl CallError {
-    /// `message` did not happen.
+    /// Creates an error.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into(), cause: None, hint: None, problems: Vec::new() }
     }
 
-    /// The line was not JSON.
+    /// Creates an error for a line that is not JSON.
     pub fn parse(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::ParseError, message)
     }
 
-    /// The line was not a request.
+    /// Creates an error for a line that is not a request.
     pub fn invalid_request(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::InvalidRequest, message)
     }
 
-    /// The params do not fit the method.
+    /// Creates an error for params that do not fit the method.
     pub fn invalid_params(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::InvalidParams, message)
     }
 
-    /// Adds why.
+    /// Sets the cause.
     #[must_use]
     pub fn cause(mut self, cause: impl fmt::Display) -> Self {
         self.cause = Some(cause.to_string());
         self
     }
 
-    /// Adds what to do next.
+    /// Sets the hint.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
-    /// Adds the report on the configuration.
+    /// Sets the problems of the configuration.
     #[must_use]
     pub fn problems(mut self, problems: Vec<Problem>) -> Self {
         self.problems = problems;
         self
     }
 
-    /// The JSON-RPC error code.
+    /// Returns the JSON-RPC error code.
     pub fn code(&self) -> i32 {
         self.kind.code()
     }
 }
 
 impl fmt::Display for CallError {
-    /// One line, for logs.
+    /// Writes one line, for logs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)?;
         if let Some(cause) = &self.cause {
@@ -225,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_survives_the_wire() {
+    fn error_round_trips() {
         let error = CallError::new(ErrorKind::ServerNotFound, "no server named `x`")
             .cause("because")
             .hint("did you mean `y`?");
@@ -235,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_error_object_is_understood() {
+    fn error_without_data_is_parsed() {
         let error: CallError =
             serde_json::from_str(r#"{"code":-32601,"message":"what?"}"#).unwrap();
         assert_eq!(error.kind, ErrorKind::MethodNotFound);

@@ -1,4 +1,4 @@
-//! The envelope: JSON-RPC 2.0, one message per line.
+//! The envelope of a message: JSON-RPC 2.0, one message per line.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -6,51 +6,51 @@ use serde_json::value::RawValue;
 
 use crate::error::CallError;
 
-/// The id of a request, given back in its answer as it came.
+/// The ID of a request, returned unchanged in its answer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum RequestId {
-    /// A whole number.
+    /// An integer.
     Number(i64),
-    /// A text.
+    /// A string.
     Text(String),
-    /// The id of a request that could not be read.
+    /// The ID of a request that could not be parsed.
     Null,
 }
 
-/// A request or a notification as it arrives: its params are not read yet.
+/// A received request or notification, whose params are not parsed yet.
 #[derive(Debug)]
 pub struct Incoming {
-    /// `None` for a notification, which gets no answer.
+    /// The ID; `None` for a notification, which gets no answer.
     pub id: Option<RequestId>,
-    /// What is asked.
+    /// The method.
     pub method: String,
     /// The params as written.
     pub params: Option<Box<RawValue>>,
 }
 
-/// Why a line is no request, and the id to answer with.
+/// The reason why a line is not a request, and the ID to answer with.
 #[derive(Debug)]
-pub struct NotARequest {
-    /// The id, as far as it could be read.
+pub struct InvalidRequest {
+    /// The ID, or [`RequestId::Null`] if it could not be parsed.
     pub id: RequestId,
-    /// What is wrong with it.
+    /// The error to answer with.
     pub error: CallError,
 }
 
 impl Incoming {
-    /// Reads one line.
-    pub fn parse(line: &[u8]) -> Result<Self, NotARequest> {
-        let unreadable = |error| NotARequest { id: RequestId::Null, error };
+    /// Parses one line.
+    pub fn parse(line: &[u8]) -> Result<Self, InvalidRequest> {
+        let unparsed = |error| InvalidRequest { id: RequestId::Null, error };
         let text = std::str::from_utf8(line)
-            .map_err(|_| unreadable(CallError::parse("the message is not valid UTF-8")))?;
+            .map_err(|_| unparsed(CallError::parse("the message is not valid UTF-8")))?;
         if text.trim_start().starts_with('[') {
             let error = CallError::invalid_request("batches are not supported")
                 .hint("send one request per line");
-            return Err(unreadable(error));
+            return Err(unparsed(error));
         }
         let envelope: Envelope = serde_json::from_str(text).map_err(|cause| {
-            unreadable(if cause.is_data() {
+            unparsed(if cause.is_data() {
                 CallError::invalid_request("the message is not a JSON-RPC 2.0 request")
             } else {
                 CallError::parse("the message is not valid JSON").cause(cause)
@@ -60,23 +60,25 @@ impl Incoming {
     }
 }
 
-/// What a line may hold; every field is optional, so that each can be missed by name.
+/// The fields of a message. Every field is optional, so that the error can name a missing one.
 #[derive(Deserialize)]
 struct Envelope {
     jsonrpc: Option<Value>,
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default, deserialize_with = "deserialize_present")]
     id: Option<Value>,
     method: Option<Value>,
     params: Option<Box<RawValue>>,
 }
 
-/// Tells `"id": null` from no id at all.
-fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
+/// Distinguishes `"id": null` from a missing ID.
+fn deserialize_present<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Value>, D::Error> {
     Value::deserialize(deserializer).map(Some)
 }
 
 impl Envelope {
-    fn check(self) -> Result<Incoming, NotARequest> {
+    fn check(self) -> Result<Incoming, InvalidRequest> {
         let id = match self.id {
             None => None,
             Some(Value::Null) => Some(RequestId::Null),
@@ -86,18 +88,18 @@ impl Envelope {
             }
             Some(_) => {
                 let error = CallError::invalid_request("`id` is neither a text nor a whole number");
-                return Err(NotARequest { id: RequestId::Null, error });
+                return Err(InvalidRequest { id: RequestId::Null, error });
             }
         };
-        let wrong = |what: &str| NotARequest {
+        let invalid = |what: &str| InvalidRequest {
             id: id.clone().unwrap_or(RequestId::Null),
             error: CallError::invalid_request(what),
         };
         if self.jsonrpc != Some(Value::from("2.0")) {
-            return Err(wrong("`jsonrpc` is not \"2.0\""));
+            return Err(invalid("`jsonrpc` is not \"2.0\""));
         }
         let Some(Value::String(method)) = self.method else {
-            return Err(wrong("`method` is not a text"));
+            return Err(invalid("`method` is not a text"));
         };
         Ok(Incoming { id, method, params: self.params })
     }
@@ -114,7 +116,7 @@ pub struct OutgoingRequest<'a> {
 }
 
 impl<'a> OutgoingRequest<'a> {
-    /// Asks for `method`.
+    /// Creates a request.
     pub fn new(id: i64, method: &'a str, params: Option<Box<RawValue>>) -> Self {
         Self { jsonrpc: "2.0", id, method, params }
     }
@@ -132,12 +134,12 @@ pub struct OutgoingResponse<'a> {
 }
 
 impl<'a> OutgoingResponse<'a> {
-    /// The request `id` was done.
+    /// Creates the answer to a successful request.
     pub fn result(id: &'a RequestId, result: &'a RawValue) -> Self {
         Self { jsonrpc: "2.0", id, result: Some(result), error: None }
     }
 
-    /// The request `id` was not done.
+    /// Creates the answer to a failed request.
     pub fn error(id: &'a RequestId, error: &'a CallError) -> Self {
         Self { jsonrpc: "2.0", id, result: None, error: Some(error) }
     }
@@ -152,7 +154,7 @@ pub struct OutgoingNotification<'a, P> {
 }
 
 impl<'a, P: Serialize> OutgoingNotification<'a, P> {
-    /// Tells `method`.
+    /// Creates a notification.
     pub fn new(method: &'a str, params: P) -> Self {
         Self { jsonrpc: "2.0", method, params }
     }
@@ -164,13 +166,13 @@ mod tests {
 
     use super::*;
 
-    fn refusal(line: &str) -> String {
-        let refused = Incoming::parse(line.as_bytes()).unwrap_err();
-        format!("{:?} {} {}", refused.id, refused.error.code(), refused.error.message)
+    fn rejection(line: &str) -> String {
+        let rejected = Incoming::parse(line.as_bytes()).unwrap_err();
+        format!("{:?} {} {}", rejected.id, rejected.error.code(), rejected.error.message)
     }
 
     #[test]
-    fn a_request_is_read_and_its_params_are_left_as_written() {
+    fn request_is_parsed_and_params_stay_raw() {
         let line = br#"{"jsonrpc":"2.0","id":7,"method":"status","params":{ "name" : "a" }}"#;
         let incoming = Incoming::parse(line).unwrap();
         assert_eq!(incoming.id, Some(RequestId::Number(7)));
@@ -179,15 +181,15 @@ mod tests {
     }
 
     #[test]
-    fn a_notification_has_no_id_but_a_null_id_is_one() {
-        let told = Incoming::parse(br#"{"jsonrpc":"2.0","method":"list"}"#).unwrap();
-        assert_eq!(told.id, None);
-        let asked = Incoming::parse(br#"{"jsonrpc":"2.0","id":null,"method":"list"}"#).unwrap();
-        assert_eq!(asked.id, Some(RequestId::Null));
+    fn null_id_is_not_a_notification() {
+        let notification = Incoming::parse(br#"{"jsonrpc":"2.0","method":"list"}"#).unwrap();
+        assert_eq!(notification.id, None);
+        let request = Incoming::parse(br#"{"jsonrpc":"2.0","id":null,"method":"list"}"#).unwrap();
+        assert_eq!(request.id, Some(RequestId::Null));
     }
 
     #[test]
-    fn what_is_no_request_is_refused_with_the_reason() {
+    fn invalid_request_is_rejected_with_the_reason() {
         let lines = [
             "",
             "{",
@@ -199,8 +201,8 @@ mod tests {
             r#"{"jsonrpc":"2.0","id":1.5,"method":"list"}"#,
             r#"{"jsonrpc":"2.0","id":{},"method":"list"}"#,
         ];
-        let told: Vec<String> = lines.iter().map(|line| refusal(line)).collect();
-        insta::assert_snapshot!(told.join("\n"), @r#"
+        let rejections: Vec<String> = lines.iter().map(|line| rejection(line)).collect();
+        insta::assert_snapshot!(rejections.join("\n"), @r#"
         Null -32700 the message is not valid JSON
         Null -32700 the message is not valid JSON
         Null -32600 the message is not a JSON-RPC 2.0 request
@@ -215,7 +217,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_it_panic(line in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn arbitrary_bytes_do_not_panic(line in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = Incoming::parse(&line);
         }
     }

@@ -1,11 +1,12 @@
-//! The words on xy's control socket: what front ends ask and what the daemon answers.
+//! Messages of xy's control socket: requests of front ends and answers of the daemon.
 //!
-//! Types for the wire, and the rule for what must not be on it ([`mask`]). Nothing here does I/O, reads a clock or knows how a
-//! server is run; the rest of xy converts to these types at its edge.
+//! Contains the wire types, the handshake on the MCP socket, and the rule for what must not be sent
+//! ([`mask`]). Nothing here does I/O, reads a clock or knows how a server is run. The other crates
+//! convert to these types at their edge.
 
 pub mod control;
-pub mod door;
 pub mod error;
+pub mod handshake;
 pub mod jsonrpc;
 pub mod mask;
 pub mod server;
@@ -13,5 +14,5 @@ pub mod size;
 pub mod text;
 pub mod time;
 
-/// The revision of this protocol; it grows when an answer changes its meaning.
+/// The version of this protocol. It is raised when an answer changes its meaning.
 pub const PROTOCOL_VERSION: u32 = 1;

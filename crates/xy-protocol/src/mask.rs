@@ -1,43 +1,43 @@
-//! Texts without secrets: pure.
+//! Masks secrets in texts. Pure.
 //!
-//! Recognises secrets where people write them: after `--token`, in `password=…`, in the query
-//! of a URL. Takes out too much rather than too little.
+//! Recognises secrets where people write them: after `--token`, in `password=…`, in the query of a
+//! URL. Masks too much rather than too little.
 
 mod message;
 mod secrets;
 
 use crate::control::MASK;
 pub use message::MessageMasker;
-pub use secrets::{Secrets, each_text};
+pub use secrets::{Secrets, for_each_text};
 
-/// Arguments of which secrets are taken out.
+/// Arguments with their secrets masked.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MaskedArgs {
-    /// The arguments.
-    pub words: Vec<String>,
-    /// The secrets.
-    pub found: Vec<String>,
+    /// The masked arguments.
+    pub args: Vec<String>,
+    /// The secrets that were masked.
+    pub secrets: Vec<String>,
 }
 
-/// Returns a text without what looks like a secret.
+/// Returns a text with everything that looks like a secret masked.
 pub fn text(text: &str) -> String {
     Masker::default().text(text)
 }
 
-/// Takes what looks like a secret out of the arguments of a program.
+/// Masks what looks like a secret in the arguments of a program.
 pub fn args<'a>(args: impl IntoIterator<Item = &'a str>) -> MaskedArgs {
     let mut masker = Masker::default();
-    let words = args.into_iter().map(|arg| masker.arg(arg)).collect();
-    MaskedArgs { words, found: masker.found }
+    let args = args.into_iter().map(|arg| masker.arg(arg)).collect();
+    MaskedArgs { args, secrets: masker.secrets }
 }
 
-/// Returns a URL without its user and its query, and what was taken out.
+/// Returns a URL without its user and its query, and the removed parts.
 pub fn url(url: &str) -> (String, Vec<String>) {
-    let mut found = Vec::new();
-    (mask_urls(url, &mut found), found)
+    let mut secrets = Vec::new();
+    (mask_urls(url, &mut secrets), secrets)
 }
 
-/// Whether something of this name is secret.
+/// Returns true if a value with this name is secret.
 pub fn is_secret_name(name: &str) -> bool {
     const PARTS: [&str; 12] = [
         "token",
@@ -53,65 +53,67 @@ pub fn is_secret_name(name: &str) -> bool {
         "signature",
         "auth",
     ];
-    if is_folder_name(name) {
+    if is_shell_directory(name) {
         return false;
     }
-    let plain = plain(name);
-    let words = || name.split(|c: char| !c.is_ascii_alphanumeric()).filter(|it| !it.is_empty());
-    let first = words().next().unwrap_or_default().to_ascii_lowercase();
-    let last = words().next_back().unwrap_or_default().to_ascii_lowercase();
-    // `--no-auth` and `--max-tokens` have no secret.
+    let normalized = normalized(name);
+    let args = || name.split(|c: char| !c.is_ascii_alphanumeric()).filter(|it| !it.is_empty());
+    let first = args().next().unwrap_or_default().to_ascii_lowercase();
+    let last = args().next_back().unwrap_or_default().to_ascii_lowercase();
+    // `--no-auth` and `--max-tokens` name no secret.
     let is_count = matches!(first.as_str(), "max" | "min" | "num") && last == "tokens";
     if first == "no" || is_count {
         return false;
     }
     let is_whole = matches!(last.as_str(), "pat" | "pwd" | "jwt" | "pass");
-    // The author of something is no secret; an authorization is.
-    let plain = if plain.contains("authori") { plain } else { plain.replace("author", "") };
-    is_whole || plain.ends_with("key") || PARTS.iter().any(|part| plain.contains(part))
+    // `author` is not a secret, but `authorization` is.
+    let normalized =
+        if normalized.contains("authori") { normalized } else { normalized.replace("author", "") };
+    is_whole || normalized.ends_with("key") || PARTS.iter().any(|part| normalized.contains(part))
 }
 
-/// Whether all that follows a name and a `=` in an argument is secret.
-fn is_one_secret_name(name: &str) -> bool {
+/// Returns true if everything after this name and a `=` in an argument is secret.
+fn is_assignment_of_secret(name: &str) -> bool {
     !name.contains(|it: char| it.is_whitespace() || ":;&?{,".contains(it)) && is_secret_name(name)
 }
 
-/// Where a shell keeps its folder. Connection strings keep a password there.
-fn is_folder_name(name: &str) -> bool {
+/// Returns true for the variables in which a shell keeps its directory. Connection strings keep a
+/// password in `PWD`.
+fn is_shell_directory(name: &str) -> bool {
     matches!(name.trim_matches(|c: char| !c.is_ascii_alphanumeric()), "PWD" | "OLDPWD")
 }
 
-/// Whether everything after this name is secret, up to the end of its line: such values have
-/// several words, and nobody knows all that may be before a credential.
-fn is_name_of_line(name: &str) -> bool {
-    let plain = plain(name);
-    plain.ends_with("authorization") || plain.ends_with("cookie")
+/// Returns true if everything after this name is secret up to the end of the line. Such values have
+/// several words, and any of them may precede the credential.
+fn masks_rest_of_line(name: &str) -> bool {
+    let normalized = normalized(name);
+    normalized.ends_with("authorization") || normalized.ends_with("cookie")
 }
 
-/// No name of a secret is longer.
-const LONGEST_LABEL: usize = 128;
+/// Maximum length of the name of a secret.
+const MAX_LABEL_LENGTH: usize = 128;
 
-/// The end of a text, as long as a name may be.
-fn end_of(text: &str) -> &str {
-    let start = text.len().saturating_sub(LONGEST_LABEL);
+/// Returns the end of a text, at most as long as a name may be.
+fn tail(text: &str) -> &str {
+    let start = text.len().saturating_sub(MAX_LABEL_LENGTH);
     &text[(start..=text.len()).find(|&at| text.is_char_boundary(at)).unwrap_or(start)..]
 }
 
-/// A name however it is written.
-fn plain(name: &str) -> String {
+/// Returns a name in lower case, without punctuation.
+fn normalized(name: &str) -> String {
     let letters = name.chars().filter(char::is_ascii_alphanumeric);
     letters.map(|letter| letter.to_ascii_lowercase()).collect()
 }
 
-/// Whether a word stands before a credential, as `Bearer` does.
+/// Returns true if a word precedes a credential, as `Bearer` does.
 pub fn is_scheme(word: &str) -> bool {
     let word = word.trim_start_matches(['"', '\'', '(', '[', '`']);
     ["bearer", "basic", "digest", "token", "negotiate"].contains(&&*word.to_ascii_lowercase())
 }
 
-/// Whether a word is what services give out as keys.
-fn is_key(word: &str) -> bool {
-    const GIVEN: [&str; 12] = [
+/// Returns true if a word looks like a key issued by a service.
+fn looks_like_key(word: &str) -> bool {
+    const KEY_PREFIXES: [&str; 12] = [
         "ghp_",
         "gho_",
         "ghs_",
@@ -126,24 +128,27 @@ fn is_key(word: &str) -> bool {
         "AIza",
     ];
     let word = word.trim_matches(|c: char| !c.is_ascii_alphanumeric());
-    let is_given = word.len() >= 12 && GIVEN.iter().any(|it| word.starts_with(it));
+    let has_key_prefix = word.len() >= 12 && KEY_PREFIXES.iter().any(|it| word.starts_with(it));
     let is_plain = word.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-+=".contains(&b));
     let is_mixed = |it: &str| {
         it.bytes().any(|b| b.is_ascii_digit()) && it.bytes().any(|b| b.is_ascii_alphabetic())
     };
-    let has_long_part = || word.split(['-', '_']).any(|it| it.len() >= MIN_PART && is_mixed(it));
-    let is_random = || has_long_part() || changes(word) >= MIN_CHANGES;
-    is_given || (word.len() >= 32 && is_plain && is_mixed(word) && is_random())
+    let has_long_part =
+        || word.split(['-', '_']).any(|it| it.len() >= MIN_RANDOM_PART && is_mixed(it));
+    let is_random = || has_long_part() || class_changes(word) >= MIN_CHANGES;
+    has_key_prefix || (word.len() >= 32 && is_plain && is_mixed(word) && is_random())
 }
 
-/// Names of packages are long, but their parts are not: `mcp-server-kubernetes-v2`.
-const MIN_PART: usize = 24;
+/// Minimum length of a random part. Package names such as `mcp-server-kubernetes-v2` are long, but
+/// their parts are not.
+const MIN_RANDOM_PART: usize = 24;
 
-/// Nor do they change more often between digits, small and capital letters.
+/// Minimum number of changes between digits, small and capital letters in a random word. Names have
+/// fewer.
 const MIN_CHANGES: usize = 6;
 
-/// How often a word changes between digits, small and capital letters.
-fn changes(word: &str) -> usize {
+/// Returns how often a word changes between digits, small and capital letters.
+fn class_changes(word: &str) -> usize {
     let class = |b: u8| (b.is_ascii_digit(), b.is_ascii_uppercase());
     let pairs = word.as_bytes().windows(2);
     pairs
@@ -153,48 +158,48 @@ fn changes(word: &str) -> usize {
         .count()
 }
 
-/// Goes through texts word by word.
+/// Masks texts word by word.
 #[derive(Debug, Default)]
 struct Masker {
-    /// The next word is secret.
-    is_next: bool,
-    /// And all that follow, up to one that ends with this.
-    until: Option<char>,
-    /// And all that follow in this line, but for a scheme at their beginning.
-    is_line: bool,
-    /// What was taken out.
-    found: Vec<String>,
+    /// Set if the next word is secret.
+    is_next_secret: bool,
+    /// Set if all following words are secret, up to one that ends with this quote.
+    until_quote: Option<char>,
+    /// Set if the rest of the line is secret, except for a scheme at its beginning.
+    is_rest_of_line: bool,
+    /// The secrets that were masked.
+    secrets: Vec<String>,
 }
 
 impl Masker {
-    /// One argument, of which nothing is shown if it follows the name of a secret.
+    /// Masks one argument. All of it is masked if it follows the name of a secret.
     fn arg(&mut self, arg: &str) -> String {
-        let is_secret = std::mem::take(&mut self.is_next) && !arg.starts_with("--");
+        let is_secret = std::mem::take(&mut self.is_next_secret) && !arg.starts_with("--");
         self.end_line();
         match arg.split_once('=') {
-            _ if is_secret => self.take_out_whole(arg),
-            Some((name, value)) if !value.is_empty() && is_one_secret_name(name) => {
-                format!("{name}={}", self.take_out_whole(value))
+            _ if is_secret => self.mask_value(arg),
+            Some((name, value)) if !value.is_empty() && is_assignment_of_secret(name) => {
+                format!("{name}={}", self.mask_value(value))
             }
             _ => self.text(arg),
         }
     }
 
-    /// Takes out a value that ends with its argument.
-    fn take_out_whole(&mut self, value: &str) -> String {
-        let masked = self.take_out(value);
+    /// Masks a value that ends with its argument.
+    fn mask_value(&mut self, value: &str) -> String {
+        let masked = self.mask_word(value);
         self.end_line();
         masked
     }
 
     fn text(&mut self, text: &str) -> String {
-        let text = mask_urls(text, &mut self.found);
+        let text = mask_urls(text, &mut self.secrets);
         let mut masked = String::with_capacity(text.len());
         for piece in text.split_inclusive(char::is_whitespace) {
             let word = piece.trim_end();
             masked.push_str(&self.word(word));
             masked.push_str(&piece[word.len()..]);
-            if self.is_line && piece.ends_with('\n') {
+            if self.is_rest_of_line && piece.ends_with('\n') {
                 self.end_line();
             }
         }
@@ -202,85 +207,85 @@ impl Masker {
     }
 
     fn end_line(&mut self) {
-        self.is_line = false;
-        self.until = None;
+        self.is_rest_of_line = false;
+        self.until_quote = None;
     }
 
     fn word(&mut self, word: &str) -> String {
         if word.is_empty() {
             return String::new();
         }
-        if self.is_line && !(self.is_next && is_scheme(word)) {
-            self.is_next = false;
-            return self.take_out(word);
+        if self.is_rest_of_line && !(self.is_next_secret && is_scheme(word)) {
+            self.is_next_secret = false;
+            return self.mask_word(word);
         }
-        if let Some(quote) = self.until {
-            self.until = (!word.ends_with(quote)).then_some(quote);
-            return self.take_out(word);
+        if let Some(quote) = self.until_quote {
+            self.until_quote = (!word.ends_with(quote)).then_some(quote);
+            return self.mask_word(word);
         }
         if is_scheme(word) {
-            self.is_next = true;
+            self.is_next_secret = true;
             return word.to_owned();
         }
-        // An option that follows one without a value is no value. Nor is a single sign a secret:
+        // An option after another option is not its value. Nor is a single character a secret:
         // "Unexpected token < in JSON".
         let is_value = !word.starts_with("--") && word.chars().nth(1).is_some();
-        if std::mem::take(&mut self.is_next) && is_value {
-            return self.take_out(word);
+        if std::mem::take(&mut self.is_next_secret) && is_value {
+            return self.mask_word(word);
         }
         if word.starts_with('-') && !word.contains(['=', ':']) && is_secret_name(word) {
-            self.is_next = true;
+            self.is_next_secret = true;
             return word.to_owned();
         }
-        if let Some(masked) = self.labelled(word) {
+        if let Some(masked) = self.mask_labelled(word) {
             return masked;
         }
-        if is_key(word) { self.take_out(word) } else { word.to_owned() }
+        if looks_like_key(word) { self.mask_word(word) } else { word.to_owned() }
     }
 
-    /// A word that says what it is: `password=…`.
-    fn labelled(&mut self, word: &str) -> Option<String> {
+    /// Masks a word that names its value: `password=…`.
+    fn mask_labelled(&mut self, word: &str) -> Option<String> {
         let labels = word.match_indices(['=', ':']).map(|(at, _)| {
-            let label = end_of(&word[..at]).rsplit(['{', ',', ';', '&', '?', '(']).next();
+            let label = tail(&word[..at]).rsplit(['{', ',', ';', '&', '?', '(']).next();
             (label.unwrap_or_default(), word.split_at(at + 1))
         });
         let is_secret = |label: &str, value: &str| {
             let is_path = value.trim_start_matches(['"', '\'']).starts_with('/');
-            let is_password = is_folder_name(label) && !value.is_empty() && !is_path;
+            let is_password = is_shell_directory(label) && !value.is_empty() && !is_path;
             is_secret_name(label) || is_password
         };
         let (_, (name, value)) =
             labels.clone().find(|(label, (_, value))| is_secret(label, value))?;
-        self.is_line = labels.clone().any(|(label, _)| is_name_of_line(label));
+        self.is_rest_of_line = labels.clone().any(|(label, _)| masks_rest_of_line(label));
         let last = value.rsplit(['=', ':']).next().unwrap_or_default();
-        self.is_next = last.is_empty() || is_scheme(last);
-        if self.is_next && last == value {
+        self.is_next_secret = last.is_empty() || is_scheme(last);
+        if self.is_next_secret && last == value {
             return Some(word.to_owned());
         }
-        let masked = self.take_out(value);
+        let masked = self.mask_word(value);
         Some(format!("{name}{masked}"))
     }
 
-    fn take_out(&mut self, word: &str) -> String {
+    fn mask_word(&mut self, word: &str) -> String {
         let quote = word.chars().next().filter(|it| matches!(it, '"' | '\''));
         if let Some(quote) = quote
             && !word[1..].contains(quote)
         {
-            self.until = Some(quote);
+            self.until_quote = Some(quote);
         }
         if word != MASK {
             let word = word.trim_matches(['"', '\'', ',', ';', '}', ')']);
-            self.found.push(word.to_owned());
-            if self.is_line {
-                self.found.extend(word.split_once('=').map(|(_, value)| value.to_owned()));
+            self.secrets.push(word.to_owned());
+            if self.is_rest_of_line {
+                self.secrets.extend(word.split_once('=').map(|(_, value)| value.to_owned()));
             }
         }
         MASK.to_owned()
     }
 }
 
-/// A text whose URLs show neither who asks nor what.
-fn mask_urls(text: &str, found: &mut Vec<String>) -> String {
+/// Returns a text whose URLs have no user and no query.
+fn mask_urls(text: &str, secrets: &mut Vec<String>) -> String {
     let mut masked = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find("://") {
@@ -288,23 +293,23 @@ fn mask_urls(text: &str, found: &mut Vec<String>) -> String {
         masked.push_str(before);
         let ends = |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '<' | '>' | '`');
         let (url, more) = after.split_at(after.find(ends).unwrap_or(after.len()));
-        masked.push_str(&mask_url(url, found));
+        masked.push_str(&mask_url(url, secrets));
         rest = more;
     }
     masked.push_str(rest);
     masked
 }
 
-/// What comes after `://`.
-fn mask_url(url: &str, found: &mut Vec<String>) -> String {
+/// Masks the part of a URL after `://`.
+fn mask_url(url: &str, secrets: &mut Vec<String>) -> String {
     let cut = url.find(['?', '#']).unwrap_or(url.len());
-    let (place, query) = url.split_at(cut);
-    let (host, path) = place.split_at(end_of_host(place));
+    let (location, query) = url.split_at(cut);
+    let (host, path) = location.split_at(end_of_host(location));
     let mut masked = String::new();
     match host.rsplit_once('@') {
         Some((user, host)) => {
-            found.push(user.to_owned());
-            found.extend(user.split_once(':').map(|(_, password)| password.to_owned()));
+            secrets.push(user.to_owned());
+            secrets.extend(user.split_once(':').map(|(_, password)| password.to_owned()));
             masked.extend([MASK, "@", host]);
         }
         None => masked.push_str(host),
@@ -313,17 +318,17 @@ fn mask_url(url: &str, found: &mut Vec<String>) -> String {
         if at > 0 {
             masked.push('/');
         }
-        if is_key(part) {
-            found.push(part.to_owned());
+        if looks_like_key(part) {
+            secrets.push(part.to_owned());
             masked.push_str(MASK);
         } else {
             masked.push_str(part);
         }
     }
     if let Some(sign) = query.chars().next() {
-        found.push(query[sign.len_utf8()..].to_owned());
+        secrets.push(query[sign.len_utf8()..].to_owned());
         let pairs = query[sign.len_utf8()..].split(['&', '#']);
-        found.extend(pairs.filter_map(|it| Some(it.split_once('=')?.1.to_owned())));
+        secrets.extend(pairs.filter_map(|it| Some(it.split_once('=')?.1.to_owned())));
         masked.push(sign);
         masked.push_str(MASK);
     }
@@ -331,13 +336,13 @@ fn mask_url(url: &str, found: &mut Vec<String>) -> String {
 }
 
 /// Returns where the host of a URL ends. A password may hold a `/`; a port is a number.
-fn end_of_host(place: &str) -> usize {
-    let slash = place.find('/').unwrap_or(place.len());
-    let Some((_, after_colon)) = place[..slash].split_once(':') else { return slash };
+fn end_of_host(location: &str) -> usize {
+    let slash = location.find('/').unwrap_or(location.len());
+    let Some((_, after_colon)) = location[..slash].split_once(':') else { return slash };
     let is_port = after_colon.bytes().all(|byte| byte.is_ascii_digit());
-    match place.rfind('@') {
+    match location.rfind('@') {
         Some(at) if at > slash && !is_port => {
-            place[at..].find('/').map_or(place.len(), |slash| at + slash)
+            location[at..].find('/').map_or(location.len(), |slash| at + slash)
         }
         _ => slash,
     }
@@ -350,7 +355,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_secrets_are_known_by_their_words() {
+    fn secret_names_are_recognised() {
         for name in ["SMTP_PASS", "MYSQL_PWD", "GITHUB_PAT", "--db-pass", "AUTHORIZATION"] {
             assert!(is_secret_name(name), "{name}");
         }
@@ -360,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn harmless_text_stays() {
+    fn harmless_text_is_not_masked() {
         for text in [
             "Unexpected token < in JSON at position 0",
             "--max-tokens 4096 --no-auth /srv",
@@ -371,13 +376,13 @@ mod tests {
     }
 
     #[test]
-    fn password_of_a_url_may_hold_a_slash() {
+    fn url_password_may_contain_a_slash() {
         let masked = text("postgres://user:p/w@db.example:5432/name");
         assert_eq!(masked, format!("postgres://{MASK}@db.example:5432/name"));
     }
 
     #[test]
-    fn what_looks_like_a_secret_is_taken_out() {
+    fn likely_secrets_are_masked() {
         let mut table = String::new();
         for line in [
             "plain words, a/path and --port 8080",
@@ -418,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_lose_their_secrets_and_nothing_else() {
+    fn only_secrets_of_arguments_are_masked() {
         let table: &[(&[&str], &[&str])] = &[
             (&["--token", "x", "y"], &["--token", "***", "y"]),
             (&["--token=x"], &["--token=***"]),
@@ -440,12 +445,12 @@ mod tests {
             ),
         ];
         for (given, masked) in table {
-            assert_eq!(args(given.iter().copied()).words, *masked, "{given:?}");
+            assert_eq!(args(given.iter().copied()).args, *masked, "{given:?}");
         }
     }
 
     #[test]
-    fn long_words_take_no_quadratic_time() {
+    fn long_words_take_linear_time() {
         for part in ["a=", "é:", "://", "\"'=", "{"] {
             let _ = text(&part.repeat(10_000));
         }

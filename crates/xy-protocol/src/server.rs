@@ -12,9 +12,10 @@ use crate::time::Timestamp;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Era {
-    /// Revisions up to 2025-11-25: a session begins with `initialize`, and servers ask clients.
+    /// Revisions up to 2025-11-25: a session begins with `initialize`, and servers send requests to
+    /// clients.
     Legacy,
-    /// Revisions from 2026-07-28 on: every request stands for itself.
+    /// Revisions from 2026-07-28 on: every request is self-contained.
     Modern,
 }
 
@@ -28,7 +29,7 @@ impl Era {
         }
     }
 
-    /// Returns its name, as settings and logs have it.
+    /// Returns the name used in settings and logs.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Legacy => "legacy",
@@ -43,19 +44,19 @@ impl fmt::Display for Era {
     }
 }
 
-/// The longest name a server may have.
+/// Maximum length of a server's name.
 pub const MAX_NAME_LENGTH: usize = 32;
 
 /// The name of a server: the stem of its file.
 ///
-/// Letters, digits, `-` and single `_`, so that `{server}__{tool}` can be taken
-/// apart again and every client accepts it.
+/// Consists of letters, digits, `-` and single `_`, so that `{server}__{tool}` can be split again
+/// and every client accepts it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ServerName(String);
 
 impl ServerName {
-    /// Accepts `name`, or says which rule it breaks.
+    /// Validates a name. Returns the rule it breaks, if any.
     pub fn new(name: &str) -> Result<Self, BadName> {
         if name.is_empty() {
             return Err(BadName::Empty);
@@ -76,7 +77,7 @@ impl ServerName {
         Ok(Self(name.to_owned()))
     }
 
-    /// The name as text.
+    /// Returns the name as a string.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -108,24 +109,24 @@ impl From<ServerName> for String {
     }
 }
 
-/// Why a text cannot be the name of a server.
+/// Why a text is not a valid server name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BadName {
-    /// There is no text at all.
+    /// The text is empty.
     Empty,
-    /// It is longer than [`MAX_NAME_LENGTH`].
+    /// The text is longer than [`MAX_NAME_LENGTH`].
     TooLong {
         /// Its length in bytes.
         length: usize,
     },
-    /// It holds something other than letters, digits, `-` and `_`.
+    /// The text contains a character other than letters, digits, `-` and `_`.
     Character {
         /// The first such character.
         character: char,
     },
-    /// It starts or ends with `_`.
+    /// The text starts or ends with `_`.
     EdgeUnderscore,
-    /// It contains `__`, which separates a server from its tools.
+    /// The text contains `__`, which separates a server from its tools.
     DoubleUnderscore,
 }
 
@@ -151,28 +152,28 @@ impl fmt::Display for BadName {
 
 impl std::error::Error for BadName {}
 
-/// What a server is doing.
+/// The state of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ServerState {
-    /// Not there, and nothing will start it by itself.
+    /// It is not running, and only a user starts it again.
     Stopped,
-    /// Launched, not ready yet.
+    /// It has been started and is not ready yet.
     Starting,
-    /// Ready.
+    /// It is ready.
     Running,
-    /// Waiting for the back-off before the next try.
+    /// It waits for the back-off before the next attempt.
     Restarting,
-    /// Given up; `reason` says why.
+    /// It has been given up; `reason` says why.
     Failed,
-    /// Being ended.
+    /// It is being stopped.
     Stopping,
-    /// Not there, as nobody uses it; the next call starts it.
+    /// It is not running because no client uses it; the next call starts it.
     Asleep,
 }
 
 impl ServerState {
-    /// The word on the wire.
+    /// Returns the name on the wire.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Stopped => "stopped",
@@ -185,7 +186,8 @@ impl ServerState {
         }
     }
 
-    /// Whether nothing more will happen at once: a request that led here is answered.
+    /// Returns true if the state will not change by itself soon, so that a pending request is
+    /// answered.
     pub fn is_settled(self) -> bool {
         !matches!(self, Self::Starting | Self::Stopping)
     }
@@ -197,44 +199,44 @@ impl fmt::Display for ServerState {
     }
 }
 
-/// What the operator wants of a server.
+/// The state that the user wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Wanted {
-    /// Keep it alive.
+    /// The server should run.
     Up,
-    /// Leave it alone until somebody starts it.
+    /// The server should stay stopped until a user starts it.
     Down,
 }
 
-/// What probes say of a server.
+/// The health of a server, according to its probes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Health {
-    /// No probe has said anything yet.
+    /// No probe has finished yet.
     Unknown,
     /// The last probe was answered.
     Healthy,
     /// Several probes in a row failed.
     Unhealthy,
-    /// A remote server does not answer at all.
+    /// A remote server cannot be reached.
     Unreachable,
 }
 
-/// How a server speaks MCP.
+/// The transport of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Transport {
-    /// Over its stdin and stdout.
+    /// MCP over stdin and stdout.
     Stdio,
     /// Streamable HTTP, on `port` or at `url`.
     Http,
-    /// The older HTTP+SSE pair, on `port` or at `url`.
+    /// The older HTTP+SSE transport, on `port` or at `url`.
     Sse,
 }
 
 impl Transport {
-    /// The word in files and on the wire.
+    /// Returns the name in files and on the wire.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Stdio => "stdio",
@@ -244,74 +246,74 @@ impl Transport {
     }
 }
 
-/// Which of its two outputs a server wrote to.
+/// An output stream of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stream {
-    /// Its stdout: for a stdio server, what was not protocol.
+    /// Its stdout: for a stdio server, only what is not protocol.
     Stdout,
     /// Its stderr.
     Stderr,
 }
 
-/// How the last life of a server ended.
+/// How the last process of a server exited.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastExit {
-    /// Its exit code, unless a signal ended it.
+    /// Exit code, unless a signal ended it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub code: Option<i32>,
-    /// The number of the signal that ended it.
+    /// The signal that ended it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub signal: Option<i32>,
-    /// Whether xy or an operator had asked for it; false if xy ended a server that did not work.
+    /// True if xy or a user requested the exit. False if xy ended a server that did not work.
     pub expected: bool,
-    /// Whether xy ended it, and sent the signal if there was one.
+    /// True if xy ended the process and sent the signal, if there was one.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub by_xy: bool,
-    /// When it was seen.
+    /// When the exit was noticed.
     pub at: Timestamp,
-    /// Whether the kernel had killed any of it for want of memory, and why.
+    /// Why the kernel killed one of its processes for lack of memory, if it did.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub oom: Option<Oom>,
 }
 
-/// Why the kernel killed for want of memory.
+/// Why the kernel killed a process for lack of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Oom {
-    /// The server used more than its limit.
+    /// The server exceeded its limit.
     Limit,
-    /// The machine, or a control group above the server's, had no more.
+    /// The machine, or a control group above the server's, ran out of memory.
     Machine,
 }
 
-/// What finds all processes of a server, from the strongest to the weakest.
+/// The mechanisms that find all processes of a server, from the strongest to the weakest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Containment {
-    /// A control group of its own, and its shim as the parent of all orphans.
+    /// A control group of its own, and the shim as the parent of all orphans.
     Cgroup,
-    /// Its shim as the parent of all orphans.
+    /// The shim as the parent of all orphans.
     Subreaper,
-    /// Its group of processes, which each of them may leave.
+    /// The leader's process group, which each process may leave.
     Group,
-    /// The engine whose container it is.
+    /// The engine that runs its container.
     Container,
 }
 
-/// What a server may use of one thing.
+/// A limit of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limit {
-    /// Of what.
+    /// The limited resource.
     pub name: LimitName,
-    /// How much: a number, or bytes.
+    /// The limit: a number, or bytes.
     pub value: u64,
-    /// How it is kept, while the server lives.
+    /// The mechanism that enforces it, while the server runs.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub kept_by: Option<KeptBy>,
+    pub kept_by: Option<EnforcedBy>,
 }
 
-/// What can be limited: the words of a server file.
+/// A resource that can be limited, as it is named in a server file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LimitName {
@@ -323,45 +325,45 @@ pub enum LimitName {
     Pids,
 }
 
-/// How a limit is kept.
+/// The mechanism that enforces a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum KeptBy {
-    /// By a control group, for all processes together.
+pub enum EnforcedBy {
+    /// A control group, for all processes together.
     Cgroup,
-    /// By a resource limit, for each process alone.
+    /// A resource limit, for each process alone.
     Rlimit,
-    /// By the engine whose container it is, for all processes together.
+    /// The engine that runs its container, for all processes together.
     Engine,
 }
 
-/// What will happen by itself.
+/// A step that will be taken without a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Step {
-    /// The back-off is over: it is tried again.
+    /// The back-off ends, and the server is started again.
     Restart,
-    /// It is ended, because it did not become ready.
+    /// The server is stopped because it did not become ready.
     GiveUpWaiting,
-    /// It is ended by force.
+    /// The server is killed.
     Kill,
 }
 
-/// The next thing that will happen by itself.
+/// The next step that will be taken without a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NextStep {
-    /// What.
+    /// The step.
     pub what: Step,
-    /// In how many milliseconds from the answer on.
+    /// Milliseconds from the answer until the step.
     pub in_ms: u64,
 }
 
-/// What goes on before a server can begin, and how far that is.
+/// Work that precedes the start of a server, and its progress.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
-    /// What is done, such as `pulling x:1`.
+    /// The work, such as `pulling x:1`.
     pub what: String,
-    /// How much of it is done, in hundredths, as far as that can be said.
+    /// The completed part in percent, as far as it is known.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub percent: Option<u8>,
 }
@@ -371,62 +373,62 @@ pub struct Progress {
 pub struct ServerEntry {
     /// Its name.
     pub name: ServerName,
-    /// What it is doing.
+    /// Its state.
     pub state: ServerState,
-    /// The leader of its processes, while there is one.
+    /// The leader of its processes, if it runs.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub pid: Option<u32>,
-    /// The port its file declares; null for stdio servers, and for those somewhere else.
+    /// The port that its file declares; null for stdio and remote servers.
     pub port: Option<u16>,
-    /// Where it is, if it lives somewhere else; without the query, which may hold a key.
+    /// The URL of a remote server, without the query, which may contain a key.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub url: Option<String>,
     /// Seconds since it became ready.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub uptime_secs: Option<u64>,
-    /// Restarts since an operator last started it.
+    /// Restarts since a user last started it.
     pub restart_count: u32,
-    /// How its last life ended.
+    /// How its last process exited.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub last_exit: Option<LastExit>,
-    /// What the operator wants.
+    /// The state that the user wants.
     pub wanted: Wanted,
-    /// What probes say.
+    /// The result of its probes.
     pub health: Health,
-    /// How it speaks MCP.
+    /// Its transport.
     pub transport: Transport,
     /// Restarts since the daemon first knew it.
     pub restarts_total: u64,
-    /// The server whose process it shares, if it is another's.
+    /// The server whose process it shares, if it does.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub shares: Option<ServerName>,
-    /// Why it is in this state.
+    /// The reason for its state.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reason: Option<String>,
-    /// The kind of that, where clients treat it apart.
+    /// The kind of that reason, if clients treat it specially.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reason_kind: Option<ReasonKind>,
-    /// What goes on before it can begin: the fetch of its image, for one.
+    /// Work that precedes its start, such as pulling its image.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub progress: Option<Progress>,
-    /// What will happen next by itself.
+    /// The next step that will be taken without a request.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub next: Option<NextStep>,
-    /// Who starts the server again when it ends, if its restart policy says that xy does not.
+    /// The note on who restarts the server, if its restart policy excludes xy.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub not_restarted: Option<String>,
-    /// What does not work as it should, though the server runs: its log, for one.
+    /// Problems of a running server, such as a log that cannot be written.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub warnings: Vec<String>,
 }
 
-/// A kind of reason that clients treat apart.
+/// A kind of reason that clients treat specially.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReasonKind {
-    /// Its file cannot be used, so nothing is known of it but its name.
+    /// Its file is invalid, so only its name is known.
     BadFile,
-    /// A kind that a newer daemon knows.
+    /// A kind that only a newer daemon knows.
     #[serde(other)]
     Other,
 }
@@ -438,85 +440,85 @@ pub struct Transition {
     pub from: ServerState,
     /// The state after.
     pub to: ServerState,
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// When.
+    /// When it happened.
     pub at: Timestamp,
-    /// Why the life that it begins is the last to be tried, if it is: should that fail too, the
+    /// Why the instance that it starts is the last attempt, if it is: should it fail too, the
     /// server is given up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_attempt: Option<String>,
 }
 
-/// One server in full: the answer to `status`.
+/// All details of one server: the answer to `status`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerStatus {
-    /// What `list` shows of it.
+    /// Its entry in `list`.
     #[serde(flatten)]
     pub entry: ServerEntry,
-    /// The revision of MCP that is spoken with it, while it is.
+    /// The MCP revision in use, while the server is connected.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub protocol: Option<String>,
-    /// How many calls wait for it.
+    /// Number of calls that wait for it.
     #[serde(default)]
     pub parked: u64,
-    /// Whether its process exists; of one that lives somewhere else, whether it answers.
+    /// True if its process exists or, for a remote server, if it answers.
     #[serde(default)]
     pub alive: bool,
-    /// Whether it is ready: it serves its clients.
+    /// True if it is ready to serve clients.
     #[serde(default)]
     pub ready: bool,
-    /// How much of the limits on its restarts is used.
+    /// How much of its restart limits is used.
     #[serde(default)]
     pub limits_used: RestartLimits,
     /// Its latest changes of state, oldest first.
     pub transitions: Vec<Transition>,
-    /// The last lines of its stderr, when it has failed.
+    /// The last lines of its stderr, if it has failed.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub last_stderr: Vec<String>,
-    /// What is wrong with its file, when it has failed for that.
+    /// The problems of its file, if it has failed because of them.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub problems: Vec<Problem>,
-    /// The program and its arguments; empty if it lives somewhere else.
+    /// The program and its arguments; empty for a remote server.
     pub command: Vec<String>,
     /// The file that configures it.
     pub config_file: String,
-    /// Where its output is kept; null if it lives somewhere else.
+    /// Its log file; null for a remote server.
     #[serde(default)]
     pub log_file: Option<String>,
-    /// The same under another name.
+    /// The value of `log_file` under another name.
     #[serde(default)]
     pub log_path: Option<String>,
-    /// What finds all its processes, while it lives.
+    /// The mechanism that finds all its processes, while it runs.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub containment: Option<Containment>,
-    /// What it may use, where its file limits that.
+    /// Its limits, as far as its file sets any.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub limits: Vec<Limit>,
-    /// Its container, while it is one that lives.
+    /// Its container, while it runs in one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub container: Option<ContainerEntry>,
     /// Its instances: one that all clients share, or one for each client.
     #[serde(default)]
     pub instances: Vec<InstanceEntry>,
-    /// When a probe last told something about its health; null before the first.
+    /// When a probe last reported its health; null before the first.
     #[serde(default)]
     pub last_health_check: Option<Timestamp>,
-    /// The last instance of one client that was failing when that client left.
+    /// The last instance of a single client that was failing when the client left.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub last_failed: Option<FailedEntry>,
 }
 
-/// An instance of one client that was failing when that client left.
+/// An instance of a single client that was failing when the client left.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailedEntry {
-    /// The client; null if xy itself started it, for a request or for the self-test.
+    /// The client; null if xy itself started the instance, for a request or for the self-test.
     pub holder: Option<u64>,
     /// Why it was failing.
     pub reason: String,
     /// When its client left.
     pub at: Timestamp,
-    /// How its last process ended.
+    /// How its last process exited.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub last_exit: Option<LastExit>,
     /// The last lines of its stderr.
@@ -532,65 +534,65 @@ pub struct FailedEntry {
 pub struct ContainerEntry {
     /// `docker` or `podman`.
     pub engine: String,
-    /// The version of that engine, as it says itself.
+    /// The version that the engine reports.
     pub version: String,
-    /// Where that engine listens.
+    /// The socket at which the engine listens.
     pub socket: String,
     /// Its name.
     pub name: String,
     /// Its id.
     pub id: String,
-    /// Whether it ends when the daemon is killed, as its engine then closes its stdin.
+    /// True if it ends when the daemon is killed, because its engine then closes its stdin.
     pub ends_with_daemon: bool,
 }
 
-/// How much of the limits on restarts is used.
+/// Usage of the restart limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct RestartLimits {
-    /// Restarts in a row, none of which has led to `reset-after` of ready uptime.
+    /// Consecutive restarts, none of which was followed by `reset-after` of ready uptime.
     pub in_a_row: u32,
-    /// How many there may be; 0 for any number.
+    /// Maximum number of consecutive restarts; 0 for no limit.
     pub max_attempts: u32,
-    /// Unexpected exits within the last minute; beyond the limit they are not counted.
+    /// Unexpected exits within the last minute, counted up to the limit.
     pub exits_last_minute: u32,
-    /// How many there may be; 0 for any number.
+    /// Maximum number of exits per minute; 0 for no limit.
     pub max_retries_per_minute: u32,
 }
 
-/// Clients that use an instance and call themselves the same.
+/// Clients of an instance with the same name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InstanceClients {
-    /// What they call themselves; empty if they do not say.
+    /// The name that they report; empty if they report none.
     pub name: String,
-    /// How many there are.
+    /// Number of clients.
     pub count: usize,
 }
 
 /// One instance of a server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InstanceEntry {
-    /// The client it is for; null if all share it.
+    /// The client it belongs to; null if clients share it.
     pub holder: Option<u64>,
     /// The era of its clients, if it is the second process of a server that speaks both.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub era: Option<Era>,
-    /// The revision of MCP that is spoken with that process.
+    /// The MCP revision in use.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub protocol: Option<String>,
-    /// The leader of its processes, while there is one.
+    /// The leader of its processes, if it runs.
     pub pid: Option<u32>,
-    /// What it is doing.
+    /// Its state.
     pub state: ServerState,
-    /// The clients that have used it and are still there.
+    /// Connected clients that have used it.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub clients: Vec<InstanceClients>,
-    /// Bytes of memory that all its processes use.
+    /// Memory of all its processes, in bytes.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub memory_bytes: Option<u64>,
-    /// The processors' time that they have used so far.
+    /// CPU time of all its processes, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cpu_ms: Option<u64>,
-    /// Where its output is written, if it is to a file.
+    /// Its log file, if it has one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub log_file: Option<String>,
 }
@@ -600,14 +602,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_follow_the_rules() {
+    fn server_names_are_validated() {
         for good in ["a", "git-hub", "a_b", "A9", &"x".repeat(32)] {
             assert!(ServerName::new(good).is_ok(), "{good}");
         }
         let bad = ["", "_a", "a_", "a__b", "a b", "a.b", "é", "a/b", &"x".repeat(33)];
-        let told: Vec<String> =
+        let errors: Vec<String> =
             bad.iter().map(|name| ServerName::new(name).unwrap_err().to_string()).collect();
-        insta::assert_snapshot!(told.join("\n"), @"
+        insta::assert_snapshot!(errors.join("\n"), @"
         a server's name cannot be empty
         a server's name cannot start or end with `_`
         a server's name cannot start or end with `_`
@@ -621,7 +623,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_off_the_wire_is_checked_too() {
+    fn deserialised_name_is_validated() {
         assert!(serde_json::from_str::<ServerName>(r#""a__b""#).is_err());
     }
 }

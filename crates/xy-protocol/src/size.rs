@@ -1,8 +1,8 @@
-//! Bytes, as people write them.
+//! Byte counts in human-readable form.
 
 use std::fmt;
 
-/// A number of bytes, shown in the largest unit that divides it.
+/// A number of bytes, displayed in the largest unit that divides it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Size(pub u64);
 
@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_size_is_shown_in_the_unit_it_was_probably_written_in() {
+    fn size_is_shown_in_the_largest_exact_unit() {
         let table = [
             (64 << 20, "64 MiB"),
             (2 << 30, "2 GiB"),
@@ -41,8 +41,8 @@ mod tests {
             (1_234_567, "1234567 bytes"),
             (0, "0 bytes"),
         ];
-        for (bytes, shown) in table {
-            assert_eq!(Size(bytes).to_string(), shown);
+        for (bytes, expected) in table {
+            assert_eq!(Size(bytes).to_string(), expected);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Characters that people do not see, or that a terminal obeys.
+//! Characters that are invisible, or that a terminal obeys.
 
 /// Returns true if a terminal obeys the character, or if it hides, joins or reorders others:
 /// C0 and C1 controls, marks of direction, characters without width.

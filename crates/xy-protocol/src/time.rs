@@ -1,32 +1,32 @@
-//! A moment as it stands on the wire: RFC 3339, UTC, milliseconds.
+//! Timestamps of the protocol: RFC 3339, UTC, with milliseconds.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// A moment in wall-clock time, for people; intervals are never computed from it.
+/// A point in wall-clock time, for people. Intervals are never computed from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp {
     unix_millis: u64,
 }
 
 impl Timestamp {
-    /// The moment `unix_millis` milliseconds after 1970.
+    /// Creates a timestamp from milliseconds since 1970, capped at the end of the year 9999.
     pub fn from_unix_millis(unix_millis: u64) -> Self {
-        // Year 9999 is the last that RFC 3339 can spell.
+        // RFC 3339 cannot represent later years.
         const LAST: u64 = 253_402_300_799_999;
         Self { unix_millis: unix_millis.min(LAST) }
     }
 
-    /// Milliseconds since 1970.
+    /// Returns the milliseconds since 1970.
     pub fn unix_millis(self) -> u64 {
         self.unix_millis
     }
 }
 
 impl From<SystemTime> for Timestamp {
-    /// A moment before 1970 (a clock that was never set) becomes 1970.
+    /// Converts a time. One before 1970 (a clock that was never set) becomes 1970.
     fn from(time: SystemTime) -> Self {
         let since_epoch = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         Self::from_unix_millis(u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX))
@@ -58,21 +58,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_timestamp_is_written_in_utc_with_milliseconds() {
-        let moment = Timestamp::from_unix_millis(1_700_000_000_123);
-        assert_eq!(serde_json::to_string(&moment).unwrap(), r#""2023-11-14T22:13:20.123Z""#);
+    fn timestamp_is_written_in_utc_with_milliseconds() {
+        let timestamp = Timestamp::from_unix_millis(1_700_000_000_123);
+        assert_eq!(serde_json::to_string(&timestamp).unwrap(), r#""2023-11-14T22:13:20.123Z""#);
     }
 
     #[test]
-    fn a_timestamp_survives_the_wire() {
-        let moment = Timestamp::from_unix_millis(1_700_000_000_123);
-        let text = serde_json::to_string(&moment).unwrap();
-        assert_eq!(serde_json::from_str::<Timestamp>(&text).unwrap(), moment);
+    fn timestamp_round_trips() {
+        let timestamp = Timestamp::from_unix_millis(1_700_000_000_123);
+        let text = serde_json::to_string(&timestamp).unwrap();
+        assert_eq!(serde_json::from_str::<Timestamp>(&text).unwrap(), timestamp);
     }
 
     #[test]
-    fn a_moment_beyond_the_calendar_is_still_written() {
-        let moment = Timestamp::from_unix_millis(u64::MAX);
-        assert_eq!(moment.to_string(), "9999-12-31T23:59:59.999Z");
+    fn timestamp_is_capped_at_year_9999() {
+        let timestamp = Timestamp::from_unix_millis(u64::MAX);
+        assert_eq!(timestamp.to_string(), "9999-12-31T23:59:59.999Z");
     }
 }

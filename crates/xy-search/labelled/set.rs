@@ -1,5 +1,8 @@
-//! The labelled set: tools as servers define them, and queries in users' words with the
-//! tools that would be right. Which of them may be tuned to, `docs/design/search.md` says. Read by the test of quality and by the benchmark.
+//! The labelled set: tools as servers define them, and queries in users' words with the expected
+//! tools.
+//!
+//! Read by the quality test and by the benchmark. `docs/design/search.md` says which queries may be
+//! used for tuning.
 
 use std::fs;
 use std::path::Path;
@@ -7,46 +10,45 @@ use std::path::Path;
 use serde_json::Value;
 use xy_search::{Document, Index, Tuning};
 
-/// Every third query is held out: no miss among these was looked at.
+/// Every third query is held out: its misses were never inspected.
 const HELD_OUT: usize = 3;
 
-/// How many hits count.
-pub(crate) const WITHIN: usize = 5;
+/// Number of first hits that count.
+pub(crate) const MAX_RANK: usize = 5;
 
-/// One query with the tools that would be right.
+/// A query with its expected tools.
 pub(crate) struct Query {
     pub(crate) text: String,
-    pub(crate) right: Vec<String>,
+    pub(crate) expected: Vec<String>,
     pub(crate) is_held_out: bool,
 }
 
 pub(crate) struct Set {
     pub(crate) servers: Vec<(String, Vec<Document>)>,
     pub(crate) queries: Vec<Query>,
-    /// Queries that were written after everything was frozen.
+    /// Queries written after tuning was finished.
     pub(crate) fresh: Vec<Query>,
-    /// Queries of another hand, tuned to.
+    /// Queries by another author, used for tuning.
     pub(crate) other: Vec<Query>,
-    /// Queries of that hand that nobody has tuned to; none while the file is not there.
+    /// Queries by that author that were not used for tuning.
     pub(crate) unseen: Vec<Query>,
 }
 
-/// How well queries were answered.
+/// The quality of the answers.
 pub(crate) struct Figures {
     pub(crate) queries: usize,
-    /// Of the right tools of a query, the share among its first hits; the mean over queries.
+    /// The mean share of a query's expected tools among its first hits.
     pub(crate) recall: f64,
-    /// The share of queries with any right tool among their first hits.
+    /// The share of queries with an expected tool among the first hits.
     pub(crate) hits: f64,
-    /// One over the place of the first right hit, 0 if it is not among the first 100; the
-    /// mean over queries.
+    /// The mean of one over the rank of the first expected hit; 0 if it is not among the first 100.
     pub(crate) reciprocal_rank: f64,
-    /// Queries without any right tool among the first hits, with the best that it got.
+    /// Queries without an expected tool among the first hits, with their best hit.
     pub(crate) missed: Vec<String>,
 }
 
-/// The name that a tool has behind the door.
-pub(crate) fn exposed(server: &str, tool: &str) -> String {
+/// Returns the exposed name of a tool.
+pub(crate) fn exposed_name(server: &str, tool: &str) -> String {
     format!("{server}__{tool}")
 }
 
@@ -56,7 +58,7 @@ impl Set {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../xy-search/labelled");
         let mut files: Vec<_> = fs::read_dir(folder.join("servers"))
             .expect("the labelled set is there")
-            .map(|it| it.expect("a folder of ours").path())
+            .map(|it| it.expect("a readable folder").path())
             .collect();
         files.sort();
         Self {
@@ -68,7 +70,7 @@ impl Set {
         }
     }
 
-    /// An index of all tools.
+    /// Builds an index of all tools.
     pub(crate) fn index(&self, tuning: Tuning) -> Index {
         let mut index = Index::new(tuning);
         for (server, documents) in &self.servers {
@@ -77,27 +79,27 @@ impl Set {
         index
     }
 
-    /// Asks the queries of one part, and counts.
+    /// Measures the queries of one part.
     pub(crate) fn measure(&self, index: &Index, part: impl Fn(&Query) -> bool) -> Figures {
         measure(index, self.queries.iter().filter(|it| part(it)))
     }
 
-    /// Asks the queries that were written last, and counts.
+    /// Measures the queries written after tuning.
     pub(crate) fn measure_fresh(&self, index: &Index) -> Figures {
         measure(index, &self.fresh)
     }
 
-    /// Asks the queries of another hand that may be tuned to, and counts.
+    /// Measures the queries of another author that were used for tuning.
     pub(crate) fn measure_other(&self, index: &Index) -> Figures {
         measure(index, &self.other)
     }
 
-    /// Asks the queries of that hand that nobody has tuned to, and counts.
+    /// Measures the queries of that author that were not used for tuning.
     pub(crate) fn measure_unseen(&self, index: &Index) -> Figures {
         measure(index, &self.unseen)
     }
 
-    /// Asks all that there are, of every hand, and counts.
+    /// Measures all queries.
     pub(crate) fn measure_every(&self, index: &Index) -> Figures {
         let all = [&self.queries, &self.fresh, &self.other, &self.unseen];
         measure(index, all.into_iter().flatten())
@@ -110,16 +112,17 @@ fn measure<'q>(index: &Index, queries: impl IntoIterator<Item = &'q Query>) -> F
         count += 1;
         let names: Vec<&str> =
             index.search(&query.text, 100, |_, _| true).iter().map(|it| it.name).collect();
-        let is_right = |name: &&&str| query.right.iter().any(|it| it == **name);
-        let found = names.iter().take(WITHIN).filter(is_right).count();
-        let most = query.right.len().min(WITHIN);
-        recall += share(found, most);
-        let place = names.iter().position(|name| is_right(&name));
-        reciprocal_rank += place.map_or(0.0, |place| share(1, place + 1));
+        let is_right = |name: &&&str| query.expected.iter().any(|it| it == **name);
+        let found = names.iter().take(MAX_RANK).filter(is_right).count();
+        let max_found = query.expected.len().min(MAX_RANK);
+        recall += share(found, max_found);
+        let rank = names.iter().position(|name| is_right(&name));
+        reciprocal_rank += rank.map_or(0.0, |rank| share(1, rank + 1));
         if found == 0 {
-            let place = place.map_or("nowhere".to_owned(), |it| format!("at place {}", it + 1));
-            let (right, best) = (query.right.join(" or "), names.first().unwrap_or(&"nothing"));
-            missed.push(format!("{:?}: {right} stands {place}, first is {best}", query.text));
+            let rank = rank.map_or("nowhere".to_owned(), |it| format!("rank {}", it + 1));
+            let (expected, best) =
+                (query.expected.join(" or "), names.first().unwrap_or(&"nothing"));
+            missed.push(format!("{:?}: {expected} is {rank}, the first hit is {best}", query.text));
         }
     }
     Figures {
@@ -137,12 +140,12 @@ fn share(part: usize, whole: usize) -> f64 {
 }
 
 fn read_server(file: &Path) -> (String, Vec<Document>) {
-    let server = file.file_stem().and_then(|it| it.to_str()).expect("a name of ours").to_owned();
-    let text = fs::read_to_string(file).expect("a file of ours");
+    let server = file.file_stem().and_then(|it| it.to_str()).expect("a UTF-8 name").to_owned();
+    let text = fs::read_to_string(file).expect("a readable file");
     let tools: Vec<Value> = serde_json::from_str(&text).expect("a list of definitions");
     let document = |tool: &Value| {
-        let name = exposed(&server, tool["name"].as_str().expect("it has a name"));
-        Document::of(&server, &name, &tool.to_string())
+        let name = exposed_name(&server, tool["name"].as_str().expect("it has a name"));
+        Document::from_definition(&server, &name, &tool.to_string())
     };
     let documents = tools.iter().map(document).collect();
     (server, documents)
@@ -155,7 +158,7 @@ fn read_queries(file: &Path) -> Vec<Query> {
 }
 
 fn read_query(number: usize, line: &str) -> Query {
-    let (text, right) = line.split_once(" => ").expect("a query and its tools");
-    let right = right.split(", ").map(|it| it.replacen('/', "__", 1)).collect();
-    Query { text: text.to_owned(), right, is_held_out: number.is_multiple_of(HELD_OUT) }
+    let (text, expected) = line.split_once(" => ").expect("a query and its tools");
+    let expected = expected.split(", ").map(|it| it.replacen('/', "__", 1)).collect();
+    Query { text: text.to_owned(), expected, is_held_out: number.is_multiple_of(HELD_OUT) }
 }

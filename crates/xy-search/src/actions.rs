@@ -1,29 +1,29 @@
-//! What a tool does, as far as its name says: whether it looks, writes or removes.
+//! The action of a tool according to its name: reading, writing or removing.
 //!
-//! Who asks `what is on Friday` does not want to delete it, though `delete-event` has as many
-//! of the words as `list-events`. To make and to change are not told apart: who adds a label
-//! changes a mail.
+//! A client that asks `what is on Friday` does not want `delete-event`, although it matches as many
+//! words as `list-events`. Creating and changing are not distinguished: adding a label changes a
+//! mail.
 
 use std::ops::BitOr;
 
-/// Some of the three kinds of action, or none.
+/// A set of the three kinds of action.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Actions(u8);
 
 impl Actions {
-    pub(crate) const LOOK: Self = Self(1);
+    pub(crate) const READ: Self = Self(1);
     const WRITE: Self = Self(2);
     const REMOVE: Self = Self(4);
 
-    /// What a stem says in the name of a tool or in a query; nothing for most.
+    /// Returns the action that a stem indicates; empty for most stems.
     pub(crate) fn of(stem: &str) -> Self {
-        let kinds = [(Self::LOOK, LOOK), (Self::WRITE, WRITE), (Self::REMOVE, REMOVE)];
+        let kinds = [(Self::READ, READ), (Self::WRITE, WRITE), (Self::REMOVE, REMOVE)];
         let found = kinds.into_iter().find(|(_, verbs)| verbs.contains(&stem));
         found.map_or(Self::default(), |(kind, _)| kind)
     }
 
-    /// Whether both say what they do, and have nothing in common.
-    pub(crate) fn contradict(self, other: Self) -> bool {
+    /// Returns true if both sets are non-empty and have no action in common.
+    pub(crate) fn contradicts(self, other: Self) -> bool {
         !self.is_empty() && !other.is_empty() && self.0 & other.0 == 0
     }
 
@@ -46,7 +46,7 @@ impl FromIterator<Self> for Actions {
     }
 }
 
-const LOOK: &[&str] = &[
+const READ: &[&str] = &[
     "get", "list", "search", "find", "read", "queri", "fetch", "show", "describ", "retriev",
     "lookup", "view", "count", "explain", "analyz", "detect", "check", "status", "inspect",
     "brows", "track", "grep", "info", "diff", "log",
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn verbs_are_written_as_their_stems() {
+    fn action_verbs_are_recognised_by_their_stems() {
         let verbs = "query describe retrieve explain analyse status inspect browse create generate \
             append schedule reply update modify change rename move resolve transition resize \
             replace overwrite approve merge delete remove purge revoke erase";
@@ -85,11 +85,11 @@ mod tests {
     }
 
     #[test]
-    fn only_who_says_something_else_contradicts() {
-        assert!(of("list events").contradict(of("delete event")));
-        assert!(of("create event").contradict(of("delete event")));
-        assert!(!of("create event").contradict(of("update event")));
-        assert!(!of("post search").contradict(of("find")));
-        assert!(!of("turn on").contradict(of("delete")));
+    fn only_different_actions_contradict() {
+        assert!(of("list events").contradicts(of("delete event")));
+        assert!(of("create event").contradicts(of("delete event")));
+        assert!(!of("create event").contradicts(of("update event")));
+        assert!(!of("post search").contradicts(of("find")));
+        assert!(!of("turn on").contradicts(of("delete")));
     }
 }

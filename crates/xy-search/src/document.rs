@@ -1,117 +1,121 @@
-//! The words of one tool, taken out of its definition.
+//! Extracts the words of one tool from its definition.
 //!
-//! A definition is what a server said, and servers say odd things: every piece is read by
-//! itself, and one that is not what it should be is only left out. Everything is bounded.
+//! Definitions come from servers and may be malformed: each part is parsed separately, and an
+//! invalid one is skipped. Everything is bounded.
 
 use std::collections::BTreeMap;
 
 use serde_json::value::RawValue;
 
-/// The longest text that is read of a description, in bytes.
-const LONGEST_TEXT: usize = 4 * 1024;
+/// Maximum length of a text, in bytes.
+const MAX_TEXT: usize = 4 * 1024;
 
-/// The most arguments that are read of one tool, with those inside of others.
-const MOST_ARGUMENTS: usize = 100;
+/// Maximum number of arguments of one tool, including nested ones.
+const MAX_ARGUMENTS: usize = 100;
 
-/// How deep arguments inside of arguments are read.
-const DEEPEST: usize = 4;
+/// Maximum nesting depth of arguments.
+const MAX_DEPTH: usize = 4;
 
-/// The most values of an enumeration that are read.
-const MOST_VALUES: usize = 20;
+/// Maximum number of values of an enumeration.
+const MAX_VALUES: usize = 20;
 
-/// What is searched of one tool.
+/// The searchable texts of one tool.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Document {
     /// The server it belongs to.
     pub server: String,
-    /// The name it is called by, which is also the answer of a search.
+    /// The exposed name, which is also the result of a search.
     pub name: String,
-    /// The name that the server itself gives it.
+    /// The name that the server gives the tool.
     pub own_name: String,
-    /// Its name for people.
+    /// The title.
     pub title: String,
-    /// What it does.
+    /// The description.
     pub description: String,
-    /// Names of arguments, with what is said about each.
+    /// The names of the arguments, each with its description.
     pub arguments: Vec<(String, String)>,
 }
 
-type Fields<'j> = BTreeMap<String, &'j RawValue>;
+type FieldMap<'j> = BTreeMap<String, &'j RawValue>;
 
 impl Document {
-    /// Takes the words out of a definition as it stands in `tools/list`. What is not there
-    /// or not readable is empty; the name is always there.
-    pub fn of(server: &str, name: &str, definition: &str) -> Self {
-        let fields = fields(definition).unwrap_or_default();
-        let annotations = fields.get("annotations").and_then(|it| self::fields(it.get()));
-        let title = text(&fields, "title");
-        let title =
-            if title.is_empty() { text(&annotations.unwrap_or_default(), "title") } else { title };
-        let own_name = text(&fields, "name");
+    /// Extracts the texts of a definition as it appears in `tools/list`. Missing and unreadable
+    /// parts are empty; the name is always set.
+    pub fn from_definition(server: &str, name: &str, definition: &str) -> Self {
+        let fields = parse_fields(definition).unwrap_or_default();
+        let annotations = fields.get("annotations").and_then(|it| parse_fields(it.get()));
+        let title = text_field(&fields, "title");
+        let title = if title.is_empty() {
+            text_field(&annotations.unwrap_or_default(), "title")
+        } else {
+            title
+        };
+        let own_name = text_field(&fields, "name");
         let mut arguments = Vec::new();
         if let Some(schema) = fields.get("inputSchema") {
-            read_schema(schema, DEEPEST, &mut arguments);
+            collect_arguments(schema, MAX_DEPTH, &mut arguments);
         }
         Self {
-            server: cut(server).to_owned(),
+            server: truncate(server).to_owned(),
             name: name.to_owned(),
-            own_name: if own_name.is_empty() { cut(name).to_owned() } else { own_name },
+            own_name: if own_name.is_empty() { truncate(name).to_owned() } else { own_name },
             title,
-            description: text(&fields, "description"),
+            description: text_field(&fields, "description"),
             arguments,
         }
     }
 }
 
-/// The fields of an object, each still as text; `None` if it is no object.
-fn fields(json: &str) -> Option<Fields<'_>> {
+/// Returns the fields of an object as raw text; `None` if it is not an object.
+fn parse_fields(json: &str) -> Option<FieldMap<'_>> {
     serde_json::from_str(json).ok()
 }
 
-/// A field that is a text, as far as it is read; empty if it is none.
-fn text(fields: &Fields<'_>, name: &str) -> String {
+/// Returns a string field, truncated; empty if it is missing or not a string.
+fn text_field(fields: &FieldMap<'_>, name: &str) -> String {
     let found = fields.get(name).and_then(|it| serde_json::from_str::<String>(it.get()).ok());
-    found.map_or_else(String::new, |text| cut(&text).to_owned())
+    found.map_or_else(String::new, |text| truncate(&text).to_owned())
 }
 
-/// As much of a text as is read, whole characters.
-fn cut(text: &str) -> &str {
-    &text[..text.floor_char_boundary(LONGEST_TEXT)]
+/// Truncates a text at a character boundary.
+fn truncate(text: &str) -> &str {
+    &text[..text.floor_char_boundary(MAX_TEXT)]
 }
 
-/// Collects the arguments of a schema, and those inside of them.
-fn read_schema(schema: &RawValue, depth: usize, found: &mut Vec<(String, String)>) {
-    let Some(parts) = fields(schema.get()).filter(|_| depth > 0) else { return };
-    if let Some(properties) = parts.get("properties").and_then(|it| fields(it.get())) {
+/// Collects the arguments of a schema, including nested ones.
+fn collect_arguments(schema: &RawValue, depth: usize, collected: &mut Vec<(String, String)>) {
+    let Some(parts) = parse_fields(schema.get()).filter(|_| depth > 0) else { return };
+    if let Some(properties) = parts.get("properties").and_then(|it| parse_fields(it.get())) {
         for (name, schema) in properties {
-            if found.len() >= MOST_ARGUMENTS {
+            if collected.len() >= MAX_ARGUMENTS {
                 return;
             }
-            found.push((cut(&name).to_owned(), about(schema)));
-            read_schema(schema, depth - 1, found);
+            collected.push((truncate(&name).to_owned(), describe(schema)));
+            collect_arguments(schema, depth - 1, collected);
         }
     }
     if let Some(items) = parts.get("items") {
-        read_schema(items, depth - 1, found);
+        collect_arguments(items, depth - 1, collected);
     }
-    for several in ["anyOf", "oneOf", "allOf"] {
-        let choices = parts.get(several).map(|it| serde_json::from_str::<Vec<&RawValue>>(it.get()));
-        for choice in choices.into_iter().flatten().flatten().take(MOST_VALUES) {
-            read_schema(choice, depth - 1, found);
+    for combinator in ["anyOf", "oneOf", "allOf"] {
+        let choices =
+            parts.get(combinator).map(|it| serde_json::from_str::<Vec<&RawValue>>(it.get()));
+        for choice in choices.into_iter().flatten().flatten().take(MAX_VALUES) {
+            collect_arguments(choice, depth - 1, collected);
         }
     }
 }
 
-/// What is said about an argument: its title, its description, the values it may have.
-fn about(schema: &RawValue) -> String {
-    let Some(parts) = fields(schema.get()) else { return String::new() };
+/// Returns the title, the description and the enumerated values of an argument.
+fn describe(schema: &RawValue) -> String {
+    let Some(parts) = parse_fields(schema.get()) else { return String::new() };
     let values = parts.get("enum").map(|it| serde_json::from_str::<Vec<&RawValue>>(it.get()));
-    let values = values.into_iter().flatten().flatten().take(MOST_VALUES);
+    let values = values.into_iter().flatten().flatten().take(MAX_VALUES);
     let values = values.filter_map(|it| serde_json::from_str::<String>(it.get()).ok());
-    let mut said = vec![text(&parts, "title"), text(&parts, "description")];
-    said.extend(values);
-    said.retain(|it| !it.is_empty());
-    cut(&said.join(" ")).to_owned()
+    let mut texts = vec![text_field(&parts, "title"), text_field(&parts, "description")];
+    texts.extend(values);
+    texts.retain(|it| !it.is_empty());
+    truncate(&texts.join(" ")).to_owned()
 }
 
 #[cfg(test)]
@@ -119,12 +123,12 @@ mod tests {
     use super::*;
 
     fn of(definition: &str) -> Document {
-        Document::of("files", "files__read", definition)
+        Document::from_definition("files", "files__read", definition)
     }
 
     #[test]
-    fn everything_that_says_something_is_read() {
-        let found = of(r#"{
+    fn all_descriptive_fields_are_read() {
+        let document = of(r#"{
             "name": "read", "title": "Read a file", "description": "Reads a \"file\"",
             "inputSchema": {"type": "object", "properties": {
                 "path": {"type": "string", "description": "Where it is"},
@@ -132,11 +136,14 @@ mod tests {
                 "edits": {"type": "array", "items": {"properties": {"oldText": {}}}},
                 "either": {"anyOf": [{"properties": {"left": true}}, null]}
             }}}"#);
-        assert_eq!(found.own_name, "read");
-        assert_eq!(found.title, "Read a file");
-        assert_eq!(found.description, "Reads a \"file\"");
-        let arguments: Vec<(&str, &str)> =
-            found.arguments.iter().map(|(name, about)| (name.as_str(), about.as_str())).collect();
+        assert_eq!(document.own_name, "read");
+        assert_eq!(document.title, "Read a file");
+        assert_eq!(document.description, "Reads a \"file\"");
+        let arguments: Vec<(&str, &str)> = document
+            .arguments
+            .iter()
+            .map(|(name, describe)| (name.as_str(), describe.as_str()))
+            .collect();
         let expected = [
             ("edits", ""),
             ("oldText", ""),
@@ -149,14 +156,14 @@ mod tests {
     }
 
     #[test]
-    fn an_odd_piece_costs_only_itself() {
-        let found = of(r#"{"name": 7, "title": null, "description": ["no"],
+    fn invalid_parts_are_skipped() {
+        let document = of(r#"{"name": 7, "title": null, "description": ["no"],
             "annotations": {"title": "Kept"},
             "inputSchema": {"properties": {"a": 1, "b": {"description": {}}, "c": {"enum": 5}}}}"#);
-        assert_eq!(found.own_name, "files__read");
-        assert_eq!(found.title, "Kept");
-        assert_eq!(found.description, "");
-        assert_eq!(found.arguments.len(), 3);
+        assert_eq!(document.own_name, "files__read");
+        assert_eq!(document.title, "Kept");
+        assert_eq!(document.description, "");
+        assert_eq!(document.arguments.len(), 3);
         for odd in
             ["", "null", "[]", "{", "\u{0}", "{\"inputSchema\": [[[[", "{\"name\": \"\\ud800\"}"]
         {
@@ -165,17 +172,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_huge_is_cut() {
+    fn huge_definitions_are_truncated() {
         let long = "ü".repeat(1_000_000);
-        let found = of(&format!(r#"{{"name": "{long}", "description": "{long}"}}"#));
-        assert!(found.own_name.len() <= LONGEST_TEXT && found.description.len() <= LONGEST_TEXT);
+        let document = of(&format!(r#"{{"name": "{long}", "description": "{long}"}}"#));
+        assert!(document.own_name.len() <= MAX_TEXT && document.description.len() <= MAX_TEXT);
 
         let deep = format!("{}{}", r#"{"properties": {"a": "#.repeat(5000), "}}".repeat(5000));
-        let found = of(&format!(r#"{{"inputSchema": {deep}}}"#));
-        assert!(found.arguments.len() <= DEEPEST);
+        let document = of(&format!(r#"{{"inputSchema": {deep}}}"#));
+        assert!(document.arguments.len() <= MAX_DEPTH);
 
         let many: Vec<String> = (0..1000).map(|it| format!(r#""a{it}": {{}}"#)).collect();
-        let found = of(&format!(r#"{{"inputSchema": {{"properties": {{{}}}}}}}"#, many.join(",")));
-        assert_eq!(found.arguments.len(), MOST_ARGUMENTS);
+        let document =
+            of(&format!(r#"{{"inputSchema": {{"properties": {{{}}}}}}}"#, many.join(",")));
+        assert_eq!(document.arguments.len(), MAX_ARGUMENTS);
     }
 }

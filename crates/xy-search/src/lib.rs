@@ -1,36 +1,35 @@
-//! A small index of tools in memory, searched in a user's words.
+//! A small in-memory index of tools, searched in the user's words.
 //!
-//! [`Document::of`] takes the words of one tool out of its definition, [`Index`] holds the
-//! documents of all servers and answers searches with BM25 over fields of different weight.
-//! Names are split into words, words are stemmed, and what people call a thing besides its
-//! name is looked up in a table; a mistyped word finds the one that was meant.
+//! [`Document::from_definition`] extracts the words of one tool from its definition. [`Index`]
+//! holds the documents of all servers and answers searches with BM25 over weighted fields. Names
+//! are split into words, words are stemmed, synonyms are looked up in a table, and a mistyped word
+//! finds the intended one.
 //!
-//! Pure: no I/O, no clock, no runtime. What is found is a function of the documents that the
-//! asker may see and of the query: not of the order in which servers came, and of nothing
-//! that is hidden from the asker. `docs/design/search.md` says why it is built this way and
-//! what else was tried.
+//! Pure: no I/O, no clock, no runtime. The result depends only on the query and on the documents
+//! that the client may see: not on the order in which servers were added, nor on hidden documents.
+//! `docs/design/search.md` gives the reasons for this design and the alternatives.
 #![forbid(unsafe_code)]
 
 mod actions;
 mod document;
-mod forms;
 mod index;
-mod kinds;
+mod irregular_forms;
 mod query;
 mod stem;
 mod synonyms;
 mod tuning;
+mod word_classes;
 mod words;
 
 pub use document::Document;
-pub use index::{Hit, Index, Visible};
+pub use index::{Hit, Index, VisibilityCache};
 pub use tuning::{Stemming, Tuning};
 
-/// The most tools that are kept of one server.
-pub const MOST_TOOLS_OF_A_SERVER: usize = 5_000;
+/// Maximum number of indexed tools of one server.
+pub const MAX_TOOLS_PER_SERVER: usize = 5_000;
 
-/// The most tools that are kept of all servers together.
-pub const MOST_TOOLS: usize = 50_000;
+/// Maximum number of indexed tools.
+pub const MAX_TOOLS: usize = 50_000;
 
-/// The most hits that a search answers with.
-pub const MOST_HITS: usize = 100;
+/// Maximum number of hits of a search.
+pub const MAX_HITS: usize = 100;

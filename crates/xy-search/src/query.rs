@@ -1,157 +1,156 @@
-//! A query to what is asked for: each of its words, with the other words that may stand for
-//! it, and what is to be done. Pure; what words there are, an index says.
+//! Parses a query: its terms with their alternatives, and the intended action. Pure; the known
+//! words come from an index.
 
 use crate::actions::Actions;
-use crate::kinds::{is_clock_time, is_particle, is_question, is_stop_word};
 use crate::stem::stem;
-use crate::synonyms::{LONGEST_PHRASE, Synonyms};
+use crate::synonyms::{MAX_PHRASE_WORDS, Synonyms};
 use crate::tuning::Tuning;
+use crate::word_classes::{is_clock_time, is_particle, is_question, is_stop_word};
 use crate::words::words;
 
-/// The longest query that is read, in bytes.
-const LONGEST_QUERY: usize = 1024;
+/// Maximum length of a query, in bytes.
+const MAX_QUERY: usize = 1024;
 
-/// The most words that are read of a query.
-const MOST_WORDS: usize = 32;
+/// Maximum number of words of a query.
+const MAX_WORDS: usize = 32;
 
-/// A word shorter than this is not taken for the beginning of another.
-const SHORTEST_BEGINNING: usize = 4;
+/// Minimum length of a word that is completed.
+const MIN_PREFIX: usize = 4;
 
-/// A word shorter than this is not taken for a mistyped one: too many are near it.
-const SHORTEST_MISTYPED: usize = 5;
+/// Minimum length of a word that is corrected. Too many words are similar to a shorter one.
+const MIN_CORRECTED: usize = 5;
 
-/// From this length on, a word may be two slips away from the one that was meant.
-const LONG: usize = 8;
+/// Length from which a word may have two typing errors.
+const LONG_WORD: usize = 8;
 
-/// The shortest part that a word is taken apart into.
-const SHORTEST_PART: usize = 3;
+/// Minimum length of a part of a compound.
+const MIN_COMPOUND_PART: usize = 3;
 
-/// How many words further the second word of a verb may stand.
-const FARTHEST_APART: usize = 5;
+/// Maximum distance between the two words of a phrasal verb.
+const MAX_VERB_GAP: usize = 5;
 
-/// The most words that are tried for an unknown one.
-const MOST_GUESSES: usize = 8;
+/// Maximum number of guesses for an unknown word.
+const MAX_GUESSES: usize = 8;
 
-/// The words of an index, as far as the asker may see them.
+/// The words of an index, as far as the client may see them.
 pub(crate) trait Vocabulary {
-    /// Whether a document that the asker may see has the word.
+    /// Returns true if a document that the client may see has the word.
     fn has(&self, word: &str) -> bool;
-    /// All words that start like this, in their order, also those that nobody may see.
-    fn starting_with<'v>(&'v self, start: &'v str) -> impl Iterator<Item = &'v str>;
-    /// All words whose letters allow that they are at most so many slips away from these,
-    /// in their order, also those that nobody may see.
-    fn with_letters_like(&self, letters: Letters, most: usize) -> impl Iterator<Item = &str>;
+    /// Returns all words with this prefix, sorted, including those of hidden documents.
+    fn words_with_prefix<'v>(&'v self, start: &'v str) -> impl Iterator<Item = &'v str>;
+    /// Returns all words that may be within so many typing errors of a word with these letters,
+    /// sorted, including those of hidden documents.
+    fn similar_words(&self, letters: LetterSet, max_errors: usize) -> impl Iterator<Item = &str>;
 }
 
-/// Which letters a word has, and how many: a quick look at two words before the slow one.
+/// The letters of a word and their number, for a quick comparison before the slow one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Letters {
+pub(crate) struct LetterSet {
     set: u32,
     count: usize,
 }
 
-impl Letters {
+impl LetterSet {
     pub(crate) fn of(word: &str) -> Self {
         let set = word.chars().fold(0, |set, it| set | 1 << (u32::from(it) % 32));
         Self { set, count: word.chars().count() }
     }
 
-    /// Whether one word may become the other by so many slips: each takes a letter away at
-    /// most, and brings another.
-    pub(crate) fn are_like(self, other: Self, most: usize) -> bool {
-        let apart = (self.set ^ other.set).count_ones() as usize;
-        self.count.abs_diff(other.count) <= most && apart <= 2 * most
+    /// Returns true if `max_errors` typing errors may turn one word into the other. Each error
+    /// removes at most one letter and adds at most one.
+    pub(crate) fn may_be_within(self, other: Self, max_errors: usize) -> bool {
+        let differing = (self.set ^ other.set).count_ones() as usize;
+        self.count.abs_diff(other.count) <= max_errors && differing <= 2 * max_errors
     }
 }
 
-/// What is asked for: things, and what is to be done with them.
+/// The terms of a query, and the intended action.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Asked {
-    pub(crate) wanted: Vec<Wanted>,
+pub(crate) struct ParsedQuery {
+    pub(crate) terms: Vec<Term>,
     pub(crate) actions: Actions,
 }
 
-/// One thing that is looked for. A document has it if it has all words of one of the ways.
+/// A term of the query. A document matches it if it has all words of one of the alternatives.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Wanted {
-    pub(crate) ways: Vec<Way>,
+pub(crate) struct Term {
+    pub(crate) alternatives: Vec<Alternative>,
 }
 
-/// Words that may stand for a thing, and how well they do.
+/// Words that may stand for a term, with their weight.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Way {
+pub(crate) struct Alternative {
     pub(crate) weight: f32,
-    /// Whether it stands for several words of the query together.
-    pub(crate) of_phrase: bool,
+    /// Set if the alternative stands for several words of the query together.
+    pub(crate) is_of_phrase: bool,
     pub(crate) words: Vec<String>,
 }
 
-impl Way {
+impl Alternative {
     fn word(word: &str, weight: f32) -> Self {
-        Self { weight, of_phrase: false, words: vec![word.to_owned()] }
+        Self { weight, is_of_phrase: false, words: vec![word.to_owned()] }
     }
 }
 
-/// As much of a query as is read.
-pub(crate) fn read(query: &str) -> &str {
-    query[..query.floor_char_boundary(LONGEST_QUERY)].trim()
+/// Truncates a query to its maximum length.
+pub(crate) fn truncate(query: &str) -> &str {
+    query[..query.floor_char_boundary(MAX_QUERY)].trim()
 }
 
-/// What is asked for with a query.
-pub(crate) fn asked(
+/// Parses a query.
+pub(crate) fn parse(
     query: &str,
     tuning: &Tuning,
     synonyms: &Synonyms,
     known: &impl Vocabulary,
-) -> Asked {
-    let plain = words(read(query), MOST_WORDS);
+) -> ParsedQuery {
+    let plain = words(truncate(query), MAX_WORDS);
     let stems: Vec<String> = plain.iter().map(|it| stem(it, tuning.stemming)).collect();
-    let reader = Reader { plain: &plain, stems: &stems, tuning, synonyms, known };
-    let nothing_is_said = !(0..plain.len()).any(|at| reader.says_something(at));
-    let mut asked = Asked { wanted: Vec::new(), actions: Actions::default() };
+    let parser = QueryParser { plain: &plain, stems: &stems, tuning, synonyms, known };
+    let has_no_content = !(0..plain.len()).any(|at| parser.is_content_word(at));
+    let mut parsed = ParsedQuery { terms: Vec::new(), actions: Actions::default() };
     if plain.first().is_some_and(|it| is_question(it)) {
-        asked.actions = Actions::LOOK;
+        parsed.actions = Actions::READ;
     }
     for at in (0..plain.len()).filter(|at| !stems[..*at].contains(&stems[*at])) {
-        let itself = nothing_is_said || reader.says_something(at);
-        let mut ways = reader.ways(at, itself);
-        // Also of words that no tool has: they say what is to be done all the same.
-        let words = ways.iter().flat_map(|it| &it.words);
-        asked.actions = asked.actions | words.map(|it| Actions::of(it)).collect();
-        reader.keep_known(at, itself, &mut ways);
-        if itself || !ways.is_empty() {
-            asked.wanted.push(Wanted { ways });
+        let is_content = has_no_content || parser.is_content_word(at);
+        let mut alternatives = parser.alternatives(at, is_content);
+        // Words that no tool has also indicate the action.
+        let words = alternatives.iter().flat_map(|it| &it.words);
+        parsed.actions = parsed.actions | words.map(|it| Actions::of(it)).collect();
+        parser.retain_known(at, is_content, &mut alternatives);
+        if is_content || !alternatives.is_empty() {
+            parsed.terms.push(Term { alternatives });
         }
     }
-    if asked.actions.is_empty() {
-        asked.actions = Actions::LOOK; // Who only names a thing wants to see it.
+    if parsed.actions.is_empty() {
+        parsed.actions = Actions::READ; // A query that only names a thing asks to see it.
     }
-    count_once(&mut asked.wanted);
-    asked
+    deduplicate(&mut parsed.terms);
+    parsed
 }
 
-/// Leaves each way only to the first thing that is looked for by it, those who ask for it
-/// literally before those for whom it is another word: `open it and show me what is there`
-/// wants to read once, not three times.
-fn count_once(wanted: &mut [Wanted]) {
-    let mut taken: Vec<Vec<String>> = Vec::new();
+/// Keeps each alternative only for the first term that has it; literal matches come before
+/// synonyms. Otherwise `open it and show me what is there` would count `read` three times.
+fn deduplicate(terms: &mut [Term]) {
+    let mut used: Vec<Vec<String>> = Vec::new();
     for is_literal in [true, false] {
-        for wanted in &mut *wanted {
-            wanted.ways.retain(|way| {
-                if (way.weight >= 1.0) != is_literal || way.of_phrase {
+        for term in &mut *terms {
+            term.alternatives.retain(|alternative| {
+                if (alternative.weight >= 1.0) != is_literal || alternative.is_of_phrase {
                     return true;
                 }
-                let is_free = !taken.contains(&way.words);
-                if is_free {
-                    taken.push(way.words.clone());
+                let is_unused = !used.contains(&alternative.words);
+                if is_unused {
+                    used.push(alternative.words.clone());
                 }
-                is_free
+                is_unused
             });
         }
     }
 }
 
-struct Reader<'q, V> {
+struct QueryParser<'q, V> {
     plain: &'q [String],
     stems: &'q [String],
     tuning: &'q Tuning,
@@ -159,156 +158,177 @@ struct Reader<'q, V> {
     known: &'q V,
 }
 
-impl<V: Vocabulary> Reader<'_, V> {
-    /// Whether the word at this place says something by itself. `off` does where it makes a
-    /// verb: things are switched off, but also taken off the list.
-    fn says_something(&self, at: usize) -> bool {
+impl<V: Vocabulary> QueryParser<'_, V> {
+    /// Returns true if the word has a meaning of its own. A particle such as `off` has one only as
+    /// part of a verb: things are switched off, but also taken off the list.
+    fn is_content_word(&self, at: usize) -> bool {
         let word = &self.plain[at];
         if self.tuning.stop_words && is_stop_word(word) {
             return false;
         }
-        let makes_a_verb = |before: usize| !self.synonyms.of(&self.verb(before, at)).is_empty();
-        let nearest = at.saturating_sub(FARTHEST_APART)..at;
-        !self.tuning.apart || !is_particle(word) || nearest.into_iter().any(makes_a_verb)
+        let is_verb_with =
+            |before: usize| !self.synonyms.of(&self.phrasal_verb(before, at)).is_empty();
+        let nearest = at.saturating_sub(MAX_VERB_GAP)..at;
+        !self.tuning.apart || !is_particle(word) || nearest.into_iter().any(is_verb_with)
     }
 
-    /// A verb of two words.
-    fn verb(&self, first: usize, second: usize) -> [String; 2] {
+    /// Returns the stems of a phrasal verb.
+    fn phrasal_verb(&self, first: usize, second: usize) -> [String; 2] {
         [self.stems[first].clone(), self.stems[second].clone()]
     }
 
-    /// What may stand for the word at this place. A word that says nothing itself may still
-    /// be a part of what is known by other words: `how many`.
-    fn ways(&self, at: usize, itself: bool) -> Vec<Way> {
-        let mut ways = Vec::new();
-        if itself {
-            ways.push(Way::word(&self.stems[at], 1.0));
+    /// Returns the alternatives of the word at this position. A stop word may still be part of a
+    /// known phrase: `how many`.
+    fn alternatives(&self, at: usize, is_content: bool) -> Vec<Alternative> {
+        let mut alternatives = Vec::new();
+        if is_content {
+            alternatives.push(Alternative::word(&self.stems[at], 1.0));
         }
         if self.tuning.synonym > 0.0 {
-            self.add_synonyms(at, &mut ways);
+            self.add_synonyms(at, &mut alternatives);
         }
-        ways
+        alternatives
     }
 
-    /// Leaves what a tool has that the asker may see; if there is nothing, what the word may
-    /// have been meant to be.
-    fn keep_known(&self, at: usize, itself: bool, ways: &mut Vec<Way>) {
-        if self.tuning.compounds && itself {
-            self.add_joined(at, ways);
+    /// Retains the alternatives that occur in a visible tool. If there are none, adds guesses of
+    /// the intended word.
+    fn retain_known(&self, at: usize, is_content: bool, alternatives: &mut Vec<Alternative>) {
+        if self.tuning.compounds && is_content {
+            self.add_joined_words(at, alternatives);
         }
-        let is_known = |way: &Way| way.words.iter().all(|it| self.known.has(it));
-        ways.retain(is_known);
-        if ways.is_empty() && self.tuning.compounds && itself {
-            self.add_taken_apart(at, ways);
+        let is_known =
+            |alternative: &Alternative| alternative.words.iter().all(|it| self.known.has(it));
+        alternatives.retain(is_known);
+        if alternatives.is_empty() && self.tuning.compounds && is_content {
+            self.add_split_words(at, alternatives);
         }
-        if ways.is_empty() && self.tuning.slip > 0.0 && itself {
-            self.add_guesses(at, ways);
+        if alternatives.is_empty() && self.tuning.slip > 0.0 && is_content {
+            self.add_completions(at, alternatives);
         }
-        if ways.is_empty() && self.tuning.slip > 0.0 && self.tuning.synonym > 0.0 && itself {
-            self.add_synonyms_of_near(at, ways);
-            ways.retain(is_known);
+        if alternatives.is_empty()
+            && self.tuning.slip > 0.0
+            && self.tuning.synonym > 0.0
+            && is_content
+        {
+            self.add_synonyms_of_corrections(at, alternatives);
+            alternatives.retain(is_known);
         }
     }
 
-    /// Other words for it, and for each phrase that it is a part of.
-    fn add_synonyms(&self, at: usize, ways: &mut Vec<Way>) {
-        for length in 1..=LONGEST_PHRASE {
+    /// Adds the synonyms of the word, and of each phrase that it is part of.
+    fn add_synonyms(&self, at: usize, alternatives: &mut Vec<Alternative>) {
+        for length in 1..=MAX_PHRASE_WORDS {
             for start in (at + 1).saturating_sub(length)..=at {
                 let Some(phrase) = self.stems.get(start..start + length) else { continue };
-                self.add_others(phrase, ways);
+                self.add_alternatives(phrase, alternatives);
             }
         }
         if self.tuning.apart {
-            self.add_apart(at, ways);
+            self.add_separated_verbs(at, alternatives);
         }
         if is_clock_time(&self.plain[at]) {
             for word in ["time", "timezone"] {
-                ways.push(Way::word(&stem(word, self.tuning.stemming), self.tuning.synonym));
+                alternatives.push(Alternative::word(
+                    &stem(word, self.tuning.stemming),
+                    self.tuning.synonym,
+                ));
             }
         }
     }
 
-    fn add_others(&self, phrase: &[String], ways: &mut Vec<Way>) {
+    fn add_alternatives(&self, phrase: &[String], alternatives: &mut Vec<Alternative>) {
         let further = i32::try_from(phrase.len() - 1).unwrap_or(i32::MAX);
         let weight = self.tuning.synonym * self.tuning.phrase.powi(further);
         for words in self.synonyms.of(phrase) {
-            ways.push(Way { weight, of_phrase: phrase.len() > 1, words: words.clone() });
+            alternatives.push(Alternative {
+                weight,
+                is_of_phrase: phrase.len() > 1,
+                words: words.clone(),
+            });
         }
     }
 
-    /// Other words for a verb whose second word stands further on: `roll it back`.
-    fn add_apart(&self, at: usize, ways: &mut Vec<Way>) {
-        for gap in 2..=FARTHEST_APART {
+    /// Adds the synonyms of a phrasal verb whose words stand apart: `roll it back`.
+    fn add_separated_verbs(&self, at: usize, alternatives: &mut Vec<Alternative>) {
+        for gap in 2..=MAX_VERB_GAP {
             if at >= gap && is_particle(&self.plain[at]) {
-                self.add_others(&self.verb(at - gap, at), ways);
+                self.add_alternatives(&self.phrasal_verb(at - gap, at), alternatives);
             }
             if self.plain.get(at + gap).is_some_and(|it| is_particle(it)) {
-                self.add_others(&self.verb(at, at + gap), ways);
+                self.add_alternatives(&self.phrasal_verb(at, at + gap), alternatives);
             }
         }
     }
 
-    /// It and a neighbour as one word: `drop down`.
-    fn add_joined(&self, at: usize, ways: &mut Vec<Way>) {
+    /// Adds the word joined with a neighbour: `drop down`.
+    fn add_joined_words(&self, at: usize, alternatives: &mut Vec<Alternative>) {
         let starts = [at.checked_sub(1), Some(at)];
         for pair in
             starts.into_iter().flatten().filter_map(|start| self.plain.get(start..start + 2))
         {
             let joined = stem(&pair.concat(), self.tuning.stemming);
-            ways.push(Way::word(&joined, 1.0));
+            alternatives.push(Alternative::word(&joined, 1.0));
         }
     }
 
-    /// It as two known words: `webpage`.
-    fn add_taken_apart(&self, at: usize, ways: &mut Vec<Way>) {
+    /// Adds the word split into two known words: `webpage`.
+    fn add_split_words(&self, at: usize, alternatives: &mut Vec<Alternative>) {
         let word = &self.plain[at];
-        let places = word.char_indices().map(|(place, _)| place);
-        for place in places.filter(|it| *it >= SHORTEST_PART && word.len() - it >= SHORTEST_PART) {
-            let (head, tail) = word.split_at(place);
+        let positions = word.char_indices().map(|(position, _)| position);
+        for position in
+            positions.filter(|it| *it >= MIN_COMPOUND_PART && word.len() - it >= MIN_COMPOUND_PART)
+        {
+            let (head, tail) = word.split_at(position);
             let parts = [head, tail].map(|it| stem(it, self.tuning.stemming));
             if parts.iter().all(|it| self.known.has(it)) {
-                ways.push(Way { weight: self.tuning.slip, of_phrase: false, words: parts.into() });
+                alternatives.push(Alternative {
+                    weight: self.tuning.slip,
+                    is_of_phrase: false,
+                    words: parts.into(),
+                });
             }
         }
     }
 
-    /// Known words that begin with an unknown one, or are near it.
-    fn add_guesses(&self, at: usize, ways: &mut Vec<Way>) {
+    /// Adds known words that begin with an unknown one or, if there are none, are similar to it.
+    fn add_completions(&self, at: usize, alternatives: &mut Vec<Alternative>) {
         let word = &self.stems[at];
         let length = word.chars().count();
-        if length < SHORTEST_BEGINNING {
+        if length < MIN_PREFIX {
             return;
         }
-        let longer = self.known.starting_with(word).filter(|it| self.known.has(it));
-        ways.extend(longer.take(MOST_GUESSES).map(|it| Way::word(it, self.tuning.slip)));
-        if ways.is_empty() && length >= SHORTEST_MISTYPED {
-            self.add_near(word, if length >= LONG { 2 } else { 1 }, ways);
+        let longer = self.known.words_with_prefix(word).filter(|it| self.known.has(it));
+        alternatives
+            .extend(longer.take(MAX_GUESSES).map(|it| Alternative::word(it, self.tuning.slip)));
+        if alternatives.is_empty() && length >= MIN_CORRECTED {
+            self.add_corrections(word, if length >= LONG_WORD { 2 } else { 1 }, alternatives);
         }
     }
 
-    /// Other words for what a word was meant to be that no tool has: `umbrela`.
-    fn add_synonyms_of_near(&self, at: usize, ways: &mut Vec<Way>) {
+    /// Adds the synonyms of a corrected word that no tool has: `umbrela`.
+    fn add_synonyms_of_corrections(&self, at: usize, alternatives: &mut Vec<Alternative>) {
         let word = &self.stems[at];
-        if word.chars().count() < SHORTEST_MISTYPED {
+        if word.chars().count() < MIN_CORRECTED {
             return;
         }
-        for near in self.synonyms.with_letters_like(Letters::of(word)) {
-            if strsim::osa_distance(word, near) == 1 {
-                self.add_others(&[near.to_owned()], ways);
+        for similar in self.synonyms.similar_words(LetterSet::of(word)) {
+            if strsim::osa_distance(word, similar) == 1 {
+                self.add_alternatives(&[similar.to_owned()], alternatives);
             }
         }
     }
 
-    /// Known words that are at most so many slips from an unknown one.
-    fn add_near(&self, word: &str, most: usize, ways: &mut Vec<Way>) {
-        let near = self.known.with_letters_like(Letters::of(word), most);
-        let near = near.map(|known| (strsim::osa_distance(word, known), known));
-        let mut near: Vec<(usize, &str)> = near.filter(|(slips, _)| *slips <= most).collect();
-        near.retain(|(_, known)| self.known.has(known));
-        near.sort_unstable();
-        for (slips, known) in near.into_iter().take(MOST_GUESSES) {
-            let weight = if slips > 1 { self.tuning.slip / 2.0 } else { self.tuning.slip };
-            ways.push(Way::word(known, weight));
+    /// Adds known words within so many typing errors of an unknown one.
+    fn add_corrections(&self, word: &str, max_errors: usize, alternatives: &mut Vec<Alternative>) {
+        let similar = self.known.similar_words(LetterSet::of(word), max_errors);
+        let similar = similar.map(|known| (strsim::osa_distance(word, known), known));
+        let mut similar: Vec<(usize, &str)> =
+            similar.filter(|(errors, _)| *errors <= max_errors).collect();
+        similar.retain(|(_, known)| self.known.has(known));
+        similar.sort_unstable();
+        for (errors, known) in similar.into_iter().take(MAX_GUESSES) {
+            let weight = if errors > 1 { self.tuning.slip / 2.0 } else { self.tuning.slip };
+            alternatives.push(Alternative::word(known, weight));
         }
     }
 }

@@ -1,10 +1,13 @@
-//! A word to its stem, so that `deleting` and `deletes` find `delete`: Porter's rules for
-//! English (1980). Stems are not words; they only have to be the same for the same word.
+//! Reduces words to stems with Porter's rules for English (1980), so that `deleting` and `deletes`
+//! match `delete`.
+//!
+//! Stems need not be words; they only have to be the same for all forms of a word.
 
-use crate::forms::usual_form;
+use crate::irregular_forms::base_form;
 use crate::tuning::Stemming;
 
-/// The stem of a word in lower case. What is not English letters stays as it is.
+/// Returns the stem of a lower-case word. A word that is not made of English letters is returned
+/// unchanged.
 pub(crate) fn stem(word: &str, how: Stemming) -> String {
     let is_english = word.bytes().all(|it| it.is_ascii_lowercase());
     if word.len() <= 2 || !is_english || word == "news" {
@@ -12,30 +15,29 @@ pub(crate) fn stem(word: &str, how: Stemming) -> String {
     }
     match how {
         Stemming::None => word.to_owned(),
-        Stemming::Plural => Word(word.to_owned()).plural().0,
-        Stemming::Porter => porter(usual_form(word)),
+        Stemming::Plural => Word(word.to_owned()).strip_plural().0,
+        Stemming::Porter => porter(base_form(word)),
     }
 }
 
 fn porter(word: &str) -> String {
-    let mut word = Word(word.to_owned()).plural().past();
-    // As the later rules have it (Porter 2): or `deploy` and `deployment` would part.
-    if let [_, .., before, b'y'] = word.0.as_bytes()
-        && !b"aeiou".contains(before)
+    let mut word = Word(word.to_owned()).strip_plural().strip_past_tense();
+    // A rule of Porter 2, which gives `deploy` and `deployment` the same stem.
+    if let [_, .., stem_part, b'y'] = word.0.as_bytes()
+        && !b"aeiou".contains(stem_part)
     {
         word.replace_end(1, "i");
     }
-    word.suffix(FIRST, 0);
-    word.suffix(SECOND, 0);
-    word.suffix(LAST, 1);
-    word.end().0
+    word.replace_suffix(STEP_2, 0);
+    word.replace_suffix(STEP_3, 0);
+    word.replace_suffix(STEP_4, 1);
+    word.strip_final_e().0
 }
 
-/// Endings with what takes their place, if enough is left before them. Of two that fit, the
-/// longer stands first.
+/// Endings and their replacements, the longer of two matching ones first.
 type Endings = &'static [(&'static str, &'static str)];
 
-const FIRST: Endings = &[
+const STEP_2: Endings = &[
     ("ational", "ate"),
     ("ization", "ize"),
     ("iveness", "ive"),
@@ -58,7 +60,7 @@ const FIRST: Endings = &[
     ("eli", "e"),
 ];
 
-const SECOND: Endings = &[
+const STEP_3: Endings = &[
     ("icate", "ic"),
     ("ative", ""),
     ("alize", "al"),
@@ -68,7 +70,7 @@ const SECOND: Endings = &[
     ("ful", ""),
 ];
 
-const LAST: Endings = &[
+const STEP_4: Endings = &[
     ("ement", ""),
     ("ance", ""),
     ("ence", ""),
@@ -90,11 +92,11 @@ const LAST: Endings = &[
     ("ou", ""),
 ];
 
-/// A word of ASCII letters on its way to its stem.
+/// A word of ASCII letters during stemming.
 struct Word(String);
 
 impl Word {
-    fn plural(mut self) -> Self {
+    fn strip_plural(mut self) -> Self {
         let word = self.0.as_str();
         if word.ends_with("sses") || word.ends_with("ies") {
             self.replace_end(2, "");
@@ -104,18 +106,20 @@ impl Word {
         self
     }
 
-    fn past(mut self) -> Self {
-        if let Some(before) = self.0.strip_suffix("eed") {
-            if measure(before) > 0 {
+    fn strip_past_tense(mut self) -> Self {
+        if let Some(stem_part) = self.0.strip_suffix("eed") {
+            if measure(stem_part) > 0 {
                 self.replace_end(1, "");
             }
             return self;
         }
-        let before = self.0.strip_suffix("ed").or_else(|| self.0.strip_suffix("ing"));
-        let Some(before) = before.filter(|before| has_vowel(before)) else { return self };
-        self.0.truncate(before.len());
+        let stem_part = self.0.strip_suffix("ed").or_else(|| self.0.strip_suffix("ing"));
+        let Some(stem_part) = stem_part.filter(|stem_part| has_vowel(stem_part)) else {
+            return self;
+        };
+        self.0.truncate(stem_part.len());
         let word = self.0.as_str();
-        if ["at", "bl", "iz"].iter().any(|end| word.ends_with(end)) {
+        if ["at", "bl", "iz"].iter().any(|ending| word.ends_with(ending)) {
             self.0.push('e');
         } else if ends_double(word) && !word.ends_with(['l', 's', 'z']) {
             self.0.pop();
@@ -125,21 +129,23 @@ impl Word {
         self
     }
 
-    /// Replaces the first ending that fits, if more than so many syllables are before it.
-    fn suffix(&mut self, endings: Endings, over: usize) {
-        let found =
-            endings.iter().find_map(|(end, by)| Some((self.0.strip_suffix(end)?, *end, *by)));
-        let Some((before, end, by)) = found else { return };
-        let is_ending = end != "ion" || before.ends_with(['s', 't']);
-        if is_ending && measure(before) > over {
-            self.replace_end(end.len(), by);
+    /// Replaces the first matching ending, if the measure of the rest is greater than
+    /// `min_measure`.
+    fn replace_suffix(&mut self, endings: Endings, min_measure: usize) {
+        let found = endings.iter().find_map(|(ending, replacement)| {
+            Some((self.0.strip_suffix(ending)?, *ending, *replacement))
+        });
+        let Some((stem_part, ending, replacement)) = found else { return };
+        let is_ending = ending != "ion" || stem_part.ends_with(['s', 't']);
+        if is_ending && measure(stem_part) > min_measure {
+            self.replace_end(ending.len(), replacement);
         }
     }
 
-    fn end(mut self) -> Self {
-        if let Some(before) = self.0.strip_suffix('e') {
-            let syllables = measure(before);
-            if syllables > 1 || (syllables == 1 && !ends_short(before)) {
+    fn strip_final_e(mut self) -> Self {
+        if let Some(stem_part) = self.0.strip_suffix('e') {
+            let syllables = measure(stem_part);
+            if syllables > 1 || (syllables == 1 && !ends_short(stem_part)) {
                 self.0.pop();
             }
         }
@@ -149,9 +155,9 @@ impl Word {
         self
     }
 
-    fn replace_end(&mut self, length: usize, by: &str) {
+    fn replace_end(&mut self, length: usize, replacement: &str) {
         self.0.truncate(self.0.len() - length);
-        self.0.push_str(by);
+        self.0.push_str(replacement);
     }
 }
 
@@ -167,7 +173,7 @@ fn has_vowel(word: &str) -> bool {
     (0..word.len()).any(|at| is_vowel(word.as_bytes(), at))
 }
 
-/// How often a vowel is followed by a consonant: about the number of syllables.
+/// Returns how often a vowel is followed by a consonant: about the number of syllables.
 fn measure(word: &str) -> usize {
     let word = word.as_bytes();
     (1..word.len()).filter(|at| is_vowel(word, at - 1) && !is_vowel(word, *at)).count()
@@ -179,7 +185,8 @@ fn ends_double(word: &str) -> bool {
     word.len() > 1 && word[last] == word[last - 1] && !is_vowel(word, last)
 }
 
-/// Whether it ends in consonant, vowel, consonant, the last being none of w, x and y.
+/// Returns true if the word ends in consonant, vowel, consonant, the last of which is not w, x or
+/// y.
 fn ends_short(word: &str) -> bool {
     let word = word.as_bytes();
     let Some(start) = word.len().checked_sub(3) else { return false };
@@ -194,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_of_one_family_have_one_stem() {
+    fn forms_of_a_word_share_a_stem() {
         let families: &[&[&str]] = &[
             &["delete", "deletes", "deleted", "deleting", "deletion"],
             &["create", "creates", "created", "creating"],
@@ -219,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_different_families_have_different_stems() {
+    fn different_words_have_different_stems() {
         let words = ["issue", "user", "use", "file", "fill", "new", "news", "page", "status"];
         let mut stems: Vec<String> = words.map(|word| stem(word, Stemming::Porter)).into();
         stems.sort();
@@ -228,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_english_letters_stays() {
+    fn other_scripts_are_not_stemmed() {
         for word in ["s3", "größe", "天気", "2024", "is", "x"] {
             assert_eq!(stem(word, Stemming::Porter), word);
         }

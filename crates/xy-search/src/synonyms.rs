@@ -1,12 +1,12 @@
-//! What people call a thing that a tool calls otherwise.
+//! Synonyms: other words for the things that tools name.
 //!
-//! A small table, written by hand: verbs and nouns that are common among tools, and what
-//! they are shortened to. A line is a group of words that stand for each other; with `>` in
-//! it, only what stands before finds what stands after. `_` joins the words of a phrase.
+//! A small table, written by hand, of verbs, nouns and abbreviations that are common among tools. A
+//! line is a group of words that stand for each other. In a line with `>`, only the words before it
+//! find the words after it. `_` joins the words of a phrase.
 //!
-//! A line says what is so in general, and none is there for one query. A word that is common
-//! in another sense stays out, or has to stand in a phrase: `file` also submits, and `page`
-//! also wakes people up, but whoever says so nearly always means the thing.
+//! Each line holds in general, none was added for a single query. A word that is common in another
+//! sense is left out, or only appears in a phrase. `file` also means to submit and `page` also to
+//! alert, but nearly all queries with these words mean the noun.
 
 mod code;
 mod data;
@@ -21,14 +21,14 @@ mod world;
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
-use crate::query::Letters;
+use crate::query::LetterSet;
 use crate::stem::stem;
 use crate::tuning::Stemming;
 
-/// The most words of a phrase in the table.
-pub(crate) const LONGEST_PHRASE: usize = 4;
+/// Maximum number of words of a phrase in the table.
+pub(crate) const MAX_PHRASE_WORDS: usize = 4;
 
-/// The table, by subject.
+/// The lines of the table, by subject.
 const SUBJECTS: [&[&str]; 9] = [
     code::GROUPS,
     data::GROUPS,
@@ -41,16 +41,17 @@ const SUBJECTS: [&[&str]; 9] = [
     world::GROUPS,
 ];
 
-/// For each phrase, what else it is called.
+/// The synonym table.
 #[derive(Debug, Default)]
 pub(crate) struct Synonyms {
-    others: HashMap<Vec<String>, Vec<Vec<String>>>,
-    /// All that is known by one word, in order, for words that are mistyped.
-    single: Vec<(Letters, String)>,
+    /// The alternatives of each phrase.
+    alternatives: HashMap<Vec<String>, Vec<Vec<String>>>,
+    /// All phrases of one word, sorted, for the correction of typing errors.
+    single_words: Vec<(LetterSet, String)>,
 }
 
 impl Synonyms {
-    /// The table, with words brought to their stems; made once.
+    /// Returns the table with stemmed words, which is built once.
     pub(crate) fn shared(stemming: Stemming) -> &'static Self {
         static TABLES: [OnceLock<Synonyms>; 3] = [const { OnceLock::new() }; 3];
         let table = match stemming {
@@ -69,35 +70,37 @@ impl Synonyms {
                 let stems = |phrase: &str| phrase.split('_').map(|it| stem(it, stemming)).collect();
                 side.split_whitespace().map(stems).collect()
             };
-            let others = phrases(to);
+            let alternatives = phrases(to);
             for phrase in phrases(from) {
-                table.add(&phrase, &others);
+                table.add(&phrase, &alternatives);
             }
         }
-        let single = table.others.keys().filter(|it| it.len() == 1);
-        table.single = single.map(|it| (Letters::of(&it[0]), it[0].clone())).collect();
-        table.single.sort_unstable_by(|a, b| a.1.cmp(&b.1));
+        let single_words = table.alternatives.keys().filter(|it| it.len() == 1);
+        table.single_words =
+            single_words.map(|it| (LetterSet::of(&it[0]), it[0].clone())).collect();
+        table.single_words.sort_unstable_by(|a, b| a.1.cmp(&b.1));
         table
     }
 
-    fn add(&mut self, phrase: &[String], others: &[Vec<String>]) {
-        let known = self.others.entry(phrase.to_owned()).or_default();
-        for other in others {
-            if *other != phrase && !known.contains(other) {
-                known.push(other.clone());
+    fn add(&mut self, phrase: &[String], alternatives: &[Vec<String>]) {
+        let existing = self.alternatives.entry(phrase.to_owned()).or_default();
+        for other in alternatives {
+            if *other != phrase && !existing.contains(other) {
+                existing.push(other.clone());
             }
         }
     }
 
-    /// The words of the table that may be one slip away from a word with these letters.
-    pub(crate) fn with_letters_like(&self, letters: Letters) -> impl Iterator<Item = &str> {
-        let like = self.single.iter().filter(move |(it, _)| it.are_like(letters, 1));
+    /// Returns the words of the table that may be one typing error away from a word with these
+    /// letters.
+    pub(crate) fn similar_words(&self, letters: LetterSet) -> impl Iterator<Item = &str> {
+        let like = self.single_words.iter().filter(move |(it, _)| it.may_be_within(letters, 1));
         like.map(|(_, word)| word.as_str())
     }
 
-    /// What else the phrase is called.
+    /// Returns the alternatives of a phrase.
     pub(crate) fn of(&self, phrase: &[String]) -> &[Vec<String>] {
-        self.others.get(phrase).map_or(&[], Vec::as_slice)
+        self.alternatives.get(phrase).map_or(&[], Vec::as_slice)
     }
 }
 
@@ -105,30 +108,30 @@ impl Synonyms {
 mod tests {
     use super::*;
 
-    fn others(phrase: &str) -> Vec<String> {
+    fn alternatives(phrase: &str) -> Vec<String> {
         let stems: Vec<String> = phrase.split(' ').map(|it| stem(it, Stemming::Porter)).collect();
         let table = Synonyms::new(Stemming::Porter);
         table.of(&stems).iter().map(|it| it.join(" ")).collect()
     }
 
     #[test]
-    fn a_group_goes_both_ways_and_an_arrow_one() {
-        assert_eq!(others("pr"), ["pull request"]);
-        assert_eq!(others("pull request"), ["pr"]);
-        assert!(others("mail").contains(&"email".to_owned()));
-        assert!(others("google").contains(&"search".to_owned()));
-        assert!(!others("search").contains(&"googl".to_owned()));
-        assert!(others("nothing").is_empty());
+    fn group_is_symmetric_and_arrow_is_not() {
+        assert_eq!(alternatives("pr"), ["pull request"]);
+        assert_eq!(alternatives("pull request"), ["pr"]);
+        assert!(alternatives("mail").contains(&"email".to_owned()));
+        assert!(alternatives("google").contains(&"search".to_owned()));
+        assert!(!alternatives("search").contains(&"googl".to_owned()));
+        assert!(alternatives("nothing").is_empty());
     }
 
     #[test]
-    fn no_phrase_is_longer_than_is_looked_for() {
+    fn no_phrase_exceeds_the_limit() {
         let longest = SUBJECTS
             .into_iter()
             .flatten()
             .flat_map(|group| group.split_whitespace())
             .map(|phrase| phrase.split('_').count())
             .max();
-        assert!(longest.is_some_and(|it| it <= LONGEST_PHRASE), "{longest:?}");
+        assert!(longest.is_some_and(|it| it <= MAX_PHRASE_WORDS), "{longest:?}");
     }
 }

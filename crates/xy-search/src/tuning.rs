@@ -1,24 +1,25 @@
-//! What can be tuned. Everybody uses the default; a benchmark shows what each part gives.
+//! Parameters of the search. The product uses the defaults; a benchmark shows the effect of each
+//! parameter.
 
-/// How words are brought to their stems.
+/// How words are reduced to stems.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stemming {
-    /// Not at all.
+    /// Words are not changed.
     None,
-    /// Only the `s` of a plural goes.
+    /// Only the `s` of a plural is removed.
     Plural,
-    /// By Porter's rules for English.
+    /// Porter's rules for English.
     Porter,
 }
 
-/// What a word found in a field is worth, and how words are compared.
+/// Weights of fields and of matches, and how words are compared.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tuning {
-    /// How words are brought to their stems.
+    /// How words are reduced to stems.
     pub stemming: Stemming,
-    /// Weight of a word in the name of the server.
+    /// Weight of a word in the server's name.
     pub server: f32,
-    /// Weight of a word in the name of the tool.
+    /// Weight of a word in the tool's name.
     pub name: f32,
     /// Weight of a word in the title.
     pub title: f32,
@@ -28,32 +29,29 @@ pub struct Tuning {
     pub argument: f32,
     /// Weight of a word in the description of an argument.
     pub argument_description: f32,
-    /// How soon more of the same word stops to count: BM25's `k1`.
+    /// How soon repetitions of a word stop to count: BM25's `k1`.
     pub saturation: f32,
-    /// How much a long text makes each of its words count less: BM25's `b`.
+    /// How much a long text reduces the weight of each of its words: BM25's `b`.
     pub length: f32,
-    /// Weight of another word for the same thing; 0 for none.
+    /// Weight of a synonym; 0 disables synonyms.
     pub synonym: f32,
-    /// What is left of that for each further word of a phrase, which counts for all of its
-    /// words.
+    /// Factor on the weight of a synonym for each further word of a phrase.
     pub phrase: f32,
-    /// Whether the two words of a verb may stand apart: `roll it back`. Then `off` and `up`
-    /// say nothing where they make no verb.
+    /// Recognises phrasal verbs whose words stand apart, as in `roll it back`. Particles such as
+    /// `off` and `up` are then ignored where they are not part of a verb.
     pub apart: bool,
-    /// How much each word counts by its own rarity, and not by that of all words for the
-    /// same thing together.
+    /// How much each word counts by its own rarity, instead of by the rarity of all its
+    /// alternatives together.
     pub own_rarity: f32,
-    /// How much it counts to have more of what is asked for: a power.
+    /// Exponent of the share of the query that a tool matches.
     pub coverage: f32,
-    /// The share that is taken from a tool that does something else than is asked for.
+    /// Share of the score that is deducted from a tool whose action contradicts the query.
     pub contradiction: f32,
-    /// Weight of a word that is one slip from the one asked for, where that is unknown; 0
-    /// for none.
+    /// Weight of a word that is one typing error away from an unknown one; 0 disables corrections.
     pub slip: f32,
-    /// Whether words are joined and taken apart to find what is known: `drop down`,
-    /// `webpage`.
+    /// Joins and splits words to find known ones: `drop down`, `webpage`.
     pub compounds: bool,
-    /// Whether words that say nothing are left out of queries.
+    /// Removes stop words from queries.
     pub stop_words: bool,
 }
 

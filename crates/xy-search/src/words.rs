@@ -1,69 +1,69 @@
-//! A text to words: `getUserName`, `get_user_name` and `get user name` are the same three.
+//! Splits texts into words: `getUserName`, `get_user_name` and `get user name` give the same three.
 
-/// The longest word that is told from others, in bytes. What is longer is cut: nobody
-/// searches for it.
-const LONGEST_WORD: usize = 40;
+/// Maximum length of a word, in bytes. A longer one is truncated.
+const MAX_WORD: usize = 40;
 
-/// A word that short keeps its digits: `s3`, `ec2`, `k8s`.
-const SHORT: usize = 3;
+/// Maximum length of a word that keeps its digits: `s3`, `ec2`, `k8s`.
+const MAX_WORD_WITH_DIGITS: usize = 3;
 
-/// The words of a text, in lower case, in their order, at most so many.
-pub(crate) fn words(text: &str, most: usize) -> Vec<String> {
+/// Returns the words of a text in lower case and in order, at most `limit`.
+pub(crate) fn words(text: &str, limit: usize) -> Vec<String> {
     let mut found = Vec::new();
     for run in text.split(|it: char| !it.is_alphanumeric() && it != '\'') {
-        if found.len() >= most {
+        if found.len() >= limit {
             break;
         }
         split_run(run, &mut found);
     }
-    found.truncate(most);
+    found.truncate(limit);
     found
 }
 
-/// What is written as one word though it has humps: `GitHub`, `PromQL`. People search for it
-/// in lower case, too.
-pub(crate) fn whole_words(text: &str, most: usize) -> Vec<String> {
+/// Returns the words written as one in camel case, such as `GitHub` and `PromQL`, in lower case:
+/// users also search for them like this.
+pub(crate) fn whole_words(text: &str, limit: usize) -> Vec<String> {
     let runs = text.split(|it: char| !it.is_alphanumeric());
     let mut pieces = Vec::new();
-    let has_humps = |run: &&str| {
+    let is_compound = |run: &&str| {
         pieces.clear();
         split_run(run, &mut pieces);
-        pieces.len() == 2 && run.len() <= LONGEST_WORD
+        pieces.len() == 2 && run.len() <= MAX_WORD
     };
-    runs.filter(has_humps).take(most).map(str::to_lowercase).collect()
+    runs.filter(is_compound).take(limit).map(str::to_lowercase).collect()
 }
 
-/// Takes one run of letters and digits apart where its case or kind changes.
+/// Splits a run of letters and digits where the case or the kind of character changes.
 fn split_run(run: &str, found: &mut Vec<String>) {
-    let run = run.split('\'').next().unwrap_or(run); // What follows is `'s` or `'t`.
-    let letters: Vec<char> = run.chars().take(4 * LONGEST_WORD).collect();
-    if letters.iter().any(|it| is_unspaced(*it)) {
+    let run = run.split('\'').next().unwrap_or(run); // Drops a suffix such as `'s` or `'t`.
+    let letters: Vec<char> = run.chars().take(4 * MAX_WORD).collect();
+    if letters.iter().any(|it| is_unspaced_script(*it)) {
         return split_unspaced(&letters, found);
     }
     let mut start = 0;
     for at in 1..=letters.len() {
-        if at == letters.len() || is_hump(&letters, at) {
+        if at == letters.len() || is_word_start(&letters, at) {
             push_piece(&letters[start..at], found);
             start = at;
         }
     }
 }
 
-/// Whether a new word begins here: `getUser`, `HTTPServer`, `v2Name`.
-fn is_hump(letters: &[char], at: usize) -> bool {
+/// Returns true if a new word begins here: `getUser`, `HTTPServer`, `v2Name`.
+fn is_word_start(letters: &[char], at: usize) -> bool {
     let (before, here) = (letters[at - 1], letters[at]);
     let next_is_small = letters.get(at + 1).is_some_and(|it| it.is_lowercase());
     here.is_uppercase() && (!before.is_uppercase() || next_is_small)
 }
 
-/// One piece without humps: as it is when it is short, else without the digits at its end,
-/// which are a word of their own.
+/// Adds one piece of a compound. A short piece is kept whole; the trailing digits of a longer one
+/// become a separate word.
 fn push_piece(piece: &[char], found: &mut Vec<String>) {
     let digits = piece.iter().rev().take_while(|it| it.is_numeric()).count();
-    let split_at = if piece.len() <= SHORT { piece.len() } else { piece.len() - digits };
+    let split_at =
+        if piece.len() <= MAX_WORD_WITH_DIGITS { piece.len() } else { piece.len() - digits };
     for part in [&piece[..split_at], &piece[split_at..]] {
         let mut word: String = part.iter().flat_map(|it| it.to_lowercase()).collect();
-        if let Some((at, _)) = word.char_indices().find(|(at, _)| *at >= LONGEST_WORD) {
+        if let Some((at, _)) = word.char_indices().find(|(at, _)| *at >= MAX_WORD) {
             word.truncate(at);
         }
         if !word.is_empty() {
@@ -72,13 +72,13 @@ fn push_piece(piece: &[char], found: &mut Vec<String>) {
     }
 }
 
-/// Whether words are written without spaces in this letter's script.
-fn is_unspaced(letter: char) -> bool {
+/// Returns true if the script of this letter is written without spaces between words.
+fn is_unspaced_script(letter: char) -> bool {
     matches!(letter, '\u{0e00}'..='\u{0eff}' | '\u{3040}'..='\u{30ff}' | '\u{3400}'..='\u{9fff}'
         | '\u{f900}'..='\u{faff}' | '\u{20000}'..='\u{3ffff}')
 }
 
-/// Every two letters that stand together are a word.
+/// Adds every pair of adjacent letters as a word.
 fn split_unspaced(letters: &[char], found: &mut Vec<String>) {
     let pairs = letters.windows(2.min(letters.len()));
     found.extend(pairs.map(|pair| pair.iter().flat_map(|it| it.to_lowercase()).collect()));
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_split_where_people_would_split_them() {
+    fn names_are_split_into_words() {
         let table: &[(&str, &[&str])] = &[
             ("getUserName", &["get", "user", "name"]),
             ("get_user_name", &["get", "user", "name"]),
@@ -114,9 +114,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_long_is_cut_and_what_is_much_is_left() {
-        assert_eq!(words(&"x".repeat(1000), 10)[0].len(), LONGEST_WORD);
-        assert_eq!(words(&"ü".repeat(1000), 10)[0].len(), LONGEST_WORD);
+    fn long_texts_are_truncated() {
+        assert_eq!(words(&"x".repeat(1000), 10)[0].len(), MAX_WORD);
+        assert_eq!(words(&"ü".repeat(1000), 10)[0].len(), MAX_WORD);
         assert_eq!(words(&"x ".repeat(1000), 10).len(), 10);
         assert_eq!(words(&"日本".repeat(1000), 10).len(), 10);
     }

@@ -1,88 +1,89 @@
-//! How well the labelled queries are answered.
+//! Tests of the search quality with the labelled queries.
 
 #[path = "../labelled/set.rs"]
 mod set;
 
-use set::{Figures, Query, Set, WITHIN, exposed};
+use set::{Figures, MAX_RANK, Query, Set, exposed_name};
 use xy_search::{Document, Tuning};
 
-/// Asserts how well the queries of a part are answered.
-fn expect(part: impl Fn(&Query) -> bool, least_recall: f64, least_rank: f64) {
+/// Asserts the quality of the answers to a part of the queries.
+fn assert_quality(part: impl Fn(&Query) -> bool, min_recall: f64, min_rank: f64) {
     let set = Set::read();
-    let found = set.measure(&set.index(Tuning::default()), part);
-    expect_figures(&found, least_recall, least_rank);
+    let figures = set.measure(&set.index(Tuning::default()), part);
+    assert_figures(&figures, min_recall, min_rank);
 }
 
-/// What was missed is told in numbers only: whoever reads which of those held out were missed
-/// may tune to them.
-fn expect_figures(found: &Figures, least_recall: f64, least_rank: f64) {
-    let Figures { queries, recall, hits, reciprocal_rank, missed } = found;
+/// Asserts minimum figures. A failure shows numbers only: a list of missed held-out queries would
+/// invite tuning to them.
+fn assert_figures(figures: &Figures, min_recall: f64, min_rank: f64) {
+    let Figures { queries, recall, hits, reciprocal_rank, missed } = figures;
     assert!(
-        *recall >= least_recall && *reciprocal_rank >= least_rank,
-        "{queries} queries: recall@{WITHIN} {recall:.3}, MRR {reciprocal_rank:.3}, hit {hits:.3}, \
+        *recall >= min_recall && *reciprocal_rank >= min_rank,
+        "{queries} queries: recall@{MAX_RANK} {recall:.3}, MRR {reciprocal_rank:.3}, hit {hits:.3}, \
          {} without any right tool",
         missed.len()
     );
 }
 
 #[test]
-fn the_set_is_large_enough_to_mean_something() {
+fn set_is_large_enough() {
     let set = Set::read();
     let tools: usize = set.servers.iter().map(|(_, tools)| tools.len()).sum();
     assert!(tools >= 300 && set.servers.len() >= 30 && set.queries.len() >= 150);
     assert!(set.fresh.len() >= 60 && set.other.len() >= 150);
     let all = [&set.queries, &set.fresh, &set.other, &set.unseen];
-    for right in all.into_iter().flatten().flat_map(|query| &query.right) {
-        let is_there = |(_, tools): &(_, Vec<Document>)| tools.iter().any(|it| it.name == *right);
-        assert!(set.servers.iter().any(is_there), "{right} is a tool of the set");
+    for expected in all.into_iter().flatten().flat_map(|query| &query.expected) {
+        let is_there =
+            |(_, tools): &(_, Vec<Document>)| tools.iter().any(|it| it.name == *expected);
+        assert!(set.servers.iter().any(is_there), "{expected} is a tool of the set");
     }
 }
 
 #[test]
-fn what_users_ask_for_is_among_the_first_five() {
-    expect(|_| true, 0.95, 0.8);
+fn tuned_queries_reach_the_expected_quality() {
+    assert_quality(|_| true, 0.95, 0.8);
 }
 
-/// No miss among these was looked at; but see `docs/design/search.md`.
+/// Misses among these were never inspected; but see `docs/design/search.md`.
 #[test]
-fn queries_that_were_held_out_are_answered_nearly_as_well() {
-    expect(|it| it.is_held_out, 0.9, 0.8);
+fn held_out_queries_reach_the_expected_quality() {
+    assert_quality(|it| it.is_held_out, 0.9, 0.8);
 }
 
-/// Written when everything was frozen: they say how far the others were fitted to.
+/// Written after tuning: the difference shows how far tuning has overfitted.
 #[test]
-fn queries_that_were_written_last_are_answered_not_worse_than_they_were() {
+fn fresh_queries_reach_the_expected_quality() {
     let set = Set::read();
-    expect_figures(&set.measure_fresh(&set.index(Tuning::default())), 0.77, 0.61);
+    assert_figures(&set.measure_fresh(&set.index(Tuning::default())), 0.77, 0.61);
 }
 
-/// Written by another hand, and tuned to.
+/// Written by another author, and used for tuning.
 #[test]
-fn queries_of_another_hand_are_answered_not_worse_than_they_were() {
+fn queries_of_another_author_reach_the_expected_quality() {
     let set = Set::read();
-    expect_figures(&set.measure_other(&set.index(Tuning::default())), 0.93, 0.88);
+    assert_figures(&set.measure_other(&set.index(Tuning::default())), 0.93, 0.88);
 }
 
-/// Written by that hand, and tuned to by nobody: what a stranger gets.
+/// Written by that author, and not used for tuning.
 #[test]
-fn queries_that_nobody_has_seen_are_answered_not_worse_than_they_were() {
+fn unseen_queries_reach_the_expected_quality() {
     let set = Set::read();
-    expect_figures(&set.measure_unseen(&set.index(Tuning::default())), 0.92, 0.86);
+    assert_figures(&set.measure_unseen(&set.index(Tuning::default())), 0.92, 0.86);
 }
 
-/// All four files together, most of them not tuned to in the end.
+/// All four files together, most of which were not used for tuning.
 #[test]
-fn all_queries_together_are_answered_not_worse_than_they_were() {
+fn all_queries_reach_the_expected_quality() {
     let set = Set::read();
-    expect_figures(&set.measure_every(&set.index(Tuning::default())), 0.93, 0.85);
+    assert_figures(&set.measure_every(&set.index(Tuning::default())), 0.93, 0.85);
 }
 
 #[test]
-fn every_tool_is_found_first_by_its_name() {
+fn every_tool_is_found_by_its_name() {
     let set = Set::read();
     let index = set.index(Tuning::default());
     for tool in set.servers.iter().flat_map(|(_, tools)| tools) {
-        let name = exposed(&tool.server, &tool.own_name);
+        let name = exposed_name(&tool.server, &tool.own_name);
         assert_eq!(index.search(&name, 1, |_, _| true)[0].name, name);
     }
 }

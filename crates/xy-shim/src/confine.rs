@@ -1,76 +1,76 @@
-//! The words for what a server may use, and for what holds it together.
+//! Messages about a server's limits and about what contains its processes.
 
 use serde::{Deserialize, Serialize};
 
-/// What a server may use; nothing is said of what is absent.
+/// The limits of a server. An absent limit does not apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct LimitsOrder {
-    /// Open files, in each of its processes.
+    /// Maximum number of open files in each process.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub nofile: Option<u64>,
-    /// Memory.
+    /// Memory limit.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub memory: Option<MemoryLimit>,
-    /// Processes and threads, all together.
+    /// Maximum number of processes and threads, all together.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub pids: Option<u32>,
 }
 
-/// A limit of memory. It is kept as said, or the server does not start.
+/// A memory limit. The server does not start if it cannot be enforced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryLimit {
-    /// How much.
+    /// Maximum number of bytes.
     pub bytes: u64,
-    /// Of what.
-    pub kept_by: KeptBy,
+    /// The mechanism that enforces the limit.
+    pub kept_by: EnforcedBy,
 }
 
-/// How a limit is kept.
+/// The mechanism that enforces a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum KeptBy {
-    /// By a control group, for all processes together.
+pub enum EnforcedBy {
+    /// A control group, for all processes together.
     Cgroup,
-    /// By a resource limit, for each process alone.
+    /// A resource limit, for each process alone.
     Rlimit,
 }
 
-/// How a server is held together and limited.
+/// How a server is contained and limited.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Confined {
-    /// What finds all its processes.
+pub struct Confinement {
+    /// The mechanism that finds all processes of the server.
     #[serde(default)]
     pub containment: Containment,
-    /// What it may use.
+    /// The enforced limits.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub limits: Vec<Limit>,
 }
 
-/// What finds all processes of a server, from the strongest to the weakest.
+/// The mechanisms that find all processes of a server, from the strongest to the weakest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Containment {
-    /// A control group that it cannot leave by forking, and the subreaper.
+    /// A control group, which no process leaves by forking, and the subreaper.
     Cgroup,
-    /// Whatever loses its parent becomes a child of the shim.
+    /// A process that loses its parent becomes a child of the shim.
     Subreaper,
-    /// The group of processes that its leader leads, which each may leave.
+    /// The leader's process group, which each process may leave.
     #[default]
     Group,
 }
 
-/// A limit that is kept.
+/// An enforced limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limit {
-    /// Of what.
+    /// The limited resource.
     pub name: LimitName,
-    /// How much: a number, or bytes.
+    /// The limit: a number, or bytes.
     pub value: u64,
-    /// How.
-    pub kept_by: KeptBy,
+    /// The mechanism that enforces the limit.
+    pub kept_by: EnforcedBy,
 }
 
-/// What can be limited.
+/// A resource that can be limited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LimitName {
@@ -82,22 +82,22 @@ pub enum LimitName {
     Pids,
 }
 
-/// Why the kernel killed for want of memory.
+/// Why the kernel killed a process for lack of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Oom {
-    /// The server used more than its limit.
+    /// The server exceeded its limit.
     Limit,
-    /// The machine, or a group above the server's, had no more.
+    /// The machine, or a group above the server's, ran out of memory.
     Machine,
 }
 
 impl LimitsOrder {
-    /// The limits, once they are kept.
-    pub fn kept(&self) -> Vec<Limit> {
-        let nofile = self.nofile.map(|value| (LimitName::Nofile, value, KeptBy::Rlimit));
+    /// Returns the limits as they are reported once they are enforced.
+    pub fn enforced(&self) -> Vec<Limit> {
+        let nofile = self.nofile.map(|value| (LimitName::Nofile, value, EnforcedBy::Rlimit));
         let memory = self.memory.map(|it| (LimitName::Memory, it.bytes, it.kept_by));
-        let pids = self.pids.map(|it| (LimitName::Pids, u64::from(it), KeptBy::Cgroup));
+        let pids = self.pids.map(|it| (LimitName::Pids, u64::from(it), EnforcedBy::Cgroup));
         let all = [nofile, memory, pids].into_iter().flatten();
         all.map(|(name, value, kept_by)| Limit { name, value, kept_by }).collect()
     }

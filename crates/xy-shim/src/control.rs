@@ -1,8 +1,8 @@
-//! The connection to the daemon: frames in, frames out, never waiting for it.
+//! The connection to the daemon: frames in and frames out, without ever waiting for the daemon.
 //!
-//! The daemon may read slowly or not at all. Reports are kept for it however long that
-//! takes (there are few); log batches only while there is room. Once the daemon is gone,
-//! everything for it is forgotten at once.
+//! A daemon may read slowly or not at all. The few reports are queued for it without a limit, log
+//! batches only while there is room. Once the daemon is gone, everything queued for it is
+//! discarded.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -16,11 +16,11 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 use crate::clock;
 use crate::wire::{self, Frame, Order, Report};
 
-/// Batches are dropped while more than this waits for the daemon.
-const ROOM: usize = 1024 * 1024;
+/// Log batches are dropped while more than this many bytes are queued for the daemon.
+const MAX_QUEUED_LOG: usize = 1024 * 1024;
 
-/// What a quiet connection keeps allocated.
-const KEPT: usize = 4 * 1024;
+/// Buffer capacity that an idle connection retains.
+const RETAINED_CAPACITY: usize = 4 * 1024;
 
 /// Both directions of the connection.
 #[derive(Debug)]
@@ -31,72 +31,72 @@ pub(crate) struct Control {
     pub(crate) outbox: Outbox,
 }
 
-/// Bytes of frames that are not whole yet.
+/// Received bytes that do not form a whole frame yet.
 #[derive(Debug, Default)]
 struct Inbox {
     bytes: Vec<u8>,
-    taken: usize,
+    parsed: usize,
 }
 
-/// Frames on their way to the daemon.
+/// Frames queued for the daemon.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     bytes: Vec<u8>,
     sent: usize,
-    attached: Option<Attached>,
-    is_bottomless: bool,
+    attached: Option<AttachedDescriptors>,
+    is_unbounded: bool,
     is_closed: bool,
 }
 
-/// Descriptors that travel with one frame, and with no byte of another.
+/// File descriptors that are sent with one frame, and with no byte of another.
 #[derive(Debug)]
-struct Attached {
-    begins: usize,
-    ends: usize,
+struct AttachedDescriptors {
+    start: usize,
+    end: usize,
     /// One or two.
     descriptors: Vec<OwnedFd>,
 }
 
-/// What a daemon says that is no order.
+/// A frame from the daemon that is not an order.
 #[derive(Debug)]
-pub(crate) enum Said<'a> {
-    /// Output that was no protocol.
+pub(crate) enum DaemonData<'a> {
+    /// Output of stdout that was not protocol.
     Stray(&'a [u8]),
-    /// To be kept for a daemon that comes later.
+    /// The note for the next daemon.
     Note(&'a [u8]),
-    /// Output that it could not use yet.
+    /// Output of stdout that the daemon could not use yet.
     Unread(&'a [u8]),
 }
 
 impl Control {
-    /// `socket` must be non-blocking.
+    /// Wraps a connection; `socket` must be non-blocking.
     pub(crate) fn new(socket: OwnedFd) -> Self {
         Self { socket: Some(socket), inbox: Inbox::default(), outbox: Outbox::default() }
     }
 
-    /// A connection to somebody who is told nothing yet.
-    pub(crate) fn silent(socket: OwnedFd) -> Self {
+    /// Wraps a connection to which nothing is sent until [`open_outbox`](Self::open_outbox).
+    pub(crate) fn without_output(socket: OwnedFd) -> Self {
         Self { outbox: Outbox::closed(), ..Self::new(socket) }
     }
 
-    /// From here on it is told everything.
-    pub(crate) fn speak_up(&mut self) {
+    /// Starts to queue frames for the daemon.
+    pub(crate) fn open_outbox(&mut self) {
         self.outbox = Outbox::default();
     }
 
-    /// What to poll for; nothing once the daemon is gone.
+    /// Returns what to poll for, or `None` once the daemon is gone.
     pub(crate) fn interest(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
         let socket = self.socket.as_ref()?.as_fd();
         let writing = if self.outbox.waiting() > 0 { PollFlags::OUT } else { PollFlags::empty() };
         Some((socket, PollFlags::IN | writing))
     }
 
-    /// Whether the daemon has hung up, or is no longer understood.
+    /// Returns true if the daemon has hung up or has violated the protocol.
     pub(crate) fn is_gone(&self) -> bool {
         self.socket.is_none()
     }
 
-    /// Reads once. `chunk` is where the bytes pass through.
+    /// Reads once; the bytes pass through `chunk`.
     pub(crate) fn read(&mut self, chunk: &mut [u8]) {
         let Some(socket) = &self.socket else { return };
         match rustix::io::read(socket, &mut *chunk) {
@@ -107,16 +107,16 @@ impl Control {
         }
     }
 
-    /// The next order that has come; what was said before it goes to `hear`.
+    /// Returns the next order received; data received before it is passed to `on_data`.
     pub(crate) fn next_order(
         &mut self,
-        mut hear: impl FnMut(Said<'_>, &mut Outbox),
+        mut on_data: impl FnMut(DaemonData<'_>, &mut Outbox),
     ) -> Option<Order> {
         loop {
-            let (frame, length) = match wire::parse(&self.inbox.bytes[self.inbox.taken..]) {
+            let (frame, length) = match wire::parse(&self.inbox.bytes[self.inbox.parsed..]) {
                 Ok(Some(parsed)) => parsed,
                 Ok(None) => {
-                    self.inbox.forget_taken();
+                    self.inbox.discard_parsed();
                     return None;
                 }
                 Err(_) => {
@@ -124,34 +124,35 @@ impl Control {
                     return None;
                 }
             };
-            let said = match frame {
+            let data = match frame {
                 Frame::Order(order) => Err(order),
-                Frame::Stray(bytes) => Ok(Said::Stray(bytes)),
-                Frame::Note(bytes) => Ok(Said::Note(bytes)),
-                Frame::Unread(bytes) => Ok(Said::Unread(bytes)),
-                // These are words of ours: the other side is no daemon.
+                Frame::Stray(bytes) => Ok(DaemonData::Stray(bytes)),
+                Frame::Note(bytes) => Ok(DaemonData::Note(bytes)),
+                Frame::Unread(bytes) => Ok(DaemonData::Unread(bytes)),
+                // Only a shim sends these, so the peer is not a daemon.
                 Frame::Report(_) | Frame::Log { .. } => {
                     self.hang_up();
                     return None;
                 }
             };
-            self.inbox.taken += length;
-            match said {
+            self.inbox.parsed += length;
+            match data {
                 Err(order) => return Some(order),
-                Ok(said) => hear(said, &mut self.outbox),
+                Ok(data) => on_data(data, &mut self.outbox),
             }
         }
     }
 
-    /// Sends what the daemon takes now.
+    /// Sends as much as the daemon accepts now.
     pub(crate) fn flush(&mut self) {
         let Some(socket) = &self.socket else { return };
         if self.outbox.send(socket.as_fd()).is_err() {
-            self.outbox = Outbox::closed(); // What it said before it left is still to be read.
+            // The orders that it sent before it left are still to be read.
+            self.outbox = Outbox::closed();
         }
     }
 
-    /// Sends everything, unless the daemon takes longer than this to read it.
+    /// Sends everything, unless the daemon takes longer than `limit` to read it.
     pub(crate) fn flush_within(&mut self, limit: Duration) {
         let end = clock::now() + limit;
         self.flush();
@@ -168,15 +169,15 @@ impl Control {
         }
     }
 
-    /// Gives memory back after a burst.
+    /// Releases memory after a burst.
     pub(crate) fn trim(&mut self) {
-        self.inbox.forget_taken();
-        self.inbox.bytes.shrink_to(KEPT);
-        self.outbox.forget_sent();
-        self.outbox.bytes.shrink_to(KEPT);
+        self.inbox.discard_parsed();
+        self.inbox.bytes.shrink_to(RETAINED_CAPACITY);
+        self.outbox.discard_sent();
+        self.outbox.bytes.shrink_to(RETAINED_CAPACITY);
     }
 
-    /// Forgets the daemon, and everything that was for it.
+    /// Closes the connection and discards everything queued for the daemon.
     pub(crate) fn hang_up(&mut self) {
         self.socket = None;
         self.inbox = Inbox::default();
@@ -185,9 +186,9 @@ impl Control {
 }
 
 impl Inbox {
-    fn forget_taken(&mut self) {
-        self.bytes.drain(..self.taken);
-        self.taken = 0;
+    fn discard_parsed(&mut self) {
+        self.bytes.drain(..self.parsed);
+        self.parsed = 0;
     }
 }
 
@@ -196,47 +197,48 @@ impl Outbox {
         Self { is_closed: true, ..Self::default() }
     }
 
-    /// Puts a report, which is never dropped.
+    /// Queues a report, which is never dropped.
     pub(crate) fn put_report(&mut self, report: &Report) {
         if !self.is_closed {
             wire::put_report(&mut self.bytes, report);
         }
     }
 
-    /// Puts what was left for a later daemon, and what stdout said meanwhile.
-    pub(crate) fn put_heritage(&mut self, note: &[u8], unread: &[u8]) {
+    /// Queues the note and the unread output for a newly attached daemon.
+    pub(crate) fn put_handover(&mut self, note: &[u8], unread: &[u8]) {
         if !self.is_closed {
             wire::put_note(&mut self.bytes, note);
             wire::put_unread(&mut self.bytes, unread);
         }
     }
 
-    /// Puts a report that carries descriptors; once to each daemon.
+    /// Queues a report that carries file descriptors; at most once for each daemon.
     pub(crate) fn put_report_with(&mut self, report: &Report, descriptors: Vec<OwnedFd>) {
-        let begins = self.bytes.len();
+        let start = self.bytes.len();
         self.put_report(report);
         if self.is_closed || descriptors.is_empty() {
             return;
         }
-        self.attached = Some(Attached { begins, ends: self.bytes.len(), descriptors });
+        self.attached = Some(AttachedDescriptors { start, end: self.bytes.len(), descriptors });
     }
 
-    /// Puts a batch, if there is room; a daemon that is gone has all the room.
+    /// Queues a batch and returns true if there was room. For a daemon that is gone there always
+    /// is.
     pub(crate) fn put_log(&mut self, next_seq: u64, batch: &[u8]) -> bool {
         if self.is_closed {
             return true;
         }
-        if self.waiting() > ROOM && !self.is_bottomless {
+        if self.waiting() > MAX_QUEUED_LOG && !self.is_unbounded {
             return false;
         }
-        self.make_space();
+        self.compact();
         wire::put_log(&mut self.bytes, next_seq, batch);
         true
     }
 
-    /// From here on there is always room: only the end is still to come.
-    pub(crate) fn take_everything(&mut self) {
-        self.is_bottomless = true;
+    /// Lifts the limit on queued batches, at the end of an instance.
+    pub(crate) fn set_unbounded(&mut self) {
+        self.is_unbounded = true;
     }
 
     fn waiting(&self) -> usize {
@@ -249,10 +251,10 @@ impl Outbox {
                 Ok(count) => self.sent += count,
                 Err(Errno::INTR) => {}
                 Err(gone @ (Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN)) => return Err(gone),
-                Err(_) => return Ok(()), // No room, or the system is short of something.
+                Err(_) => return Ok(()), // The socket is full, or the system lacks a resource.
             }
         }
-        self.forget_sent();
+        self.discard_sent();
         Ok(())
     }
 
@@ -260,27 +262,27 @@ impl Outbox {
         let Some(attached) = &self.attached else {
             return rustix::io::write(socket, &self.bytes[self.sent..]);
         };
-        if self.sent < attached.begins {
-            return rustix::io::write(socket, &self.bytes[self.sent..attached.begins]);
+        if self.sent < attached.start {
+            return rustix::io::write(socket, &self.bytes[self.sent..attached.start]);
         }
         let descriptors: Vec<_> = attached.descriptors.iter().map(AsFd::as_fd).collect();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
-        let frame = IoSlice::new(&self.bytes[attached.begins..attached.ends]);
+        let frame = IoSlice::new(&self.bytes[attached.start..attached.end]);
         let count = sendmsg(socket, &[frame], &mut ancillary, SendFlags::empty())?;
-        self.attached = None; // They went with the first byte.
+        self.attached = None; // They were sent with the first byte.
         Ok(count)
     }
 
-    /// Moves what waits to the front once that is the smaller part.
-    fn make_space(&mut self) {
+    /// Moves the unsent bytes to the front once they are the smaller part.
+    fn compact(&mut self) {
         if self.sent > self.bytes.len() / 2 {
-            self.forget_sent();
+            self.discard_sent();
         }
     }
 
-    fn forget_sent(&mut self) {
+    fn discard_sent(&mut self) {
         if self.attached.is_none() {
             self.bytes.drain(..self.sent);
             self.sent = 0;

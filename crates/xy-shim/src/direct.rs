@@ -1,12 +1,12 @@
-//! One server without a daemon: its stdin, stdout and stderr are those of this process.
+//! Runs one server without a daemon, on the stdin, stdout and stderr of this process.
 //!
-//! What a shim does for a daemon is done here for whoever started this process: everything
-//! below it is found, ended and reaped before it ends. Nothing is carried, logged or
-//! restarted. The server is asked to end by a signal to this process, or because its client
-//! is gone; whatever it leaves behind when it ends by itself is killed.
+//! The process does for its client what a shim does for a daemon: it finds, ends and reaps every
+//! process below it before it exits. Nothing is handed over, logged or restarted. The server is
+//! asked to end by a signal to this process, or because its client is gone. Processes that it
+//! leaves behind when it exits by itself are killed.
 //!
-//! On Linux there are two of it, so that either may be killed: the one that the client has
-//! started only looks after the other, and the other sees it die.
+//! On Linux there are two of these processes, so that either may be killed. The one that the client
+//! starts only watches the other, which in turn notices if its watcher dies.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,17 +20,18 @@ use rustix::stdio;
 use crate::cgroup::Groups;
 use crate::clock;
 use crate::exec;
-use crate::leader::{Ending, Leader};
+use crate::leader::{ExitStatus, Leader};
 use crate::signals::Signals;
-use crate::stop::State::NotAsked;
+use crate::stop::State::NotRequested;
 use crate::stop::{self, Effect, Event, Stdin};
 use crate::sys;
 use crate::wire::{
-    GoneRules, KeptBy, LimitsOrder, LogOrder, MemoryLimit, PROTOCOL, StartFault, StartOrder, Stdout,
+    EnforcedBy, LimitsOrder, LogOrder, MemoryLimit, OrphanPolicy, PROTOCOL, StartFault, StartOrder,
+    Stdout,
 };
 
-/// How long a server may still answer after its client has said its last word.
-const LAST_ANSWERS_WITHIN: Duration = Duration::from_secs(5);
+/// How long a server may still answer after its client has closed stdin.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How to run a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,59 +40,64 @@ pub struct DirectOrder {
     pub program: String,
     /// Its arguments.
     pub args: Vec<String>,
-    /// Set over our own environment, from which every `XY_*` is taken out first.
+    /// Set over this process's environment, from which every `XY_*` variable is removed first.
     pub env: Vec<(String, String)>,
-    /// Where it runs; our own folder if absent.
+    /// The working directory; this process's own if absent.
     pub working_dir: Option<String>,
-    /// How many files each of its processes may have open.
+    /// Maximum number of open files in each process.
     pub nofile: Option<u64>,
-    /// How many bytes of memory each of its processes may have.
+    /// Maximum number of bytes of memory in each process.
     pub memory: Option<u64>,
-    /// How long it may take to end.
+    /// How long the server may take to exit when asked.
     pub grace: Duration,
-    /// What tells its processes from all others.
+    /// Instance ID, which marks the server's processes.
     pub life: String,
-    /// The process that looks after this one: everything ends with it.
-    pub above: Option<u32>,
+    /// The process that watches this one: the server ends with it.
+    pub watcher: Option<u32>,
 }
 
-/// How a server ended.
+/// How a server exited.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ended {
-    /// Its exit code, unless a signal ended it.
+pub struct DirectExit {
+    /// Exit code, unless a signal ended the server.
     pub code: Option<i32>,
-    /// The signal that ended it.
+    /// The signal that ended the server.
     pub signal: Option<i32>,
-    /// What would not die of it.
+    /// Processes that would not die.
     pub survivors: Vec<u32>,
 }
 
-/// Runs a server until nothing is left of it.
+/// Runs a server until none of its processes is left.
 ///
-/// To be called where there is no other thread, and nothing open that is still needed.
-pub fn run(order: &DirectOrder) -> Result<Ended, StartFault> {
-    let failed = |cause: io::Error| exec::failed("be looked after", &cause);
+/// Must be called while the process has no other thread, and has no open descriptor that is still
+/// needed.
+pub fn run(order: &DirectOrder) -> Result<DirectExit, StartFault> {
+    let failed = |cause: io::Error| exec::failed("watch the parent process", &cause);
     sys::close_inherited();
-    let signals = prepare()?;
-    let above = order.above.map(Above::of).transpose().map_err(failed)?;
-    let leader = exec::start_with_our_stdio(&start_order(order))?;
-    let role = Role::Owner { client: Client::Speaks, above, grace: order.grace };
-    Ok(Direct { leader, signals, role, stop: NotAsked, ended: None, is_told: false }.run())
+    let signals = listen_and_adopt()?;
+    let watcher = order.watcher.map(Watcher::of).transpose().map_err(failed)?;
+    let leader = exec::start_with_own_stdio(&start_order(order))?;
+    let role = Role::Owner { client: Client::Connected, watcher, grace: order.grace };
+    Ok(Direct { leader, signals, role, stop: NotRequested, exit: None, is_stopping: false }.run())
 }
 
-/// Runs another of us, which runs the server; if that is killed, what it leaves is ended here.
-/// The same must hold here: no other thread.
-pub fn look_after(command: &mut Command) -> Result<Ended, StartFault> {
-    let signals = prepare()?;
-    let child = command.spawn().map_err(|cause| exec::failed("start another of us", &cause))?;
+/// Starts another process like this one, which runs the server, and waits for it. If it is killed,
+/// this process ends what it leaves behind.
+///
+/// Must be called while the process has no other thread.
+pub fn supervise(command: &mut Command) -> Result<DirectExit, StartFault> {
+    let signals = listen_and_adopt()?;
+    let child = command
+        .spawn()
+        .map_err(|cause| exec::failed("start the process that runs the server", &cause))?;
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let leader = Leader::new(pid.expect("a child has a pid"), "", Groups::default());
-    let role = Role::Above;
-    Ok(Direct { leader, signals, role, stop: NotAsked, ended: None, is_told: false }.run())
+    let role = Role::Watcher;
+    Ok(Direct { leader, signals, role, stop: NotRequested, exit: None, is_stopping: false }.run())
 }
 
-/// Whatever loses its parent below us comes to us, and signals are heard.
-fn prepare() -> Result<Signals, StartFault> {
+/// Makes this process the subreaper of everything below it, and listens to signals.
+fn listen_and_adopt() -> Result<Signals, StartFault> {
     sys::clear_signal_mask();
     #[cfg(target_os = "linux")]
     let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
@@ -99,7 +105,7 @@ fn prepare() -> Result<Signals, StartFault> {
 }
 
 fn start_order(order: &DirectOrder) -> StartOrder {
-    let memory = order.memory.map(|bytes| MemoryLimit { bytes, kept_by: KeptBy::Rlimit });
+    let memory = order.memory.map(|bytes| MemoryLimit { bytes, kept_by: EnforcedBy::Rlimit });
     StartOrder {
         protocol: PROTOCOL,
         program: order.program.clone(),
@@ -109,7 +115,7 @@ fn start_order(order: &DirectOrder) -> StartOrder {
         stdout: Stdout::Passed,
         has_stdin: true,
         log: LogOrder { file: String::new(), max_bytes: 0, generations: 0, next_seq: 0 },
-        gone: GoneRules { orphan_ms: 0, grace_ms: 0 },
+        gone: OrphanPolicy { orphan_ms: 0, grace_ms: 0 },
         open_files: None,
         life: order.life.clone(),
         socket: None,
@@ -118,51 +124,53 @@ fn start_order(order: &DirectOrder) -> StartOrder {
     }
 }
 
-/// What is known of whoever writes to our stdin.
+/// State of the client that writes to this process's stdin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Client {
-    Speaks,
-    /// It has said its last word; until then the server may answer and end by itself.
-    Left {
+    Connected,
+    /// The client has closed stdin; until then the server may answer and exit by itself.
+    Draining {
         until: Instant,
     },
-    /// The server has been told to end.
-    Forgotten,
+    /// The server has been asked to end.
+    Ignored,
 }
 
-/// What this process is to the server.
+/// The role of this process.
 enum Role {
-    /// It has started the server.
-    Owner { client: Client, above: Option<Above>, grace: Duration },
-    /// It looks after one that has.
-    Above,
+    /// This process has started the server.
+    Owner { client: Client, watcher: Option<Watcher>, grace: Duration },
+    /// This process watches the owner.
+    Watcher,
 }
 
-/// The process that looks after us, held so that its death is seen; not where that cannot be.
-struct Above {
-    held: Option<OwnedFd>,
+/// The watcher of this process, held open so that its death is noticed; `None` where that is not
+/// possible.
+struct Watcher {
+    pidfd: Option<OwnedFd>,
 }
 
-impl Above {
+impl Watcher {
     #[cfg(target_os = "linux")]
     fn of(pid: u32) -> io::Result<Self> {
         use rustix::process::{PidfdFlags, getppid, pidfd_open};
-        let _ = rustix::process::setsid(); // What a terminal says is for the one above.
+        let _ = rustix::process::setsid(); // Signals from the terminal go to the watcher.
         let gone = || io::Error::from(rustix::io::Errno::SRCH);
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(gone)?;
-        let held = match pidfd_open(pid, PidfdFlags::empty()) {
-            Ok(held) => Some(held),
-            Err(rustix::io::Errno::NOSYS) => None, // The kernel is too old for it.
+        let pidfd = match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(pidfd) => Some(pidfd),
+            Err(rustix::io::Errno::NOSYS) => None, // The kernel is too old for pidfds.
             Err(cause) => return Err(cause.into()),
         };
-        // Held first, looked at then: it is our parent, and so it was all the time.
-        if getppid() == Some(pid) { Ok(Self { held }) } else { Err(gone()) }
+        // Opened first and checked afterwards: the process is this one's parent, and was so all the
+        // time.
+        if getppid() == Some(pid) { Ok(Self { pidfd }) } else { Err(gone()) }
     }
 
     #[cfg(not(target_os = "linux"))]
     #[expect(clippy::unnecessary_wraps, reason = "the same signature on every system")]
     fn of(_: u32) -> io::Result<Self> {
-        Ok(Self { held: None })
+        Ok(Self { pidfd: None })
     }
 }
 
@@ -171,75 +179,76 @@ struct Direct {
     signals: Signals,
     role: Role,
     stop: stop::State,
-    /// How the leader ended, while others may still be there.
-    ended: Option<Ending>,
-    /// Whether the end of it has been asked for.
-    is_told: bool,
+    /// How the leader exited, while other processes may still run.
+    exit: Option<ExitStatus>,
+    /// Set once the stop has been requested.
+    is_stopping: bool,
 }
 
-/// What has happened while we waited.
+/// Events that ended a wait.
 #[derive(Debug, Clone, Copy)]
-struct Seen {
+struct Readiness {
     client_left: bool,
-    above_died: bool,
+    watcher_died: bool,
 }
 
 impl Direct {
-    fn run(mut self) -> Ended {
+    fn run(mut self) -> DirectExit {
         self.leader.gather();
         while !self.is_over() {
-            let seen = self.wait();
+            let ready = self.wait();
             self.signals.clear();
-            if seen.client_left {
-                self.client_leaves();
+            if ready.client_left {
+                self.on_client_left();
             }
-            if seen.above_died || self.signals.told_to_end() {
-                self.end_it();
+            if ready.watcher_died || self.signals.is_termination_requested() {
+                self.request_stop();
             }
-            self.look_at_leader();
-            self.keep_deadlines();
+            self.check_leader();
+            self.check_deadlines();
         }
         let survivors = self.leader.survivors();
-        let ending = self.ended.or_else(|| self.leader.ending());
+        let exit_status = self.exit.or_else(|| self.leader.exit_status());
         self.leader.reap();
-        let Ending { code, signal } = ending.unwrap_or(Ending { code: None, signal: None });
-        Ended { code, signal, survivors }
+        let ExitStatus { code, signal } =
+            exit_status.unwrap_or(ExitStatus { code: None, signal: None });
+        DirectExit { code, signal, survivors }
     }
 
-    /// Nothing is left of it, or nothing that could be ended.
+    /// Returns true if no process is left, or none that could be ended.
     fn is_over(&self) -> bool {
         let has_others = self.leader.has_others(); // Also reaps, while the leader lives.
-        self.stop == stop::State::GivenUp || (self.ended.is_some() && !has_others)
+        self.stop == stop::State::GivenUp || (self.exit.is_some() && !has_others)
     }
 
-    fn look_at_leader(&mut self) {
-        if self.ended.is_none() {
-            self.ended = self.leader.ending();
-            if self.ended.is_some() {
+    fn check_leader(&mut self) {
+        if self.exit.is_none() {
+            self.exit = self.leader.exit_status();
+            if self.exit.is_some() {
                 self.on_stop_event(Event::LeaderDied);
             }
         }
     }
 
-    fn client_leaves(&mut self) {
-        if let Role::Owner { client: client @ Client::Speaks, .. } = &mut self.role {
-            *client = Client::Left { until: clock::after(clock::now(), LAST_ANSWERS_WITHIN) };
+    fn on_client_left(&mut self) {
+        if let Role::Owner { client: client @ Client::Connected, .. } = &mut self.role {
+            *client = Client::Draining { until: clock::after(clock::now(), DRAIN_TIMEOUT) };
         }
     }
 
-    /// Its stdin is not ours to close: it is asked by a signal, once.
-    fn end_it(&mut self) {
-        if std::mem::replace(&mut self.is_told, true) {
+    /// Asks the server to end, once and by a signal: its stdin belongs to the client.
+    fn request_stop(&mut self) {
+        if std::mem::replace(&mut self.is_stopping, true) {
             return;
         }
         match &mut self.role {
             Role::Owner { client, grace, .. } => {
-                *client = Client::Forgotten;
+                *client = Client::Ignored;
                 let grace = *grace;
-                self.on_stop_event(Event::Asked { grace, stdin: Stdin::Empty });
+                self.on_stop_event(Event::Requested { grace, stdin: Stdin::Empty });
             }
-            // The other knows how, and how long it may take.
-            Role::Above => _ = kill_process(self.leader.pid(), Signal::TERM),
+            // The owner knows how, and how long it may take.
+            Role::Watcher => _ = kill_process(self.leader.pid(), Signal::TERM),
         }
     }
 
@@ -253,62 +262,64 @@ impl Direct {
         }
     }
 
-    fn keep_deadlines(&mut self) {
+    fn check_deadlines(&mut self) {
         let now = clock::now();
-        if self.client_has_until().is_some_and(|until| now >= until) {
-            self.end_it();
+        if self.client_deadline().is_some_and(|until| now >= until) {
+            self.request_stop();
         }
         if self.stop.deadline().is_some_and(|deadline| now >= deadline) {
             self.on_stop_event(Event::DeadlineReached);
         }
     }
 
-    fn client_has_until(&self) -> Option<Instant> {
+    fn client_deadline(&self) -> Option<Instant> {
         match self.role {
-            Role::Owner { client: Client::Left { until }, .. } => Some(until),
-            Role::Owner { .. } | Role::Above => None,
+            Role::Owner { client: Client::Draining { until }, .. } => Some(until),
+            Role::Owner { .. } | Role::Watcher => None,
         }
     }
 
     /// Waits until something happens or a deadline has come.
-    fn wait(&self) -> Seen {
-        let next = self.client_has_until().into_iter().chain(self.stop.deadline()).min();
+    fn wait(&self) -> Readiness {
+        let next = self.client_deadline().into_iter().chain(self.stop.deadline()).min();
         let left = next.map(|next| next.saturating_duration_since(clock::now()));
-        // More seconds than the type can hold are as good as no deadline.
+        // A timeout beyond the range of the type is no timeout.
         let timeout: Option<Timespec> = left.and_then(|left| left.try_into().ok());
-        // Who is not there is asked for nothing, in the place of one that never hangs up.
-        let nobody = (self.signals.as_fd(), PollFlags::empty());
-        let stdin = self.stdin().map_or(nobody, |stdin| (stdin, HANGS_UP));
-        let death = self.death_above().map_or(nobody, |death| (death, PollFlags::IN));
-        let mut asked = [(self.signals.as_fd(), PollFlags::IN), stdin, death]
+        // A missing source is replaced by a descriptor that never hangs up, polled for nothing.
+        let unused = (self.signals.as_fd(), PollFlags::empty());
+        let stdin = self.stdin().map_or(unused, |stdin| (stdin, HANGUP_FLAGS));
+        let death = self.watcher_pidfd().map_or(unused, |death| (death, PollFlags::IN));
+        let mut polled = [(self.signals.as_fd(), PollFlags::IN), stdin, death]
             .map(|(descriptor, interest)| PollFd::from_borrowed_fd(descriptor, interest));
-        let _ = poll(&mut asked, timeout.as_ref()); // A signal wakes us; that is what for.
-        Seen {
-            client_left: asked[1].revents().intersects(PollFlags::HUP | HANGS_UP),
-            above_died: asked[2].revents().intersects(PollFlags::IN | PollFlags::HUP),
+        // An interrupt by a signal is a wake-up like any other.
+        let _ = poll(&mut polled, timeout.as_ref());
+        Readiness {
+            client_left: polled[1].revents().intersects(PollFlags::HUP | HANGUP_FLAGS),
+            watcher_died: polled[2].revents().intersects(PollFlags::IN | PollFlags::HUP),
         }
     }
 
-    /// Our stdin is the server's to read; we only look whether anybody is at its other end.
+    /// Returns stdin while the client is connected. The server reads it; this process only polls
+    /// for a hang-up.
     fn stdin(&self) -> Option<BorrowedFd<'_>> {
         match self.role {
-            Role::Owner { client: Client::Speaks, .. } => Some(stdio::stdin()),
-            Role::Owner { .. } | Role::Above => None,
+            Role::Owner { client: Client::Connected, .. } => Some(stdio::stdin()),
+            Role::Owner { .. } | Role::Watcher => None,
         }
     }
 
-    fn death_above(&self) -> Option<BorrowedFd<'_>> {
+    fn watcher_pidfd(&self) -> Option<BorrowedFd<'_>> {
         match &self.role {
-            Role::Owner { above: Some(above), .. } if !self.is_told => {
-                above.held.as_ref().map(AsFd::as_fd)
+            Role::Owner { watcher: Some(watcher), .. } if !self.is_stopping => {
+                watcher.pidfd.as_ref().map(AsFd::as_fd)
             }
-            Role::Owner { .. } | Role::Above => None,
+            Role::Owner { .. } | Role::Watcher => None,
         }
     }
 }
 
-/// A socket of which only one half was closed is not hung up yet.
+/// Flags polled on stdin. A socket of which only one half is closed is not hung up yet.
 #[cfg(target_os = "linux")]
-const HANGS_UP: PollFlags = PollFlags::RDHUP;
+const HANGUP_FLAGS: PollFlags = PollFlags::RDHUP;
 #[cfg(not(target_os = "linux"))]
-const HANGS_UP: PollFlags = PollFlags::empty();
+const HANGUP_FLAGS: PollFlags = PollFlags::empty();

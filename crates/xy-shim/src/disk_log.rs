@@ -1,40 +1,40 @@
-//! Records to lines on disk, and what to do when the disk says no.
+//! Writes records as lines to the log file, and handles a disk that fails.
 //!
-//! Gathers the records of a round into one write. A disk that fails costs lines, never
-//! memory and never the server: they are counted, and the count is the first line
-//! written once the disk works again. Knows nothing of the daemon.
+//! The records of a round are gathered into one write. A failing disk costs lines, but neither
+//! memory nor the server. Lost lines are counted, and the count is the first line written once the
+//! disk works again. This module knows nothing of the daemon.
 
 use std::time::{Duration, Instant};
 
-use crate::log_file::{NotAppended, RotatingFile};
+use crate::log_file::{AppendError, RotatingFile};
 use crate::wire::{LogOrder, flags};
 
 /// How often a failing disk is tried again.
-const RETRY_EVERY: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How far a file may grow so that a split line stays in one piece.
-const SLACK: u64 = 1024 * 1024;
+/// How far a file may exceed its size to keep a split line in one file.
+const SPLIT_LINE_SLACK: u64 = 1024 * 1024;
 
-/// More than this is not gathered before it is written.
-const GATHERED: usize = 256 * 1024;
+/// Buffer size at which records are written before the round ends.
+const MAX_BUFFERED: usize = 256 * 1024;
 
-/// What a quiet log keeps allocated.
-const KEPT: usize = 4 * 1024;
+/// Buffer capacity that an idle log retains.
+const RETAINED_CAPACITY: usize = 4 * 1024;
 
 /// The log file of a server.
 #[derive(Debug)]
 pub struct DiskLog {
     file: RotatingFile,
-    gathered: Vec<u8>,
-    /// Per stream: its last record was not the end of a line.
+    buffer: Vec<u8>,
+    /// For each stream: set if its last record did not end a line.
     mid_line: [bool; 2],
-    /// Everything on disk ends with the end of a line: a new file may begin here.
+    /// Set if everything on disk ends with the end of a line, so that a new file may begin.
     may_rotate: bool,
-    trouble: Option<Trouble>,
+    failure: Option<WriteFailure>,
 }
 
 #[derive(Debug)]
-struct Trouble {
+struct WriteFailure {
     problem: String,
     lost: u64,
     retry_at: Instant,
@@ -45,123 +45,123 @@ impl DiskLog {
     pub fn open(order: &LogOrder, now: Instant) -> Self {
         let mut log = Self {
             file: RotatingFile::new(&order.file, order.max_bytes, order.generations),
-            gathered: Vec::new(),
+            buffer: Vec::new(),
             mid_line: [false; 2],
             may_rotate: true,
-            trouble: None,
+            failure: None,
         };
-        if let Err(failed) = log.file.append(b"", now) {
-            log.note_trouble(&failed, 0, now);
+        if let Err(error) = log.file.append(b"", now) {
+            log.record_failure(&error, 0, now);
         }
         log
     }
 
-    /// Takes one record.
+    /// Appends one record.
     pub fn put(&mut self, flags: u8, line: &[u8], now: Instant) {
         let stream = usize::from(flags & flags::STDERR != 0);
         self.mid_line[stream] = flags & flags::UNTERMINATED != 0;
-        if let Some(trouble) = &mut self.trouble
-            && now < trouble.retry_at
+        if let Some(failure) = &mut self.failure
+            && now < failure.retry_at
         {
-            trouble.lost += 1;
+            failure.lost += 1;
             return;
         }
         let entry = prefix(flags).len() + line.len() + 1;
-        if self.size_with(entry) > self.file.max_bytes().saturating_add(SLACK) {
+        if self.size_with(entry) > self.file.max_bytes().saturating_add(SPLIT_LINE_SLACK) {
             self.write(now);
-            self.may_rotate = true; // No line is so long that the disk has no limit.
+            self.may_rotate = true; // Even an endless line must respect the limit.
         }
-        put_line(&mut self.gathered, flags, line);
-        let is_full = self.size_with(0) >= self.file.max_bytes() && self.between_lines();
-        if is_full || self.gathered.len() >= GATHERED {
+        put_line(&mut self.buffer, flags, line);
+        let is_full = self.size_with(0) >= self.file.max_bytes() && self.is_between_lines();
+        if is_full || self.buffer.len() >= MAX_BUFFERED {
             self.write(now);
         }
     }
 
-    /// A stream has ended: its last record ends a line, newline or not.
+    /// Ends a stream: its last record ends a line, with or without a newline.
     pub fn end_stream(&mut self, stderr: bool) {
         self.mid_line[usize::from(stderr)] = false;
     }
 
-    /// Writes what was gathered, or tries the disk again if it is time.
+    /// Writes the buffered records, or retries a failing disk if that is due.
     pub fn flush(&mut self, now: Instant) {
-        let is_due = self.trouble.as_ref().is_none_or(|trouble| now >= trouble.retry_at);
-        if is_due && !(self.trouble.is_none() && self.gathered.is_empty()) {
+        let is_due = self.failure.as_ref().is_none_or(|failure| now >= failure.retry_at);
+        if is_due && !(self.failure.is_none() && self.buffer.is_empty()) {
             self.write(now);
         }
     }
 
-    /// Writes everything, or counts it as lost: nothing comes after.
+    /// Writes everything at the end of the log, or counts it as lost.
     pub fn finish(&mut self, now: Instant) {
-        if let Some(trouble) = &mut self.trouble {
-            trouble.retry_at = now;
+        if let Some(failure) = &mut self.failure {
+            failure.retry_at = now;
         }
         self.flush(now);
     }
 
-    /// Which file everything so far is in, and its size; `None` if something is not.
-    pub fn place(&mut self, now: Instant) -> Option<(u64, u64, u64)> {
+    /// Returns the device, inode and size of the file; `None` if a record is not in it.
+    pub fn position(&mut self, now: Instant) -> Option<(u64, u64, u64)> {
         self.flush(now);
-        self.file.place().filter(|_| self.trouble.is_none())
+        self.file.position().filter(|_| self.failure.is_none())
     }
 
-    /// Why the log cannot be written at the moment.
+    /// Returns why the log cannot be written at the moment.
     pub fn problem(&self) -> Option<&str> {
-        self.trouble.as_ref().map(|trouble| trouble.problem.as_str())
+        self.failure.as_ref().map(|failure| failure.problem.as_str())
     }
 
-    /// When a failing disk wants to be tried again.
+    /// Returns when a failing disk is due for a retry.
     pub fn deadline(&self) -> Option<Instant> {
-        self.trouble.as_ref().map(|trouble| trouble.retry_at)
+        self.failure.as_ref().map(|failure| failure.retry_at)
     }
 
-    /// Gives memory back after a burst.
+    /// Releases memory after a burst.
     pub fn trim(&mut self) {
-        self.gathered.shrink_to(KEPT);
+        self.buffer.shrink_to(RETAINED_CAPACITY);
     }
 
     fn write(&mut self, now: Instant) {
-        if let Err(failed) = self.write_all(now) {
-            let lost = count_lines(&self.gathered[failed.written..]);
-            self.note_trouble(&failed, lost, now);
+        if let Err(error) = self.write_all(now) {
+            let lost = count_lines(&self.buffer[error.written..]);
+            self.record_failure(&error, lost, now);
         }
-        self.gathered.clear();
-        self.may_rotate = self.between_lines();
+        self.buffer.clear();
+        self.may_rotate = self.is_between_lines();
     }
 
-    fn write_all(&mut self, now: Instant) -> Result<(), NotAppended> {
-        if let Some(trouble) = &self.trouble {
-            let nothing_written = |failed| NotAppended { written: 0, ..failed };
-            let note = trouble.note();
+    fn write_all(&mut self, now: Instant) -> Result<(), AppendError> {
+        if let Some(failure) = &self.failure {
+            let nothing_written = |error| AppendError { written: 0, ..error };
+            let notice = failure.notice();
             self.file
-                .append_when(self.may_rotate, note.as_bytes(), now)
+                .append_when(self.may_rotate, notice.as_bytes(), now)
                 .map_err(nothing_written)?;
-            self.trouble = None;
+            self.failure = None;
         }
-        self.file.append_when(self.may_rotate, &self.gathered, now)
+        self.file.append_when(self.may_rotate, &self.buffer, now)
     }
 
-    fn note_trouble(&mut self, failed: &NotAppended, lost: u64, now: Instant) {
-        let before = self.trouble.as_ref().map_or(0, |trouble| trouble.lost);
-        self.trouble = Some(Trouble {
-            problem: failed.to_string(),
+    fn record_failure(&mut self, error: &AppendError, lost: u64, now: Instant) {
+        let before = self.failure.as_ref().map_or(0, |failure| failure.lost);
+        self.failure = Some(WriteFailure {
+            problem: error.to_string(),
             lost: before + lost,
-            retry_at: now + RETRY_EVERY,
+            retry_at: now + RETRY_INTERVAL,
         });
     }
 
     fn size_with(&self, entry: usize) -> u64 {
-        self.file.size() + (self.gathered.len() + entry) as u64
+        self.file.size() + (self.buffer.len() + entry) as u64
     }
 
-    fn between_lines(&self) -> bool {
+    fn is_between_lines(&self) -> bool {
         self.mid_line == [false; 2]
     }
 }
 
-impl Trouble {
-    /// What the file says about the lines it lacks; empty if it lacks none.
-    fn note(&self) -> String {
+impl WriteFailure {
+    /// Returns the line about lost lines for the file; empty if none were lost.
+    fn notice(&self) -> String {
         match self.lost {
             0 => String::new(),
             1 => format!("[xy] 1 line was not written: {}\n", self.problem),
@@ -170,7 +170,7 @@ impl Trouble {
     }
 }
 
-/// Appends one record as it is in the file.
+/// Appends one record in the form that it has in the file.
 pub fn put_line(lines: &mut Vec<u8>, flags: u8, line: &[u8]) {
     lines.extend_from_slice(prefix(flags));
     lines.extend_from_slice(line);

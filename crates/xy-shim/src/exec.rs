@@ -1,4 +1,4 @@
-//! Starts a server: its pipes, its environment, its clean slate.
+//! Starts a server: pipes, environment, and a clean process state.
 
 use std::ffi::OsString;
 use std::io;
@@ -19,45 +19,46 @@ use crate::wire::{Problem, StartFault, StartOrder, Stdout};
 
 /// A server that has just been started.
 #[derive(Debug)]
-pub(crate) struct Started {
+pub(crate) struct StartedServer {
     pub(crate) leader: Leader,
-    /// Our ends of its stdin and stdout, when the daemon speaks with it.
-    pub(crate) passed: Option<Passed>,
-    /// Our ends of its stdout and stderr, where the log gets them.
+    /// The shim's ends of stdin and stdout, if the daemon talks to the server.
+    pub(crate) passed: Option<PassedPipes>,
+    /// The shim's ends of stdout and stderr, as far as they are logged.
     pub(crate) logged: [Option<OwnedFd>; 2],
 }
 
-/// Our end of stdin, and of stdout if the daemon reads that; copies for the daemon in the
-/// same order.
+/// The shim's end of stdin, and of stdout if the daemon reads it, with copies for the daemon in
+/// that order.
 #[derive(Debug)]
-pub(crate) struct Passed {
+pub(crate) struct PassedPipes {
     pub(crate) to_stdin: OwnedFd,
     pub(crate) from_stdout: Option<OwnedFd>,
-    pub(crate) given: Vec<OwnedFd>,
+    pub(crate) for_daemon: Vec<OwnedFd>,
 }
 
-/// Starts the server, or says why it cannot be.
-pub(crate) fn start(order: &StartOrder) -> Result<Started, StartFault> {
+/// Starts the server.
+pub(crate) fn start(order: &StartOrder) -> Result<StartedServer, StartFault> {
     let mut command = command(order)?;
-    let mut pipes = Pipes::make(order).map_err(|cause| failed("make its pipes", &cause))?;
+    let mut pipes = Pipes::create(order).map_err(|cause| failed("make its pipes", &cause))?;
     command.stdin(pipes.stdin.take().map_or_else(Stdio::null, Stdio::from));
     command.stdout(pipes.stdout).stderr(pipes.stderr);
     let leader = spawn(command, order)?;
-    Ok(Started { leader, passed: pipes.passed, logged: pipes.logged })
+    Ok(StartedServer { leader, passed: pipes.passed, logged: pipes.logged })
 }
 
-/// Starts the server with our own stdin, stdout and stderr.
-pub(crate) fn start_with_our_stdio(order: &StartOrder) -> Result<Leader, StartFault> {
+/// Starts the server with this process's stdin, stdout and stderr.
+pub(crate) fn start_with_own_stdio(order: &StartOrder) -> Result<Leader, StartFault> {
     spawn(command(order)?, order)
 }
 
-/// Starts a command that knows its stdio. With the command, the server's ends of its pipes
-/// are gone here, and so are the doors of its groups.
+/// Spawns a command whose stdio is set.
+///
+/// Dropping the command closes the server's ends of the pipes and the open cgroup files here.
 fn spawn(mut command: Command, order: &StartOrder) -> Result<Leader, StartFault> {
-    let groups = Groups::make(&order.limits)?;
-    let doors = groups.doors().map_err(|cause| limit_fault(&cause))?;
-    sys::start_clean(&mut command, sys::Confine::new(order, doors));
-    let child = command.spawn().map_err(|cause| match sys::confine_error(&cause) {
+    let groups = Groups::create(&order.limits)?;
+    let entries = groups.open_required().map_err(|cause| limit_fault(&cause))?;
+    sys::prepare_child(&mut command, sys::ChildSetup::new(order, entries));
+    let child = command.spawn().map_err(|cause| match sys::limit_error(&cause) {
         Some(cause) => limit_fault(&cause),
         None => exec_fault(&cause),
     })?;
@@ -65,17 +66,17 @@ fn spawn(mut command: Command, order: &StartOrder) -> Result<Leader, StartFault>
     Ok(Leader::new(pid.expect("a child has a pid"), &order.life, groups))
 }
 
-/// The server's ends, and ours.
+/// The server's ends of its pipes, and the shim's.
 struct Pipes {
     stdin: Option<OwnedFd>,
     stdout: OwnedFd,
     stderr: OwnedFd,
-    passed: Option<Passed>,
+    passed: Option<PassedPipes>,
     logged: [Option<OwnedFd>; 2],
 }
 
 impl Pipes {
-    fn make(order: &StartOrder) -> io::Result<Self> {
+    fn create(order: &StartOrder) -> io::Result<Self> {
         let (from_stdout, stdout) = io::pipe()?;
         let (from_stderr, stderr) = io::pipe()?;
         rustix::io::ioctl_fionbio(&from_stdout, true)?;
@@ -87,29 +88,29 @@ impl Pipes {
             return Ok(Self { stdin: None, stdout, stderr, passed: None, logged });
         }
         let (stdin, to_stdin) = io::pipe()?;
-        // The daemon gets this same description, so this is non-blocking there too.
+        // The daemon shares this open file description, so the pipe is non-blocking there too.
         rustix::io::ioctl_fionbio(&to_stdin, true)?;
-        let mut given = vec![to_stdin.try_clone()?.into()];
+        let mut for_daemon = vec![to_stdin.try_clone()?.into()];
         let (from_stdout, logged) = if is_logged {
             (None, Some(from_stdout.into()))
         } else {
-            given.push(from_stdout.try_clone()?.into());
+            for_daemon.push(from_stdout.try_clone()?.into());
             (Some(from_stdout.into()), None)
         };
-        let passed = Some(Passed { to_stdin: to_stdin.into(), from_stdout, given });
+        let passed = Some(PassedPipes { to_stdin: to_stdin.into(), from_stdout, for_daemon });
         let logged = [logged, Some(from_stderr.into())];
         Ok(Self { stdin: Some(stdin.into()), stdout, stderr, passed, logged })
     }
 }
 
 fn command(order: &StartOrder) -> Result<Command, StartFault> {
-    let folder = Path::new(order.working_dir.as_deref().unwrap_or("."));
-    check_folder(folder)?;
-    let program = program::find(&order.program, search_path(order), folder)?;
+    let dir = Path::new(order.working_dir.as_deref().unwrap_or("."));
+    check_dir(dir)?;
+    let program = program::find(&order.program, search_path(order), dir)?;
     let mut command = Command::new(program);
     command.arg0(&order.program).args(&order.args);
     if order.working_dir.is_some() {
-        command.current_dir(folder);
+        command.current_dir(dir);
     }
     for (name, _) in std::env::vars_os() {
         if name.as_bytes().starts_with(b"XY_") {
@@ -120,14 +121,14 @@ fn command(order: &StartOrder) -> Result<Command, StartFault> {
     Ok(command)
 }
 
-/// The PATH that the server itself will have.
+/// Returns the PATH that the server will have.
 fn search_path(order: &StartOrder) -> Option<OsString> {
-    let given = order.env.iter().rfind(|(name, _)| name == "PATH");
-    given.map(|(_, value)| value.into()).or_else(|| std::env::var_os("PATH"))
+    let for_daemon = order.env.iter().rfind(|(name, _)| name == "PATH");
+    for_daemon.map(|(_, value)| value.into()).or_else(|| std::env::var_os("PATH"))
 }
 
-fn check_folder(folder: &Path) -> Result<(), StartFault> {
-    let errno = match std::fs::metadata(folder) {
+fn check_dir(dir: &Path) -> Result<(), StartFault> {
+    let errno = match std::fs::metadata(dir) {
         Ok(metadata) if metadata.is_dir() => return Ok(()),
         Ok(_) => Some(Errno::NOTDIR.raw_os_error()),
         Err(cause) => cause.raw_os_error(),
@@ -135,10 +136,10 @@ fn check_folder(folder: &Path) -> Result<(), StartFault> {
     Err(StartFault { problem: Problem::NoWorkingDir, errno })
 }
 
-/// What an exec that failed means for a program that was found before.
+/// Returns the fault for a failed exec of a program that was found before.
 fn exec_fault(cause: &io::Error) -> StartFault {
     match Errno::from_io_error(cause) {
-        // It was there, so what is missing is its interpreter.
+        // The file exists, so its interpreter is missing.
         Some(
             Errno::NOENT
             | Errno::ACCESS
@@ -153,7 +154,7 @@ fn exec_fault(cause: &io::Error) -> StartFault {
     }
 }
 
-/// It must not run without its limits.
+/// Returns the fault for limits that could not be applied: a server never runs without them.
 fn limit_fault(cause: &io::Error) -> StartFault {
     failed("apply its limits", cause)
 }
@@ -168,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_of_exec_says_whether_the_program_or_the_system_is_at_fault() {
+    fn exec_errors_blame_the_program_or_the_system() {
         for errno in [Errno::NOENT, Errno::ACCESS, Errno::NOEXEC] {
             let fault = exec_fault(&errno.into());
             assert_eq!(fault.problem, Problem::NotExecutable);

@@ -1,8 +1,8 @@
-//! Who a shim is, for a daemon that did not start it.
+//! Identity of a shim, for a daemon that did not start it.
 //!
-//! A number alone means nobody: it is given again. With the moment its process began,
-//! and the boot that moment counts from, it means one process. The words are in the lock
-//! file that the shim holds, so they are true for as long as the lock is held.
+//! A process ID alone identifies no process, because it is reused. Together with the start time of
+//! the process and the boot it refers to, it does. The shim writes its identity to the lock file
+//! that it holds, so the identity is valid for as long as the lock is held.
 
 use std::fs::{self, File};
 use std::io::{self, Seek, Write};
@@ -12,47 +12,48 @@ use std::path::Path;
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
-use crate::held::Held;
+use crate::pidfd::ProcessHandle;
 #[cfg(target_os = "linux")]
 use crate::proc_stat::ProcStat;
 use crate::wire;
 
-/// The longest identity; a file that holds more holds something else.
+/// Maximum size of an identity. A larger file is not one.
 pub const MAX_IDENTITY: u64 = 4 * 1024;
 
-/// A process, and where it listens.
+/// A shim process, and where it listens.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
-    /// The version of the conversation it speaks.
+    /// Protocol version that the shim speaks.
     pub protocol: u32,
-    /// Its number.
+    /// Process ID.
     pub pid: u32,
-    /// When it began, as the system counts.
+    /// Start time of the process, in the system's own unit.
     pub began: u64,
-    /// In which boot.
+    /// ID of the boot that the start time refers to.
     pub boot: String,
-    /// What tells its server's life from all others.
+    /// Instance ID of the server.
     pub life: String,
-    /// Where it listens.
+    /// Path of the socket at which the shim listens.
     pub socket: String,
 }
 
 impl Identity {
-    /// Who this process is.
-    pub(crate) fn of_this_process(life: &str, socket: &str) -> io::Result<Self> {
+    /// Returns the identity of this process.
+    pub(crate) fn of_current_process(life: &str, socket: &str) -> io::Result<Self> {
         let pid = std::process::id();
-        let unknown = || io::Error::other("the system does not say when this process began");
+        let no_start_time =
+            || io::Error::other("the system does not report when this process started");
         Ok(Self {
             protocol: wire::PROTOCOL,
             pid,
-            began: began(pid).ok_or_else(unknown)?,
-            boot: boot(),
+            began: start_time(pid).ok_or_else(no_start_time)?,
+            boot: boot_id(),
             life: life.to_owned(),
             socket: socket.to_owned(),
         })
     }
 
-    /// Writes it to a file that holds nothing else.
+    /// Replaces the content of the lock file.
     pub(crate) fn write(&self, file: &mut File) -> io::Result<()> {
         let text = serde_json::to_vec(self)?;
         file.set_len(0)?;
@@ -60,15 +61,16 @@ impl Identity {
         file.write_all(&text)
     }
 
-    /// Signals the process that is meant, if it is there, and never another of its number.
+    /// Signals the identified process, never another with the same ID.
     pub fn signal(&self, signal: Signal) {
-        // First held, then looked at: what is signalled is what was looked at.
-        if let Some(held) = Held::new(self.pid).filter(|_| self.is_alive()) {
-            held.signal(signal);
+        // The handle is opened before the check, so the signalled process is the checked one.
+        if let Some(handle) = ProcessHandle::new(self.pid).filter(|_| self.is_alive()) {
+            handle.signal(signal);
         }
     }
 
-    /// Whether its stdout is this file, as that of a shim is its lock. Only Linux tells.
+    /// Returns true if the process's stdout is this lock file. Only Linux can tell; elsewhere true
+    /// if it is alive.
     pub fn holds(&self, lock: &Path) -> bool {
         if !cfg!(target_os = "linux") {
             return self.is_alive();
@@ -78,21 +80,21 @@ impl Identity {
         stdout.is_some() && stdout == file(lock) && self.is_alive()
     }
 
-    /// Whether somebody has stopped it, so that it cannot answer.
+    /// Returns true if the process is stopped by a signal, so that it cannot answer.
     pub fn is_stopped(&self) -> bool {
         self.is_alive() && is_stopped(self.pid)
     }
 
-    /// Whether the process that has this number now is the one that is meant.
+    /// Returns true if the process with this ID is still the identified one.
     pub fn is_alive(&self) -> bool {
-        self.boot == boot() && began(self.pid) == Some(self.began)
+        self.boot == boot_id() && start_time(self.pid) == Some(self.began)
     }
 }
 
-/// When the process `pid` began, as this system counts; `None` if there is none.
+/// Returns when a process started, in the system's own unit, or `None` if there is no such process.
 #[cfg(target_os = "linux")]
-pub(crate) fn began(pid: u32) -> Option<u64> {
-    ProcStat::of(pid).ok().map(|stat| stat.began)
+pub(crate) fn start_time(pid: u32) -> Option<u64> {
+    ProcStat::of(pid).ok().map(|stat| stat.start_time)
 }
 
 #[cfg(target_os = "linux")]
@@ -102,64 +104,65 @@ fn is_stopped(pid: u32) -> bool {
 
 #[cfg(not(target_os = "linux"))]
 fn is_stopped(_pid: u32) -> bool {
-    false // Nobody tells; it is given its time.
+    false // The system does not report it; the shim gets its full time to answer.
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn began(pid: u32) -> Option<u64> {
-    crate::sys::began(pid)
+pub(crate) fn start_time(pid: u32) -> Option<u64> {
+    crate::sys::start_time(pid)
 }
 
-/// What tells this boot of the machine from all others.
+/// Returns an ID that differs between boots of the machine.
 #[cfg(target_os = "linux")]
-fn boot() -> String {
+fn boot_id() -> String {
     let id = fs::read_to_string("/proc/sys/kernel/random/boot_id");
     id.unwrap_or_default().trim().to_owned()
 }
 
 #[cfg(not(target_os = "linux"))]
-fn boot() -> String {
-    crate::sys::boot()
+fn boot_id() -> String {
+    crate::sys::boot_id()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn ours() -> Identity {
-        Identity::of_this_process("life", "socket").unwrap()
+    fn own_identity() -> Identity {
+        Identity::of_current_process("life", "socket").unwrap()
     }
 
     #[test]
-    fn this_process_is_who_it_says() {
-        assert!(ours().is_alive());
+    fn current_process_is_alive() {
+        assert!(own_identity().is_alive());
     }
 
     #[test]
-    fn a_stranger_with_the_same_number_is_somebody_else() {
-        assert!(!Identity { began: ours().began + 1, ..ours() }.is_alive());
-        assert!(!Identity { boot: "another boot".into(), ..ours() }.is_alive());
-        assert!(!Identity { pid: u32::MAX >> 1, ..ours() }.is_alive());
+    fn same_pid_with_other_start_or_boot_is_not_alive() {
+        assert!(!Identity { began: own_identity().began + 1, ..own_identity() }.is_alive());
+        assert!(!Identity { boot: "another boot".into(), ..own_identity() }.is_alive());
+        assert!(!Identity { pid: u32::MAX >> 1, ..own_identity() }.is_alive());
     }
 
     #[test]
-    fn a_stranger_is_not_killed_in_place_of_the_one_that_is_meant() {
+    fn reused_pid_is_not_killed() {
         let mut sleep = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let real = Identity { pid: sleep.id(), began: began(sleep.id()).unwrap(), ..ours() };
+        let real =
+            Identity { pid: sleep.id(), began: start_time(sleep.id()).unwrap(), ..own_identity() };
         Identity { began: real.began + 1, ..real.clone() }.signal(Signal::KILL);
         Identity { boot: "another boot".into(), ..real.clone() }.signal(Signal::KILL);
         assert!(sleep.try_wait().unwrap().is_none());
         real.signal(Signal::KILL);
         assert!(!sleep.wait().unwrap().success());
-        real.signal(Signal::KILL); // There is nobody any more.
+        real.signal(Signal::KILL); // The process is gone.
     }
 
     #[test]
-    fn it_replaces_what_the_file_held() {
+    fn write_replaces_the_content() {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&[b'x'; 1000]).unwrap();
-        ours().write(&mut file).unwrap();
+        own_identity().write(&mut file).unwrap();
         file.rewind().unwrap();
-        assert_eq!(serde_json::from_reader::<_, Identity>(&file).unwrap(), ours());
+        assert_eq!(serde_json::from_reader::<_, Identity>(&file).unwrap(), own_identity());
     }
 }

@@ -1,8 +1,8 @@
-//! The server's first process: signalled and reaped only while its number is ours.
+//! The server's first process, signalled and reaped only while its process ID is certain.
 //!
-//! A dead process keeps its number, and the number of its group, until it is reaped.
-//! So everything that signals happens before that: see it dead, kill what is left of
-//! its group, and only then reap it. [`Leader::reap`] takes the leader away for good.
+//! A dead process keeps its ID, and the ID of its group, until it is reaped. So every signal is
+//! sent before that: the shim sees the leader dead, kills the rest of its group, and only then
+//! reaps it. [`Leader::reap`] consumes the leader.
 
 use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, kill_process_group, waitid,
@@ -10,29 +10,31 @@ use rustix::process::{
 
 use crate::cgroup::Groups;
 use crate::tree::Tree;
-use crate::wire::{Confined, Containment, LimitsOrder, Oom};
+use crate::wire::{Confinement, Containment, LimitsOrder, Oom};
 
-/// A walk is quick, so a few of them outrun most who fork.
-const KILLS_IN_A_ROW: usize = 20;
+/// Maximum number of kills in a row. A walk is quick, so a few of them outrun most programs that
+/// fork.
+const MAX_KILL_ROUNDS: usize = 20;
 
-/// A child of ours that leads a session and a group of its own, and is not reaped.
+/// A child that leads a session and a process group of its own, and is not reaped yet.
 #[derive(Debug)]
 pub(crate) struct Leader {
     pid: Pid,
     tree: Tree,
-    /// What it and all that it starts are in; removed with it.
+    /// Control groups of the server; removed with the leader.
     groups: Groups,
 }
 
-/// How it ended.
+/// How the leader exited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Ending {
+pub(crate) struct ExitStatus {
     pub(crate) code: Option<i32>,
     pub(crate) signal: Option<i32>,
 }
 
 impl Leader {
-    /// `life` is the mark of all that it starts, `groups` are for it to be in.
+    /// `life` is the instance ID that marks the server's processes; `groups` are its control
+    /// groups.
     pub(crate) fn new(pid: Pid, life: &str, groups: Groups) -> Self {
         Self { pid, tree: Tree { leader: pid, life: life.to_owned() }, groups }
     }
@@ -41,41 +43,43 @@ impl Leader {
         self.pid
     }
 
-    /// Brings all of it into the group that holds it together.
+    /// Moves all processes of the server into the group that contains it.
     pub(crate) fn gather(&mut self) {
         self.groups.gather(&self.tree);
     }
 
-    /// How it is held together, and limited as ordered.
-    pub(crate) fn confined(&self, limits: &LimitsOrder) -> Confined {
-        let containment = if self.groups.hold() {
+    /// Returns how the server is contained, and the ordered limits.
+    pub(crate) fn confinement(&self, limits: &LimitsOrder) -> Confinement {
+        let containment = if self.groups.has_unified_group() {
             Containment::Cgroup
         } else if cfg!(target_os = "linux") {
             Containment::Subreaper
         } else {
             Containment::Group
         };
-        Confined { containment, limits: limits.kept() }
+        Confinement { containment, limits: limits.enforced() }
     }
 
-    /// Whether the kernel has killed any of it for want of memory.
+    /// Returns why the kernel killed a process of the server for lack of memory, if it did.
     pub(crate) fn oom(&self) -> Option<Oom> {
         self.groups.oom()
     }
 
-    /// Asks all below us to end; a stopped process has to go on to hear it.
+    /// Sends SIGTERM to every process below the shim, and SIGCONT so that a stopped one receives
+    /// it.
     pub(crate) fn terminate(&self) {
-        // Nobody hears it twice: to some programs that means to drop everything.
+        // No process gets it twice: some programs take a second SIGTERM as an order to drop
+        // everything.
         if !self.tree.signal_each(&[Signal::TERM, Signal::CONT]) {
             self.signal_group(Signal::TERM);
             self.signal_group(Signal::CONT);
         }
     }
 
-    /// Kills all below us, and again what was born meanwhile.
+    /// Kills every process below the shim, and those forked meanwhile.
     pub(crate) fn kill(&self) {
-        for _ in 0..KILLS_IN_A_ROW {
-            self.groups.kill(); // All at once, where that can be done; the walk proves it.
+        for _ in 0..MAX_KILL_ROUNDS {
+            self.groups.kill(); // All at once where possible; the walk confirms it.
             self.signal_group(Signal::KILL);
             self.tree.signal_each(&[Signal::KILL]);
             if !self.has_others() {
@@ -84,48 +88,49 @@ impl Leader {
         }
     }
 
-    /// Whether anything is left below us, or in its groups, beside the leader. Reaps what
-    /// is dead of it.
+    /// Reaps dead children but the leader. Returns true if any process is left below the shim or in
+    /// the groups, beside the leader.
     pub(crate) fn has_others(&self) -> bool {
         self.tree.has_others() || self.groups.alive().iter().any(|pid| *pid != self.pid)
     }
 
-    /// What would not die, the leader among it.
+    /// Returns the processes that would not die, including the leader.
     pub(crate) fn survivors(&self) -> Vec<u32> {
         let mut alive = self.tree.alive();
         let in_groups = self.groups.alive().into_iter().filter(|pid| !alive.contains(pid));
         alive.extend(in_groups.collect::<Vec<_>>());
-        if self.ending().is_none() && !alive.contains(&self.pid) {
+        if self.exit_status().is_none() && !alive.contains(&self.pid) {
             alive.insert(0, self.pid);
         }
         alive.iter().map(|pid| pid.as_raw_pid().unsigned_abs()).collect()
     }
 
-    /// How it ended, if it has. It stays unreaped.
-    pub(crate) fn ending(&self) -> Option<Ending> {
-        let status = wait_for(self.pid, WaitIdOptions::NOWAIT)?;
-        Some(Ending { code: status.exit_status(), signal: status.terminating_signal() })
+    /// Returns the leader's exit status once it is dead. The leader stays unreaped.
+    pub(crate) fn exit_status(&self) -> Option<ExitStatus> {
+        let status = try_wait(self.pid, WaitIdOptions::NOWAIT)?;
+        Some(ExitStatus { code: status.exit_status(), signal: status.terminating_signal() })
     }
 
-    /// Reaps the leader of a server of which nothing else is left, as far as can be seen.
+    /// Reaps the leader of a server of which no other process is left, as far as can be seen.
     pub(crate) fn reap(self) {
-        self.signal_group(Signal::KILL); // Where there is no walk, this is what can be done.
+        self.signal_group(Signal::KILL); // Without a walk, this is all that can be done.
         reap(self.pid);
     }
 
-    /// A group that is only the dead leader any more cannot be signalled; no harm.
+    /// Signals the leader's process group. A group of only the dead leader cannot be signalled,
+    /// which is harmless.
     fn signal_group(&self, signal: Signal) {
         let _ = kill_process_group(self.pid, signal);
     }
 }
 
-/// Reaps one dead child; answers whether it was one.
+/// Reaps one dead child. Returns true if it was dead.
 pub(crate) fn reap(pid: Pid) -> bool {
-    wait_for(pid, WaitIdOptions::empty()).is_some()
+    try_wait(pid, WaitIdOptions::empty()).is_some()
 }
 
-/// Never waits: a child that lives is no answer.
-fn wait_for(pid: Pid, how: WaitIdOptions) -> Option<WaitIdStatus> {
+/// Waits without blocking; returns `None` for a child that is alive.
+fn try_wait(pid: Pid, how: WaitIdOptions) -> Option<WaitIdStatus> {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | how;
     rustix::io::retry_on_intr(|| waitid(WaitId::Pid(pid), options)).ok().flatten()
 }

@@ -1,34 +1,35 @@
-//! Bytes to records: cuts a stream at its newlines.
+//! Splits a stream of bytes into records at its newlines.
 //!
-//! Bytes, not text: NUL, CR and invalid UTF-8 are data. A line longer than
-//! [`MAX_LINE`] becomes several records, so a stream without newlines needs no more
-//! memory than that. Lines that lie whole within a chunk are not copied.
+//! The stream is bytes, not text: NUL, CR and invalid UTF-8 are data. A line longer than
+//! [`MAX_LINE`] becomes several records, so a stream without newlines needs no more memory than
+//! that. Lines that lie whole within a chunk are not copied.
 
 use crate::wire::{MAX_LINE, flags};
 
-/// What a quiet stream keeps allocated for the beginning of its next line.
-const KEPT: usize = 1024;
+/// Buffer capacity that an idle stream retains for the start of its next line.
+const RETAINED_CAPACITY: usize = 1024;
 
 /// The unfinished line of one stream.
 #[derive(Debug, Default)]
 pub struct Splitter {
     rest: Vec<u8>,
-    /// Pieces of this line have been given out already.
+    /// Set if pieces of this line have been emitted already.
     continued: bool,
 }
 
 impl Splitter {
-    /// Goes on with half a line that another has left. What is too long for one comes in pieces.
-    pub fn resumed(half: &[u8], continued: bool) -> Self {
-        Self { rest: half.to_vec(), continued }
+    /// Continues a partial line that another splitter left. A part that is too long is emitted in
+    /// pieces.
+    pub fn resume(partial_line: &[u8], continued: bool) -> Self {
+        Self { rest: partial_line.to_vec(), continued }
     }
 
-    /// The line that has no end yet, and whether pieces of it have been given out already.
-    pub fn half(&self) -> (&[u8], bool) {
+    /// Returns the unfinished line, and whether pieces of it have been emitted already.
+    pub fn partial_line(&self) -> (&[u8], bool) {
         (&self.rest, self.continued)
     }
 
-    /// Cuts the next bytes; `give` gets the flags and bytes of each record.
+    /// Splits the next bytes; `give` receives the flags and bytes of each record.
     pub fn push(&mut self, bytes: &[u8], mut give: impl FnMut(u8, &[u8])) {
         let mut start = 0;
         for newline in memchr::memchr_iter(b'\n', bytes) {
@@ -44,7 +45,7 @@ impl Splitter {
         self.rest.extend_from_slice(rest);
     }
 
-    /// The stream has ended: what is left is the last line, which has no newline.
+    /// Ends the stream: the rest is the last line, which has no newline.
     pub fn finish(&mut self, mut give: impl FnMut(u8, &[u8])) {
         if !self.rest.is_empty() {
             give(self.continuation() | flags::UNTERMINATED, &self.rest);
@@ -52,9 +53,9 @@ impl Splitter {
         *self = Self::default();
     }
 
-    /// Gives memory back after a long line.
+    /// Releases memory after a long line.
     pub fn trim(&mut self) {
-        self.rest.shrink_to(KEPT);
+        self.rest.shrink_to(RETAINED_CAPACITY);
     }
 
     fn end_line(&mut self, line: &[u8], give: &mut impl FnMut(u8, &[u8])) {
@@ -69,8 +70,8 @@ impl Splitter {
         self.continued = false;
     }
 
-    /// Gives out pieces of exactly `MAX_LINE` while more than that is there: a line of
-    /// just that length may still end with the next byte, and is then whole.
+    /// Emits pieces of exactly `MAX_LINE` while more than that is there. A line of just that length
+    /// may end with the next byte, and is whole then.
     fn give_full_pieces<'a>(
         &mut self,
         mut line: &'a [u8],
@@ -83,7 +84,7 @@ impl Splitter {
             if self.rest.is_empty() {
                 give(unfinished, piece);
             } else if room == 0 {
-                // It may have been left by somebody who has other limits.
+                // The partial line may come from a process with another limit.
                 give(unfinished, &self.rest[..MAX_LINE]);
                 self.rest.drain(..MAX_LINE);
             } else {
@@ -122,14 +123,14 @@ mod tests {
         records
     }
 
-    /// The same, with each chunk cut by another who goes on where the one before has left.
-    fn split_by_many(chunks: &[&[u8]]) -> Vec<(u8, Vec<u8>)> {
+    /// Splits with a new splitter for each chunk, which continues where the previous one stopped.
+    fn split_with_handovers(chunks: &[&[u8]]) -> Vec<(u8, Vec<u8>)> {
         let mut splitter = Splitter::default();
         let mut records = Vec::new();
         let mut give = |flags, line: &[u8]| records.push((flags, line.to_vec()));
         for chunk in chunks {
-            let (half, continued) = splitter.half();
-            splitter = Splitter::resumed(half, continued);
+            let (partial_line, continued) = splitter.partial_line();
+            splitter = Splitter::resume(partial_line, continued);
             splitter.push(chunk, &mut give);
         }
         splitter.finish(&mut give);
@@ -141,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_ends_at_its_newline_and_nowhere_else() {
+    fn only_a_newline_ends_a_line() {
         let records = split(&[b"one\r\ntw", b"", b"o\0\xff\n\nthree"]);
         let expected: Vec<(u8, &[u8])> =
             vec![(0, b"one\r"), (0, b"two\0\xff"), (0, b""), (UNTERMINATED, b"three")];
@@ -149,20 +150,20 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_ends_with_a_newline_has_no_empty_last_line() {
+    fn final_newline_adds_no_empty_line() {
         assert_eq!(shape(&[b"one\n"]), [(0, 3)]);
         assert_eq!(shape(&[]), []);
     }
 
     #[test]
-    fn a_line_of_exactly_the_limit_is_one_whole_record() {
+    fn line_of_exactly_the_limit_is_one_record() {
         let line = vec![b'x'; MAX_LINE];
         assert_eq!(shape(&[&line, b"\n"]), [(0, MAX_LINE)]);
         assert_eq!(shape(&[&line]), [(UNTERMINATED, MAX_LINE)]);
     }
 
     #[test]
-    fn a_longer_line_is_split_and_marked() {
+    fn longer_line_is_split_and_flagged() {
         let line = vec![b'x'; 2 * MAX_LINE + 1];
         let pieces =
             [(UNTERMINATED, MAX_LINE), (CONTINUED | UNTERMINATED, MAX_LINE), (CONTINUED, 1)];
@@ -172,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endless_line_needs_no_more_memory_than_one_record() {
+    fn endless_line_uses_bounded_memory() {
         let mut splitter = Splitter::default();
         for _ in 0..1000 {
             splitter.push(&[b'x'; 5000], |_, _| ());
@@ -182,9 +183,9 @@ mod tests {
     }
 
     #[test]
-    fn half_a_line_that_is_too_long_comes_in_pieces() {
+    fn long_partial_line_is_emitted_in_pieces() {
         for more in [0, 1, MAX_LINE] {
-            let mut splitter = Splitter::resumed(&vec![b'x'; MAX_LINE + more], false);
+            let mut splitter = Splitter::resume(&vec![b'x'; MAX_LINE + more], false);
             let mut records = Vec::new();
             splitter.push(b"y\n", |flags, line| records.push((flags, line.len())));
             let mut expected = vec![(UNTERMINATED, MAX_LINE), (CONTINUED, more + 1)];
@@ -193,7 +194,7 @@ mod tests {
                 expected.push((CONTINUED, 1));
             }
             assert_eq!(records, expected, "{more}");
-            assert_eq!(splitter.half(), (b"".as_slice(), false));
+            assert_eq!(splitter.partial_line(), (b"".as_slice(), false));
         }
     }
 
@@ -212,7 +213,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(128))]
 
         #[test]
-        fn the_records_joined_are_the_bytes_that_went_in(
+        fn joined_records_equal_the_input(
             bytes in streams(),
             cuts in proptest::collection::vec(any::<prop::sample::Index>(), 0..8),
         ) {
@@ -226,7 +227,7 @@ mod tests {
                 start = cut;
             }
 
-            prop_assert_eq!(split_by_many(&chunks), split(&chunks));
+            prop_assert_eq!(split_with_handovers(&chunks), split(&chunks));
 
             let mut joined = Vec::new();
             let mut mid_line = false;

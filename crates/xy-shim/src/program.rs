@@ -1,6 +1,6 @@
-//! Which file a server's program is, and why it is none.
+//! Finds the program file of a server, or the reason why there is none.
 //!
-//! Found before the fork, so that the reason can be told apart from all the others.
+//! The search runs before the fork, so that this reason can be distinguished from all others.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -13,30 +13,30 @@ use rustix::io::Errno;
 
 use crate::wire::{Problem, StartFault};
 
-/// Where programs are looked for when the server has no PATH.
+/// Search path for a server without PATH.
 const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// The file to execute: `program` itself if it is a path, else the first on `search_path`
-/// that may be executed. Relative ones are relative to `folder`.
+/// Returns the file to execute: `program` itself if it contains a slash, else the first executable
+/// file of that name on `search_path`. Relative paths are relative to `dir`.
 pub(crate) fn find(
     program: &str,
     search_path: Option<OsString>,
-    folder: &Path,
+    dir: &Path,
 ) -> Result<PathBuf, StartFault> {
     if program.contains('/') {
-        check(&folder.join(program))?;
+        check(&dir.join(program))?;
         return Ok(PathBuf::from(program));
     }
     let mut fault = StartFault { problem: Problem::ProgramNotFound, errno: None };
     if program.is_empty() {
-        return Err(fault); // Joined to a folder it would be that folder.
+        return Err(fault); // Joined to a directory, an empty name would be that directory.
     }
     let search_path = search_path.unwrap_or_else(|| OsString::from(DEFAULT_PATH));
-    for place in search_path.as_bytes().split(|byte| *byte == b':') {
-        // An empty place is the folder itself, as in a shell.
-        let place = if place.is_empty() { b"." } else { place };
-        let candidate = Path::new(OsStr::from_bytes(place)).join(program);
-        match check(&folder.join(&candidate)) {
+    for search_dir in search_path.as_bytes().split(|byte| *byte == b':') {
+        // An empty entry means the working directory, as in a shell.
+        let search_dir = if search_dir.is_empty() { b"." } else { search_dir };
+        let candidate = Path::new(OsStr::from_bytes(search_dir)).join(program);
+        match check(&dir.join(&candidate)) {
             Ok(()) => return Ok(candidate),
             Err(other) if other.problem == Problem::NotExecutable => fault = other,
             Err(_) => {}
@@ -69,21 +69,21 @@ mod tests {
 
     use super::*;
 
-    /// Two folders; `tool` is executable in the second only, `broken` in neither.
-    fn folders() -> (tempfile::TempDir, OsString) {
-        let home = tempfile::tempdir().unwrap();
-        let mut places = Vec::new();
-        for (place, mode) in [("first", 0o600), ("second", 0o700)] {
-            let folder = home.path().join(place);
-            fs::create_dir(&folder).unwrap();
+    /// Creates two directories; `tool` is executable only in the second, `broken` in neither.
+    fn search_dirs() -> (tempfile::TempDir, OsString) {
+        let temp = tempfile::tempdir().unwrap();
+        let mut dirs = Vec::new();
+        for (search_dir, mode) in [("first", 0o600), ("second", 0o700)] {
+            let dir = temp.path().join(search_dir);
+            fs::create_dir(&dir).unwrap();
             for (name, mode) in [("tool", mode), ("broken", 0o600)] {
-                fs::write(folder.join(name), "#!/bin/sh\n").unwrap();
-                fs::set_permissions(folder.join(name), fs::Permissions::from_mode(mode)).unwrap();
+                fs::write(dir.join(name), "#!/bin/sh\n").unwrap();
+                fs::set_permissions(dir.join(name), fs::Permissions::from_mode(mode)).unwrap();
             }
-            places.push(folder);
+            dirs.push(dir);
         }
-        let search_path = std::env::join_paths(&places).unwrap();
-        (home, search_path)
+        let search_path = std::env::join_paths(&dirs).unwrap();
+        (temp, search_path)
     }
 
     fn problem(found: Result<PathBuf, StartFault>) -> Problem {
@@ -91,41 +91,41 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_the_first_on_the_path_that_may_be_executed() {
-        let (home, search_path) = folders();
-        let found = find("tool", Some(search_path), home.path()).unwrap();
-        assert_eq!(found, home.path().join("second/tool"));
+    fn first_executable_on_the_path_is_found() {
+        let (temp, search_path) = search_dirs();
+        let found = find("tool", Some(search_path), temp.path()).unwrap();
+        assert_eq!(found, temp.path().join("second/tool"));
     }
 
     #[test]
-    fn a_name_without_an_executable_file_is_told_apart_from_no_file() {
-        let (home, search_path) = folders();
-        let find = |name| find(name, Some(search_path.clone()), home.path());
+    fn non_executable_differs_from_not_found() {
+        let (temp, search_path) = search_dirs();
+        let find = |name| find(name, Some(search_path.clone()), temp.path());
         assert_eq!(problem(find("broken")), Problem::NotExecutable);
         assert_eq!(problem(find("nothing")), Problem::ProgramNotFound);
         assert_eq!(problem(find("")), Problem::ProgramNotFound);
     }
 
     #[test]
-    fn relative_paths_and_places_are_relative_to_the_working_folder() {
-        let (home, _) = folders();
-        let found = find("second/tool", None, home.path()).unwrap();
+    fn relative_paths_start_at_the_working_dir() {
+        let (temp, _) = search_dirs();
+        let found = find("second/tool", None, temp.path()).unwrap();
         assert_eq!(found, Path::new("second/tool"));
-        let found = find("tool", Some("second".into()), home.path()).unwrap();
+        let found = find("tool", Some("second".into()), temp.path()).unwrap();
         assert_eq!(found, Path::new("second/tool"));
-        let found = find("tool", Some(OsString::new()), &home.path().join("second")).unwrap();
+        let found = find("tool", Some(OsString::new()), &temp.path().join("second")).unwrap();
         assert_eq!(found, Path::new("./tool"));
     }
 
     #[test]
-    fn a_folder_is_not_a_program() {
-        let (home, _) = folders();
-        assert_eq!(problem(find("./second", None, home.path())), Problem::NotExecutable);
-        assert_eq!(problem(find("./second/tool/x", None, home.path())), Problem::ProgramNotFound);
+    fn directory_is_not_a_program() {
+        let (temp, _) = search_dirs();
+        assert_eq!(problem(find("./second", None, temp.path())), Problem::NotExecutable);
+        assert_eq!(problem(find("./second/tool/x", None, temp.path())), Problem::ProgramNotFound);
     }
 
     #[test]
-    fn without_a_path_the_usual_places_are_searched() {
+    fn default_path_is_searched_without_path() {
         assert!(find("sh", None, Path::new("/")).is_ok());
     }
 }

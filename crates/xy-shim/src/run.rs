@@ -1,4 +1,4 @@
-//! The beginning of a shim: a clean process, a connection, an order.
+//! Start of a shim: cleans up the process, takes the connection and waits for an order.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -11,43 +11,43 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::stdio;
 
 use crate::control::Control;
-use crate::door::Door;
 use crate::exec;
 use crate::identity::Identity;
-use crate::life::Life;
+use crate::instance::Instance;
+use crate::listener::Listener;
 use crate::signals::Signals;
 use crate::sys;
 use crate::wire::{Order, PROTOCOL, Problem, Report, StartFault, StartOrder};
 
-/// Read at most this much of one pipe before looking at the others.
+/// Size of one read: a source is read this far before the next one is polled.
 const CHUNK: usize = 64 * 1024;
 
-/// How long a daemon may take to read the last words.
-pub(crate) const LAST_WORDS_WITHIN: Duration = Duration::from_secs(5);
+/// How long the shim waits at its end for the daemon to read the remaining frames.
+pub(crate) const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// One life of a server, from the order on fd 0 to the last line on disk.
+/// Runs one instance of a server, from the order on fd 0 to the last line on disk.
 ///
-/// To be called first thing in `main`: there must be no other thread.
+/// Must be called first thing in `main`, while the process has no other thread.
 pub fn run() -> ExitCode {
-    match live() {
+    match run_shim() {
         Ok(()) => ExitCode::SUCCESS,
         Err(cause) => {
-            let words = format!("xy: the shim could not begin: {cause}\n");
-            let _ = rustix::io::write(stdio::stderr(), words.as_bytes());
+            let message = format!("xy: the shim could not start: {cause}\n");
+            let _ = rustix::io::write(stdio::stderr(), message.as_bytes());
             ExitCode::FAILURE
         }
     }
 }
 
-/// What a shim is before it has a server.
+/// A shim before it has a server.
 pub(crate) struct Shim {
     pub(crate) control: Control,
     pub(crate) signals: Signals,
-    /// Where everything that is read passes through.
+    /// Buffer for every read.
     pub(crate) chunk: Vec<u8>,
 }
 
-fn live() -> io::Result<()> {
+fn run_shim() -> io::Result<()> {
     sys::close_inherited();
     let control = Control::new(take_control()?);
     become_independent();
@@ -55,20 +55,20 @@ fn live() -> io::Result<()> {
     let Some(order) = shim.wait_for_start()? else {
         return Ok(()); // Nothing was started, so nothing is left.
     };
-    // Found first, started then: whoever runs is known to be there.
-    let door = be_found(&order);
+    // The identity is published before the start, so that a running server can always be found.
+    let listener = publish_identity(&order);
     match start(&order) {
-        Ok(started) => Life::begin(shim, &order, started, door).run(),
+        Ok(started) => Instance::new(shim, &order, started, listener).run(),
         Err(fault) => {
             shim.control.outbox.put_report(&Report::StartFailed(fault));
-            shim.control.flush_within(LAST_WORDS_WITHIN);
+            shim.control.flush_within(FLUSH_TIMEOUT);
         }
     }
     Ok(())
 }
 
 impl Shim {
-    /// The order to start; `None` if the daemon thinks better of it.
+    /// Waits for the order to start. Returns `None` if the daemon hangs up or sends another order.
     fn wait_for_start(&mut self) -> io::Result<Option<Box<StartOrder>>> {
         loop {
             match self.control.next_order(|_, _| ()) {
@@ -83,7 +83,7 @@ impl Shim {
             ];
             rustix::io::retry_on_intr(|| poll(&mut ready, None))?;
             self.signals.clear();
-            if self.signals.told_to_end() {
+            if self.signals.is_termination_requested() {
                 return Ok(None);
             }
             self.control.read(&mut self.chunk);
@@ -91,7 +91,7 @@ impl Shim {
     }
 }
 
-/// Moves the connection out of the way: fd 0 is not ours to speak on.
+/// Moves the connection away from fd 0, which is replaced by `/dev/null`.
 fn take_control() -> io::Result<OwnedFd> {
     let control = rustix::io::fcntl_dupfd_cloexec(stdio::stdin(), 3)?;
     let nothing = OpenOptions::new().read(true).write(true).open("/dev/null")?;
@@ -101,28 +101,29 @@ fn take_control() -> io::Result<OwnedFd> {
 }
 
 fn become_independent() {
-    let _ = rustix::process::setsid(); // Fails only for one that leads a group already.
+    let _ = rustix::process::setsid(); // Fails only if the process already leads a group.
     #[cfg(target_os = "linux")]
     {
         let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
-        let _ = rustix::thread::set_name(c"xy-shim"); // Or `ps` would call it `exe`.
+        let _ = rustix::thread::set_name(c"xy-shim"); // Otherwise `ps` shows `exe`.
     }
     sys::clear_signal_mask();
 }
 
-/// Opens a door and says where, and whose it is, in the lock that our stdout is.
+/// Listens at the ordered socket and writes this process's identity to the lock file on stdout.
 ///
-/// What cannot be found (the disk is full) is not started the less; it ends with its daemon.
-fn be_found(order: &StartOrder) -> Option<Door> {
+/// Returns `None` if that fails, for example on a full disk. The server starts all the same, but
+/// ends with its daemon.
+fn publish_identity(order: &StartOrder) -> Option<Listener> {
     let socket = order.socket.as_ref()?;
-    let door = Door::open(Path::new(socket)).ok()?;
+    let listener = Listener::bind(Path::new(socket)).ok()?;
     let mut lock = File::from(rustix::io::fcntl_dupfd_cloexec(stdio::stdout(), 3).ok()?);
-    let identity = Identity::of_this_process(&order.life, socket).ok()?;
+    let identity = Identity::of_current_process(&order.life, socket).ok()?;
     identity.write(&mut lock).ok()?;
-    Some(door)
+    Some(listener)
 }
 
-fn start(order: &StartOrder) -> Result<exec::Started, StartFault> {
+fn start(order: &StartOrder) -> Result<exec::StartedServer, StartFault> {
     if order.protocol != PROTOCOL {
         let problem = Problem::Protocol { expected: PROTOCOL };
         return Err(StartFault { problem, errno: None });

@@ -1,4 +1,4 @@
-//! Signals as something to poll for.
+//! Signals as a descriptor to poll.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,34 +8,36 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::{flag, low_level};
 
-/// Becomes readable when a child may have died or the shim is told to end.
+/// Becomes readable when a child may have died or the shim is asked to terminate.
 #[derive(Debug)]
 pub(crate) struct Signals {
     wakeups: OwnedFd,
-    told_to_end: Arc<AtomicBool>,
+    termination_requested: Arc<AtomicBool>,
 }
 
 impl Signals {
+    /// Installs the handlers.
     pub(crate) fn listen() -> io::Result<Self> {
         let (wakeups, wake) = io::pipe()?;
         rustix::io::ioctl_fionbio(&wakeups, true)?;
-        let told_to_end = Arc::new(AtomicBool::new(false));
+        let termination_requested = Arc::new(AtomicBool::new(false));
         for signal in [SIGTERM, SIGINT, SIGHUP] {
-            flag::register(signal, Arc::clone(&told_to_end))?; // Before the wake-up for it.
+            // Registered before the wake-up, so that the flag is set first.
+            flag::register(signal, Arc::clone(&termination_requested))?;
             low_level::pipe::register(signal, wake.try_clone()?)?;
         }
         low_level::pipe::register(SIGCHLD, wake)?;
-        // A log over the file size limit is an error of the write, not our end.
+        // A log over the file size limit is a write error and must not end the shim.
         flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)))?;
-        Ok(Self { wakeups: wakeups.into(), told_to_end })
+        Ok(Self { wakeups: wakeups.into(), termination_requested })
     }
 
-    /// Whether the shim has been told to end.
-    pub(crate) fn told_to_end(&self) -> bool {
-        self.told_to_end.load(Ordering::Relaxed)
+    /// Returns true once a signal has asked the shim to terminate.
+    pub(crate) fn is_termination_requested(&self) -> bool {
+        self.termination_requested.load(Ordering::Relaxed)
     }
 
-    /// Forgets the wake-ups so far.
+    /// Discards pending wake-ups.
     pub(crate) fn clear(&self) {
         let mut bytes = [0; 64];
         while rustix::io::retry_on_intr(|| rustix::io::read(&self.wakeups, &mut bytes))

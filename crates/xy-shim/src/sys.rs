@@ -1,4 +1,4 @@
-//! The few system calls without a safe name. All unsafe code of the shim is here.
+//! System calls without a safe API. All unsafe code of the shim is here.
 
 #![expect(unsafe_code, reason = "dispositions, close_range, pre_exec and si_pid have no safe API")]
 
@@ -12,13 +12,13 @@ use std::process::Command;
 use rustix::io::Errno;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::wire::{KeptBy, StartOrder};
+use crate::wire::{EnforcedBy, StartOrder};
 
-/// The highest signal number of Linux; numbers a system lacks are refused by it.
+/// The highest signal number of Linux. Other systems refuse the numbers they lack.
 const LAST_SIGNAL: libc::c_int = 64;
 
-/// Makes sure that nothing but 0–2 and what is opened from here on is held by a shim: a
-/// pipe of another server would never come to its end.
+/// Closes all inherited descriptors except 0–2. A shim that held a pipe of another server would
+/// keep it from ending.
 pub(crate) fn close_inherited() {
     #[cfg(target_os = "linux")]
     {
@@ -35,7 +35,7 @@ pub(crate) fn close_inherited() {
     }
 }
 
-/// Lets every signal through, whatever the starter of this process had blocked.
+/// Unblocks every signal that the parent of this process had blocked.
 pub(crate) fn clear_signal_mask() {
     // SAFETY: a zeroed set is valid to be overwritten by sigemptyset; both calls only
     // read and write that set, and are async-signal-safe.
@@ -46,81 +46,85 @@ pub(crate) fn clear_signal_mask() {
     }
 }
 
-/// What a server may use, and the groups that it enters.
-pub(crate) struct Confine {
-    doors: Vec<OwnedFd>,
-    /// How many files it may have open, unless it raises that itself.
+/// Limits that a server gets and control groups that it enters, between fork and exec.
+pub(crate) struct ChildSetup {
+    entries: Vec<OwnedFd>,
+    /// Soft limit of open files, which the server may raise.
     open_files: Option<u64>,
-    /// How many it may have open at all.
+    /// Hard limit of open files.
     nofile: Option<u64>,
-    /// How much memory of its own each of its processes may have.
+    /// Limit of private memory in each process.
     data: Option<u64>,
 }
 
-impl Confine {
-    pub(crate) fn new(order: &StartOrder, doors: Vec<OwnedFd>) -> Self {
-        let memory = order.limits.memory.filter(|it| it.kept_by == KeptBy::Rlimit);
+impl ChildSetup {
+    pub(crate) fn new(order: &StartOrder, entries: Vec<OwnedFd>) -> Self {
+        let memory = order.limits.memory.filter(|it| it.kept_by == EnforcedBy::Rlimit);
         Self {
-            doors,
+            entries,
             open_files: order.open_files,
             nofile: order.limits.nofile,
             data: memory.map(|it| it.bytes),
         }
     }
 
-    /// Runs between fork and exec. An error is marked, so that it is told from one of exec.
+    /// Runs between fork and exec. Errors of limits are tagged, to distinguish them from errors of
+    /// exec.
     fn enter(&self) -> io::Result<()> {
-        let marked = |errno: Errno| io::Error::from_raw_os_error(errno.raw_os_error() | CONFINE);
-        for door in &self.doors {
-            rustix::io::retry_on_intr(|| rustix::io::write(door, b"0")).map_err(marked)?;
+        let tagged =
+            |errno: Errno| io::Error::from_raw_os_error(errno.raw_os_error() | LIMIT_ERROR);
+        for entry in &self.entries {
+            rustix::io::retry_on_intr(|| rustix::io::write(entry, b"0")).map_err(tagged)?;
         }
         if let Some(current) = self.open_files.filter(|_| self.nofile.is_none()) {
             let maximum = getrlimit(Resource::Nofile).maximum;
             setrlimit(Resource::Nofile, Rlimit { current: Some(current), maximum })?;
         }
-        let both = |limit| Rlimit { current: Some(limit), maximum: Some(limit) };
+        let hard_and_soft = |limit| Rlimit { current: Some(limit), maximum: Some(limit) };
         if let Some(files) = self.nofile {
-            setrlimit(Resource::Nofile, both(files)).map_err(marked)?;
+            setrlimit(Resource::Nofile, hard_and_soft(files)).map_err(tagged)?;
         }
         if let Some(bytes) = self.data {
-            setrlimit(Resource::Data, both(bytes)).map_err(marked)?;
+            setrlimit(Resource::Data, hard_and_soft(bytes)).map_err(tagged)?;
         }
         Ok(())
     }
 }
 
-/// Added to the number of an error between fork and exec; no error has one so high.
-const CONFINE: i32 = 1 << 16;
+/// Bit added to the error number of a limit that could not be applied. No error number is so high.
+const LIMIT_ERROR: i32 = 1 << 16;
 
-/// The error of a server that could not be confined, if that is what kept it from starting.
-pub(crate) fn confine_error(cause: &io::Error) -> Option<io::Error> {
+/// Returns the error of a limit that could not be applied, if that kept the server from starting.
+pub(crate) fn limit_error(cause: &io::Error) -> Option<io::Error> {
     let errno = cause.raw_os_error()?;
-    (errno & CONFINE != 0).then(|| io::Error::from_raw_os_error(errno & !CONFINE))
+    (errno & LIMIT_ERROR != 0).then(|| io::Error::from_raw_os_error(errno & !LIMIT_ERROR))
 }
 
-/// Has the command start in its own session, confined, with default signals, and die with us.
-pub(crate) fn start_clean(command: &mut Command, confine: Confine) {
+/// Makes the command start in its own session, with its limits and default signals, and die with
+/// the shim.
+pub(crate) fn prepare_child(command: &mut Command, setup: ChildSetup) {
     let shim = rustix::process::getpid();
-    // SAFETY: `clean_child` makes only async-signal-safe calls and does not allocate.
-    unsafe { command.pre_exec(move || clean_child(shim, &confine)) };
+    // SAFETY: `set_up_child` makes only async-signal-safe calls and does not allocate.
+    unsafe { command.pre_exec(move || set_up_child(shim, &setup)) };
 }
 
 /// Runs between fork and exec.
-fn clean_child(shim: Pid, confine: &Confine) -> io::Result<()> {
+fn set_up_child(shim: Pid, setup: &ChildSetup) -> io::Result<()> {
     rustix::process::setsid()?;
-    confine.enter()?;
+    setup.enter()?;
     for signal in (1..=LAST_SIGNAL).filter(|it| ![libc::SIGKILL, libc::SIGSTOP].contains(it)) {
-        set_default(signal);
+        set_default_action(signal);
     }
     clear_signal_mask();
-    die_with(shim)
+    set_parent_death_signal(shim)
 }
 
-/// Straight to the kernel: the C library keeps a few signals to itself and would leave
-/// those ignored.
+/// Restores the default action of a signal.
+///
+/// Calls the kernel directly: the C library reserves a few signals and would leave those ignored.
 #[cfg(target_os = "linux")]
-fn set_default(signal: libc::c_int) {
-    /// At least as long as the kernel's `sigaction`, whose zeroes mean the default.
+fn set_default_action(signal: libc::c_int) {
+    /// At least as long as the kernel's `sigaction`; all zeroes mean the default.
     const DEFAULT: [u64; 8] = [0; 8];
     const SET_SIZE: usize = 8;
     // SAFETY: the kernel reads within `DEFAULT` and writes nothing; SIG_DFL installs no
@@ -132,39 +136,39 @@ fn set_default(signal: libc::c_int) {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn set_default(signal: libc::c_int) {
+fn set_default_action(signal: libc::c_int) {
     // SAFETY: SIG_DFL installs no handler; signal is async-signal-safe.
     unsafe { libc::signal(signal, libc::SIG_DFL) };
 }
 
 #[cfg(target_os = "linux")]
-fn die_with(shim: Pid) -> io::Result<()> {
+fn set_parent_death_signal(shim: Pid) -> io::Result<()> {
     use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
     set_parent_process_death_signal(Some(Signal::KILL))?;
-    // A shim that died before that call will not be noticed by it.
+    // A shim that died before that call is not noticed by the kernel.
     if getppid() == Some(shim) { Ok(()) } else { Err(rustix::io::Errno::SRCH.into()) }
 }
 
 #[cfg(not(target_os = "linux"))]
 #[expect(clippy::unnecessary_wraps, reason = "the same signature on every system")]
-fn die_with(_shim: Pid) -> io::Result<()> {
-    Ok(()) // There is no such thing here; the daemon's sweep finds what is left.
+fn set_parent_death_signal(_shim: Pid) -> io::Result<()> {
+    Ok(()) // There is no such signal here; the daemon's sweep finds leftover processes.
 }
 
-/// How much fits into a pipe.
+/// Returns the capacity of a pipe.
 #[cfg(target_os = "linux")]
 pub(crate) fn pipe_bytes(pipe: BorrowedFd<'_>) -> usize {
     rustix::pipe::fcntl_getpipe_size(pipe).unwrap_or(4096)
 }
 
-/// How much fits into a pipe, at first; nothing tells more.
+/// Returns the initial capacity of a pipe; the system does not report the current one.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn pipe_bytes(_pipe: BorrowedFd<'_>) -> usize {
     16 * 1024
 }
 
-/// A child that is dead and not reaped yet, if there is one. It stays unreaped.
+/// Returns a child that is dead and not reaped yet. The child stays unreaped.
 pub(crate) fn first_dead_child() -> Option<Pid> {
     // SAFETY: a zeroed siginfo_t is valid; waitid overwrites it or leaves it zero, and
     // for an exited child si_pid is the member that is set.
@@ -172,20 +176,20 @@ pub(crate) fn first_dead_child() -> Option<Pid> {
         let mut found: libc::siginfo_t = std::mem::zeroed();
         let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
         if libc::waitid(libc::P_ALL, 0, &raw mut found, options) != 0 {
-            return None; // No children at all.
+            return None; // There are no children.
         }
         found.si_pid()
     };
     Pid::from_raw(pid)
 }
 
-/// Who is at the other end of a socket.
+/// Returns the user of the process at the other end of a socket.
 #[cfg(target_os = "linux")]
 pub(crate) fn peer_uid(socket: BorrowedFd<'_>) -> Option<u32> {
     rustix::net::sockopt::socket_peercred(socket).ok().map(|peer| peer.uid.as_raw())
 }
 
-/// Who is at the other end of a socket.
+/// Returns the user of the process at the other end of a socket.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn peer_uid(socket: BorrowedFd<'_>) -> Option<u32> {
     let (mut uid, mut gid) = (0, 0);
@@ -194,9 +198,9 @@ pub(crate) fn peer_uid(socket: BorrowedFd<'_>) -> Option<u32> {
     (failed == 0).then_some(uid)
 }
 
-/// When a process began, in microseconds; `None` if there is none.
+/// Returns when a process started, in microseconds, or `None` if there is no such process.
 #[cfg(target_os = "macos")]
-pub(crate) fn began(pid: u32) -> Option<u64> {
+pub(crate) fn start_time(pid: u32) -> Option<u64> {
     let pid = libc::c_int::try_from(pid).ok()?;
     let size = libc::c_int::try_from(size_of::<libc::proc_bsdinfo>()).ok()?;
     // SAFETY: a zeroed proc_bsdinfo is valid, and the call writes at most `size` bytes to it.
@@ -209,9 +213,9 @@ pub(crate) fn began(pid: u32) -> Option<u64> {
     Some(found.pbi_start_tvsec * 1_000_000 + found.pbi_start_tvusec)
 }
 
-/// What tells this boot of the machine from all others.
+/// Returns an ID that differs between boots of the machine.
 #[cfg(target_os = "macos")]
-pub(crate) fn boot() -> String {
+pub(crate) fn boot_id() -> String {
     let mut text = [0_u8; 64];
     let mut length = text.len();
     // SAFETY: the name ends with a zero, and at most `length` bytes are written to `text`.
@@ -220,11 +224,11 @@ pub(crate) fn boot() -> String {
         let name = c"kern.bootsessionuuid".as_ptr();
         libc::sysctlbyname(name, into, &raw mut length, std::ptr::null_mut(), 0)
     };
-    let said = if failed == 0 { &text[..length.min(text.len())] } else { &[] };
-    String::from_utf8_lossy(said).trim_end_matches('\0').to_owned()
+    let bytes = if failed == 0 { &text[..length.min(text.len())] } else { &[] };
+    String::from_utf8_lossy(bytes).trim_end_matches('\0').to_owned()
 }
 
-/// Every process there is.
+/// Returns the IDs of all processes.
 #[cfg(target_os = "macos")]
 pub(crate) fn all_pids() -> Vec<u32> {
     let mut pids: Vec<libc::pid_t> = vec![0; 16 * 1024];
@@ -235,7 +239,7 @@ pub(crate) fn all_pids() -> Vec<u32> {
     pids.into_iter().filter_map(|pid| pid.try_into().ok()).collect()
 }
 
-/// What a process was given at its start, each entry with a zero after it.
+/// Returns the arguments and the environment of a process, each entry followed by a NUL.
 #[cfg(target_os = "macos")]
 pub(crate) fn arguments_and_environment(pid: u32) -> Option<Vec<u8>> {
     let mut name = [libc::CTL_KERN, libc::KERN_PROCARGS2, libc::c_int::try_from(pid).ok()?];
@@ -250,7 +254,7 @@ pub(crate) fn arguments_and_environment(pid: u32) -> Option<Vec<u8>> {
     (failed == 0).then_some(bytes)
 }
 
-/// Gives freed memory back to the system.
+/// Returns freed memory to the system.
 pub(crate) fn release_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: malloc_trim only releases what the allocator holds free.

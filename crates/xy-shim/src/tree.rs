@@ -1,36 +1,38 @@
-//! Everything below the shim: found, made sure of, signalled.
+//! The processes below the shim: how they are found, verified and signalled.
 //!
-//! The shim is a child subreaper: whatever loses its parent below it becomes its own
-//! child. So the tree is empty exactly when the shim has no children, and whoever
-//! slips away during one walk is nearer at the next.
+//! The shim is a child subreaper: a process below it that loses its parent becomes a child of the
+//! shim. So no process is left exactly when the shim has no children, and a process that escapes
+//! one walk is nearer at the next.
 //!
-//! A number read from `/proc` may be a stranger's by the time it is used. So each
-//! process is first held by a descriptor, then looked at, then found still alive: only
-//! then was it the one that was looked at, and only then is it signalled, through the
-//! descriptor. Without a subreaper (macOS) there is no walk: there is the leader's group,
-//! and beyond it what carries the mark of this life in its environment.
+//! A process ID read from `/proc` may have been reused before it is used. So each process is opened
+//! as a pidfd first, then its parent is read, then it is found alive. Only then was it the process
+//! whose parent was read, and only then is it signalled, through the pidfd.
+//!
+//! Without a subreaper (macOS) there is no walk. There the server consists of the leader's process
+//! group and every process with the instance's mark in its environment.
 
 use rustix::process::{Pid, Signal};
 
 use crate::leader;
 
-/// One server, as its processes are found.
+/// The processes of one server.
 #[derive(Debug)]
 pub(crate) struct Tree {
     pub(crate) leader: Pid,
-    /// In the environment of each.
+    /// The instance ID, in the environment of each process.
     #[cfg_attr(target_os = "linux", expect(dead_code, reason = "the walk finds them all"))]
     pub(crate) life: String,
 }
 
 impl Tree {
-    /// Signals everything below the shim, each process once. Answers whether that was all;
-    /// otherwise the leader's group is left.
+    /// Signals every process below the shim once. Returns false if the leader's process group was
+    /// left out.
     pub(crate) fn signal_each(&self, signals: &[Signal]) -> bool {
         walk::signal_each(self, signals)
     }
 
-    /// Reaps every dead child but the leader; answers whether any is left beside it.
+    /// Reaps every dead child but the leader. Returns true if any process is left beside the
+    /// leader.
     pub(crate) fn has_others(&self) -> bool {
         loop {
             let others = walk::children(self).into_iter().filter(|&pid| pid != self.leader);
@@ -38,14 +40,15 @@ impl Tree {
             if !alive.is_empty() {
                 return true;
             }
-            // Who died after the list was read may have left us children that are not on it.
+            // A process that died after the list was read may have left children that are not on
+            // it.
             if dead.is_empty() {
                 return false;
             }
         }
     }
 
-    /// What is below the shim and alive.
+    /// Returns the living processes below the shim.
     pub(crate) fn alive(&self) -> Vec<Pid> {
         walk::alive(self)
     }
@@ -59,11 +62,12 @@ mod walk {
     use rustix::process::{Pid, Signal, getpgid};
 
     use super::Tree;
-    use crate::marked;
+    use crate::env_mark;
 
-    /// Those in the leader's group hear it with their group, and nobody hears it twice.
+    /// Signals the marked processes outside the leader's group. Those in it get the signal with the
+    /// group, and none gets it twice.
     pub(super) fn signal_each(tree: &Tree, signals: &[Signal]) -> bool {
-        for process in marked::processes(|life| life == tree.life) {
+        for process in env_mark::processes(|life| life == tree.life) {
             let pid = pid_of(process.pid);
             if pid.is_some_and(|pid| getpgid(Some(pid)) != Ok(tree.leader)) {
                 signals.iter().for_each(|signal| process.signal(*signal));
@@ -72,13 +76,13 @@ mod walk {
         false
     }
 
-    /// Nothing falls to us here, so those that are left are no children of ours.
+    /// Returns the remaining processes. They are not children of the shim, which adopts none here.
     pub(super) fn children(tree: &Tree) -> Vec<Pid> {
         alive(tree)
     }
 
     pub(super) fn alive(tree: &Tree) -> Vec<Pid> {
-        let marked = marked::processes(|life| life == tree.life);
+        let marked = env_mark::processes(|life| life == tree.life);
         marked.iter().filter_map(|process| pid_of(process.pid)).collect()
     }
 
@@ -102,11 +106,11 @@ mod walk {
     use super::Tree;
     use crate::proc_stat::ProcStat;
 
-    /// Whoever is deeper comes up when those above it die.
+    /// Maximum depth of a walk. Deeper processes move up when those above them die.
     const MAX_DEPTH: usize = 200;
 
-    /// Those born during one walk are found by the next; after a few, whoever is left has
-    /// been born by somebody who does not listen.
+    /// Walks a few times: a process forked during one walk is found by the next. One that is missed
+    /// even so was forked by a process that ignores the signal.
     pub(super) fn signal_each(_: &Tree, signals: &[Signal]) -> bool {
         const WALKS: usize = 4;
         let mut signalled = HashSet::new();
@@ -134,7 +138,7 @@ mod walk {
         children_of(getpid())
     }
 
-    /// Goes to everything below `parent`, each before what is below it.
+    /// Visits every process below `parent`, each before its own children.
     fn visit(parent: Pid, depth: usize, act: &mut impl FnMut(&Process)) {
         if depth == MAX_DEPTH {
             return;
@@ -142,50 +146,53 @@ mod walk {
         for pid in children_of(parent) {
             let Some(process) = Process::below(pid, parent) else { continue };
             act(&process);
-            // It is held until all below it are done, so its number means nobody else.
+            // The pidfd stays open until its children are visited, so its ID is not reused
+            // meanwhile.
             visit(pid, depth + 1, act);
         }
     }
 
-    /// A process that is alive and surely below us.
+    /// A living process that is certainly below the shim.
     struct Process {
         pid: Pid,
-        /// Absent where the kernel is too old for it.
-        held: Option<OwnedFd>,
+        /// `None` where the kernel is too old for pidfds.
+        pidfd: Option<OwnedFd>,
     }
 
     impl Process {
-        /// The process `pid`, if it is alive and a child of `parent`, or has come to us since.
+        /// Opens the process if it is alive and is a child of `parent`, or has become the shim's
+        /// child since.
         fn below(pid: Pid, parent: Pid) -> Option<Self> {
-            let held = match pidfd_open(pid, PidfdFlags::empty()) {
-                Ok(held) => Some(held),
+            let pidfd = match pidfd_open(pid, PidfdFlags::empty()) {
+                Ok(pidfd) => Some(pidfd),
                 Err(Errno::NOSYS) => None,
-                Err(_) => return None, // Gone, or no descriptor is left: the next walk finds it.
+                // The process is gone, or no descriptor is free: the next walk finds it.
+                Err(_) => return None,
             };
             let parent_now = parent_of(pid)?;
             let is_below = parent_now == parent || parent_now == getpid();
-            let is_same = held.as_ref().is_none_or(is_alive);
-            (is_below && is_same).then_some(Self { pid, held })
+            let is_same = pidfd.as_ref().is_none_or(is_alive);
+            (is_below && is_same).then_some(Self { pid, pidfd })
         }
 
-        /// It may have died this instant; that is as good.
+        /// Sends the signals. Does nothing if the process has just died.
         fn signal(&self, signals: &[Signal]) {
             for &signal in signals {
-                let _ = match &self.held {
-                    Some(held) => pidfd_send_signal(held, signal),
+                let _ = match &self.pidfd {
+                    Some(pidfd) => pidfd_send_signal(pidfd, signal),
                     None => kill_process(self.pid, signal),
                 };
             }
         }
     }
 
-    /// A descriptor of a process becomes readable when it dies.
-    fn is_alive(held: &OwnedFd) -> bool {
-        let mut asked = [PollFd::new(held, PollFlags::IN)];
-        poll(&mut asked, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(0)
+    /// Returns true if the process runs: its pidfd becomes readable when it dies.
+    fn is_alive(pidfd: &OwnedFd) -> bool {
+        let mut polled = [PollFd::new(pidfd, PollFlags::IN)];
+        poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(0)
     }
 
-    /// All children of a process, those of each of its threads.
+    /// Returns all children of a process, those of each of its threads.
     pub(crate) fn children_of(parent: Pid) -> Vec<Pid> {
         let tasks = format!("/proc/{}/task", parent.as_raw_nonzero());
         let Ok(threads) = fs::read_dir(tasks) else { return Vec::new() };
@@ -198,7 +205,7 @@ mod walk {
         lists.iter().flat_map(|list| list.split_whitespace()).filter_map(parse_pid).collect()
     }
 
-    /// The slow way, for kernels without lists of children.
+    /// Returns all children by a scan of `/proc`, for kernels without lists of children.
     fn children_by_scan(parent: Pid) -> Vec<Pid> {
         let Ok(all) = fs::read_dir("/proc") else { return Vec::new() };
         all.filter_map(|entry| parse_pid(entry.ok()?.file_name().to_str()?))
@@ -225,7 +232,7 @@ mod walk {
         }
 
         #[test]
-        fn both_ways_find_the_same_children() {
+        fn list_and_scan_find_the_same_children() {
             let mut child = Command::new("sleep").arg("60").spawn().unwrap();
             let pid = pid_of(&child);
             assert!(children_of(getpid()).contains(&pid));
@@ -236,19 +243,19 @@ mod walk {
         }
 
         #[test]
-        fn a_stranger_is_not_below_us() {
+        fn unrelated_process_is_not_below_the_shim() {
             let parent = rustix::process::getppid().unwrap();
             assert!(Process::below(parent, getpid()).is_none());
-            // Not even if it has the parent that we expect.
+            // Not even if its parent is the expected one.
             assert!(Process::below(Pid::INIT, getpid()).is_none());
         }
 
         #[test]
-        fn the_dead_are_not_signalled() {
+        fn dead_process_is_not_signalled() {
             let mut child = Command::new("true").spawn().unwrap();
             let pid = pid_of(&child);
-            let held = pidfd_open(pid, PidfdFlags::empty()).unwrap();
-            let mut dead = [PollFd::new(&held, PollFlags::IN)];
+            let pidfd = pidfd_open(pid, PidfdFlags::empty()).unwrap();
+            let mut dead = [PollFd::new(&pidfd, PollFlags::IN)];
             poll(&mut dead, None).unwrap();
             assert!(Process::below(pid, getpid()).is_none(), "a zombie is dead");
             child.wait().unwrap();

@@ -1,34 +1,32 @@
-//! The words between the daemon and a shim.
+//! Messages between the daemon and a shim.
 //!
-//! A frame is a little-endian `u32` length, one byte that says what it is, and a
-//! body of `length - 1` bytes: JSON for orders and reports, raw bytes for output.
-//! The conversation of one life:
+//! A frame is a little-endian `u32` length, one byte for its kind, and a body of `length - 1`
+//! bytes: JSON for orders and reports, raw bytes for output. The messages of one instance are:
 //!
 //! ```text
 //! daemon                                   shim
 //!    │ ── Start ──────────────────────────► │  forks, execs
-//!    │ ◄────────────── Started + 2 fds ──── │  (or StartFailed, and it ends)
-//!    │ ◄────────────────────────── Log ──── │  batches, as output comes
-//!    │ ── Stray ──────────────────────────► │  stdout lines that were no protocol
-//!    │ ── Note ───────────────────────────► │  kept for a daemon that comes later
+//!    │ ◄────────────── Started + 2 fds ──── │  (or StartFailed, then the shim ends)
+//!    │ ◄────────────────────────── Log ──── │  batches, as output arrives
+//!    │ ── Stray ──────────────────────────► │  stdout lines that were not protocol
+//!    │ ── Note ───────────────────────────► │  kept for the next daemon
 //!    │ ── Stop ───────────────────────────► │  close stdin, TERM, KILL
 //!    │ ◄─────────────────────── Exited ──── │  the server is gone
-//!    │ ── Stray … Finish ─────────────────► │  what was left in the stdout pipe
+//!    │ ── Stray … Finish ─────────────────► │  the rest of the stdout pipe
 //!    │ ◄──────────────── Log, then EOF ──── │  everything is on disk; the shim ends
 //! ```
 //!
-//! The two descriptors with `Started` are the daemon's ends of the server's stdin
-//! and stdout, in this order; only [`Stdout::Passed`] has them. EOF on the daemon's
-//! side means that the daemon is gone. Another one finds the shim by its lock and its
-//! socket, and takes over what is there:
+//! The two descriptors with `Started` are the daemon's ends of the server's stdin and stdout, in
+//! this order. Only [`Stdout::Passed`] has both. EOF from the daemon means that it is gone. Another
+//! daemon finds the shim by its lock and its socket, and takes over:
 //!
 //! ```text
 //! another daemon                           shim
 //!    │ ── Hello ──────────────────────────► │  (or Refused, and EOF)
-//!    │ ◄─────────────────────── Note ────── │  as it was left
-//!    │ ◄───────────────────── Unread ────── │  what stdout said meanwhile
-//!    │ ◄──────────────── Status + fds ───── │  pid, age, how it ended if it did
-//!    │ ◄────────────────────────── Log ──── │  the latest again, then as output comes
+//!    │ ◄─────────────────────── Note ────── │  as the last daemon left it
+//!    │ ◄───────────────────── Unread ────── │  stdout written meanwhile
+//!    │ ◄──────────────── Status + fds ───── │  pid, age, exit report if it has exited
+//!    │ ◄────────────────────────── Log ──── │  the latest again, then as output arrives
 //! ```
 //!
 //! `Hello` and `Refused` are the same in every version.
@@ -36,19 +34,19 @@
 use serde::{Deserialize, Serialize};
 
 pub use crate::confine::{
-    Confined, Containment, KeptBy, Limit, LimitName, LimitsOrder, MemoryLimit, Oom,
+    Confinement, Containment, EnforcedBy, Limit, LimitName, LimitsOrder, MemoryLimit, Oom,
 };
 
-/// Version of this conversation; a shim refuses a `Start` or a `Hello` of another one.
+/// Version of this protocol. A shim refuses a `Start` or a `Hello` of another version.
 pub const PROTOCOL: u32 = if cfg!(feature = "other-protocol") { 1_000_002 } else { 2 };
 
-/// No frame is longer: a longer one is a broken peer.
+/// Maximum size of a frame. A peer that sends a larger one is broken.
 pub const MAX_FRAME: usize = 4 * 1024 * 1024;
 
-/// The longest note: it holds what a file says of a server, and a little more.
+/// Maximum size of a note, enough for a server's configuration and a little more.
 pub const MAX_NOTE: usize = MAX_FRAME / 2;
 
-/// The longest line kept as one record; a longer one is split.
+/// Maximum length of a line kept as one record. A longer line is split.
 pub const MAX_LINE: usize = 64 * 1024;
 
 const KIND_ORDER: u8 = 1;
@@ -58,32 +56,32 @@ const KIND_LOG: u8 = 4;
 const KIND_NOTE: u8 = 5;
 const KIND_UNREAD: u8 = 6;
 
-/// What the daemon tells the shim.
+/// An order from the daemon to the shim.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
-    /// Start the server. The first order of the first daemon, once.
+    /// Starts the server. The first order of the first daemon, sent once.
     Start(Box<StartOrder>),
-    /// The first order of any later daemon: tell me everything.
+    /// Introduces a later daemon and asks for the state. The first order of that daemon.
     Hello {
         /// [`PROTOCOL`].
         protocol: u32,
     },
-    /// End the server: close its stdin, then TERM, then KILL at the end of the grace.
+    /// Stops the server: close its stdin, then TERM, then KILL at the end of the grace.
     Stop {
-        /// How long it may take before the KILL.
+        /// Time until the KILL.
         grace_ms: u64,
-        /// Nobody will ask how it ended, should the daemon be gone by then.
+        /// No daemon will ask how the server exited, should this one be gone by then.
         #[serde(default)]
         for_good: bool,
     },
-    /// Other rules for what happens when the daemon is gone.
-    Rules(GoneRules),
-    /// A message too long to be written to stdin in one piece is about to be written.
+    /// Replaces the policy for the time without a daemon.
+    Rules(OrphanPolicy),
+    /// A message too long for one write to stdin is about to be written.
     WriteBegins,
-    /// It has been written.
+    /// The message has been written.
     WriteEnds,
-    /// The life is over and nothing more will come: flush and end.
+    /// No more stray output will follow the exit: write everything and end.
     Finish,
 }
 
@@ -94,173 +92,173 @@ pub struct StartOrder {
     pub protocol: u32,
     /// The program: a path, or a name to look up on the server's PATH.
     pub program: String,
-    /// Its arguments.
+    /// The arguments.
     pub args: Vec<String>,
-    /// Set over the shim's own environment, from which every `XY_*` is taken out first.
+    /// Set over the shim's own environment, from which every `XY_*` variable is removed first.
     pub env: Vec<(String, String)>,
-    /// Where it runs; the shim's own folder if absent.
+    /// The working directory; the shim's own if absent.
     pub working_dir: Option<String>,
-    /// Who reads its stdout.
+    /// The reader of the server's stdout.
     pub stdout: Stdout,
-    /// Whether its stdin is a pipe, whose end the daemon gets; otherwise it is empty. One
-    /// whose stdout the daemon reads has it anyway.
+    /// Gives the server a pipe as stdin, whose end the daemon gets; otherwise stdin is empty. A
+    /// server whose stdout the daemon reads has the pipe anyway.
     #[serde(default)]
     pub has_stdin: bool,
-    /// Where its output is kept.
+    /// Where output is logged.
     pub log: LogOrder,
-    /// What happens when the daemon is gone.
-    pub gone: GoneRules,
-    /// How many files it may have open, where that is not what the shim may.
+    /// The policy for the time without a daemon.
+    pub gone: OrphanPolicy,
+    /// Limit of open files, if it differs from the shim's.
     #[serde(default)]
     pub open_files: Option<u64>,
-    /// What tells this life from all others.
+    /// The instance ID.
     pub life: String,
     /// Where a later daemon finds the shim; without it the server ends with the daemon.
     ///
-    /// The shim's stdout is then a locked file: it is held for as long as anything of the
-    /// server may live, and says who holds it.
+    /// The shim's stdout is then a locked file. The lock is held for as long as any process of the
+    /// server may live, and the file identifies the holder.
     #[serde(default)]
     pub socket: Option<String>,
     /// The first note.
     #[serde(default)]
     pub note: String,
-    /// What it may use.
+    /// The limits of the server.
     #[serde(default)]
     pub limits: LimitsOrder,
 }
 
-/// What happens when the daemon is gone.
+/// The policy for the time without a daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GoneRules {
-    /// So long another daemon is waited for, before the server is ended.
+pub struct OrphanPolicy {
+    /// How long the shim waits for another daemon before it stops the server.
     pub orphan_ms: u64,
     /// How long that stop may take.
     pub grace_ms: u64,
 }
 
-/// Who reads a server's stdout.
+/// The reader of a server's stdout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stdout {
-    /// The daemon: it gets the ends of stdin and stdout.
+    /// The daemon, which gets the ends of stdin and stdout.
     Passed,
-    /// The shim: it goes to the log.
+    /// The shim, which logs it.
     Logged,
 }
 
-/// Where output is kept.
+/// Where output is logged.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogOrder {
     /// The file; older generations are `<file>.1`, `.2` ….
     pub file: String,
-    /// A new file is begun once the current one has this size.
+    /// Size at which the file is rotated.
     pub max_bytes: u64,
-    /// How many older ones are kept.
+    /// Number of older files that are kept.
     pub generations: u32,
     /// The number of the first record.
     pub next_seq: u64,
 }
 
-/// What the shim tells the daemon.
+/// A report from the shim to the daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Report {
-    /// The server's program runs (its exec succeeded).
+    /// The server runs: its exec succeeded.
     Started {
-        /// The leader of its processes.
+        /// The leader of the server's processes.
         pid: u32,
-        /// A later daemon will find it.
+        /// A later daemon can find this shim.
         #[serde(default)]
         lasting: bool,
-        /// How it is held together and limited.
+        /// How the server is contained and limited.
         #[serde(default)]
-        confined: Confined,
+        confined: Confinement,
     },
-    /// It could not be started; the shim ends.
+    /// The server could not be started; the shim ends.
     StartFailed(StartFault),
     /// The answer to `Hello`.
     Status(StatusReport),
-    /// A `Hello` of another version; the shim waits for another daemon.
+    /// The answer to a `Hello` of another version. The shim waits for another daemon.
     Refused {
         /// The shim's version.
         protocol: u32,
     },
-    /// It is held together by something else than was said.
-    Confined(Confined),
+    /// The server is contained otherwise than was reported.
+    Confined(Confinement),
     /// The server is gone.
     Exited(ExitReport),
-    /// The log could not be written, or can again.
+    /// The log cannot be written, or can be written again.
     LogTrouble {
-        /// Why not; absent when it works again.
+        /// The reason; absent once writing works again.
         problem: Option<String>,
     },
 }
 
-/// What has become of a server, for a daemon that did not start it.
+/// The state of a server, for a daemon that did not start it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatusReport {
     /// [`PROTOCOL`].
     pub protocol: u32,
-    /// The leader of its processes.
+    /// The leader of the server's processes.
     pub pid: u32,
-    /// How long ago it was started.
+    /// Time since the server was started.
     pub age_ms: u64,
-    /// How long ago the note was left.
+    /// Time since the note was left.
     pub note_age_ms: u64,
-    /// Which of its stdin and stdout come with this report, in this order.
+    /// Which of the ends of stdin and stdout come with this report, in this order.
     pub passed: [bool; 2],
-    /// A daemon left in the middle of a message on stdin.
+    /// A daemon left in the middle of a message to stdin.
     #[serde(default)]
     pub torn: bool,
-    /// Its end has been asked for.
+    /// A stop has been requested.
     #[serde(default)]
     pub stopping: bool,
-    /// How it ended, if it has.
+    /// How the server exited, if it has.
     #[serde(default)]
     pub exited: Option<PastExit>,
-    /// How it is held together and limited.
+    /// How the server is contained and limited.
     #[serde(default)]
-    pub confined: Confined,
-    /// How far its log is on disk, unless that cannot be written.
+    pub confined: Confinement,
+    /// How far the log is on disk, unless it cannot be written.
     #[serde(default)]
-    pub logged: Option<LogPlace>,
+    pub logged: Option<LogPosition>,
 }
 
-/// A place in a log file, whatever its name is by now.
+/// A position in a log file, whatever its name is by now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LogPlace {
+pub struct LogPosition {
     /// The device of the file.
     pub device: u64,
     /// Its inode.
     pub inode: u64,
-    /// So much of it is from before.
+    /// Number of bytes before this position.
     pub bytes: u64,
-    /// The number of the first record that is not in it, nor in an older one.
+    /// The number of the first record that is neither in this file nor in an older one.
     pub next_seq: u64,
 }
 
-/// An end that may have been a while ago.
+/// An exit that may have been a while ago.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PastExit {
-    /// How.
+    /// How the server exited.
     pub report: ExitReport,
-    /// When.
+    /// Time since the exit.
     pub ms_ago: u64,
 }
 
-/// How a server ended.
+/// How a server exited.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExitReport {
-    /// Its exit code, unless a signal ended it.
+    /// Exit code, unless a signal ended it.
     pub code: Option<i32>,
     /// The signal that ended it.
     pub signal: Option<i32>,
-    /// Whether the shim had been told to end it (or had to, the daemon being gone).
+    /// Set if the shim was told to stop it, or had to because the daemon was gone.
     pub asked: bool,
-    /// Processes below the shim that did not even die of a KILL.
+    /// Processes below the shim that did not even die of SIGKILL.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub survivors: Vec<u32>,
-    /// Whether the kernel killed any of it for want of memory, and why.
+    /// Why the kernel killed a process of the server for lack of memory, if it did.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub oom: Option<Oom>,
 }
@@ -268,55 +266,55 @@ pub struct ExitReport {
 /// Why a server could not be started.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StartFault {
-    /// What went wrong, for a person.
+    /// The reason.
     pub problem: Problem,
-    /// The system's error number, where there is one.
+    /// The system's error number, if there is one.
     pub errno: Option<i32>,
 }
 
-/// What kept a server from starting.
+/// The reason why a server could not be started.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Problem {
-    /// No such file, or not on PATH.
+    /// There is no such file, or it is not on PATH.
     ProgramNotFound,
-    /// It is there but may not be executed.
+    /// The file exists but may not be executed.
     NotExecutable,
-    /// The working folder is not a folder.
+    /// The working directory is not a directory.
     NoWorkingDir,
-    /// It must not run without this limit.
+    /// A limit cannot be enforced, and the server must not run without it.
     LimitNotKept {
-        /// Which.
+        /// The limit.
         limit: String,
-        /// Why it cannot be kept.
+        /// Why it cannot be enforced.
         why: String,
     },
     /// The shim speaks another version.
     Protocol {
-        /// The shim's.
+        /// The shim's version.
         expected: u32,
     },
-    /// Anything else the system said; `errno` tells whether trying again can help.
+    /// Any other error of the system; `errno` tells whether a retry can help.
     System {
-        /// The step that failed and the system's words.
+        /// The step that failed and the system's message.
         what: String,
     },
 }
 
 /// Bits of a record's flags.
 pub mod flags {
-    /// It came from stderr; otherwise from stdout.
+    /// The record is from stderr; otherwise from stdout.
     pub const STDERR: u8 = 1;
-    /// It continues the record before it of the same stream.
+    /// The record continues the previous one of the same stream.
     pub const CONTINUED: u8 = 2;
-    /// Its line did not end with a newline: the line was too long, or the stream ended.
+    /// The record does not end with a newline: the line was too long, or the stream ended.
     pub const UNTERMINATED: u8 = 4;
 }
 
 /// One line of output, or a piece of a very long one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// Its number: one counter for both streams, without gaps.
+    /// The number of the record: one counter for both streams, without gaps.
     pub seq: u64,
     /// When it was read, in milliseconds since 1970.
     pub unix_millis: u64,
@@ -338,12 +336,12 @@ pub fn put_record(batch: &mut Vec<u8>, record: Record<'_>) {
     batch.extend_from_slice(record.line);
 }
 
-/// The size of a record in a batch.
+/// Returns the size of a record in a batch.
 pub fn record_size(line: &[u8]) -> usize {
     RECORD_HEADER + line.len()
 }
 
-/// The records of a batch's body, one after another; ends at the first that is cut short.
+/// Returns the records of a batch's body. Ends at the first that is cut short.
 pub fn records(mut batch: &[u8]) -> impl Iterator<Item = Record<'_>> {
     std::iter::from_fn(move || {
         let (record, rest) = split_record(batch)?;
@@ -368,46 +366,48 @@ fn split_record(batch: &[u8]) -> Option<(Record<'_>, &[u8])> {
     Some((record, rest))
 }
 
-/// One frame, taken apart.
+/// A parsed frame.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Frame<'a> {
-    /// Daemon to shim.
+    /// Daemon to shim: an order.
     Order(Order),
     /// Daemon to shim: bytes of stdout that were not protocol, as they were read.
     Stray(&'a [u8]),
-    /// Shim to daemon.
+    /// Shim to daemon: a report.
     Report(Report),
-    /// Shim to daemon: every record before `next_seq` that was not dropped has been sent.
+    /// Shim to daemon: records. Every record before `next_seq` that was not dropped has been sent.
     Log {
-        /// The number the next record will have.
+        /// The number that the next record will have.
         next_seq: u64,
-        /// See [`records`].
+        /// The records, see [`records`].
         batch: &'a [u8],
     },
-    /// Daemon to shim: keep this. Shim to a later daemon: this was kept.
+    /// Daemon to shim: a note to keep. Shim to a later daemon: the note.
     Note(&'a [u8]),
-    /// Bytes of stdout that come before what is in the pipe. Shim to a later daemon: what
-    /// was said meanwhile; what of it has not come back as `Stray` when this one leaves is
-    /// said again to the next one. Daemon to shim: all that it was sent has been used; before
-    /// it leaves, all but this.
+    /// Bytes of stdout that precede those in the pipe.
+    ///
+    /// - Shim to a later daemon: stdout written meanwhile. The part that has not come back as
+    ///   `Stray` when this daemon leaves is sent again to the next one.
+    /// - Daemon to shim, empty: everything that was sent has been used.
+    /// - Daemon to shim, before it leaves: everything but these bytes has been used.
     Unread(&'a [u8]),
 }
 
-/// Why bytes are no frame. The peer is broken or of another version: hang up.
+/// Why bytes are not a frame. The peer is broken or speaks another version: hang up.
 #[derive(Debug, thiserror::Error)]
 pub enum BadFrame {
-    /// Longer than any frame.
+    /// The frame is longer than [`MAX_FRAME`].
     #[error("a frame of {0} bytes is over the limit of {MAX_FRAME}")]
     TooLong(usize),
-    /// A kind nobody knows, or an empty frame.
+    /// The frame is empty, or of an unknown kind.
     #[error("a frame of an unknown kind")]
     UnknownKind,
-    /// A body that is not what its kind says.
+    /// The body does not match the kind.
     #[error("a frame that cannot be read: {0}")]
     Body(#[from] serde_json::Error),
 }
 
-/// Takes the first whole frame off `bytes`: the frame and how many bytes it took.
+/// Parses the first whole frame of `bytes`. Returns it with the number of bytes it took.
 pub fn parse(bytes: &[u8]) -> Result<Option<(Frame<'_>, usize)>, BadFrame> {
     let Some((length, rest)) = bytes.split_first_chunk::<4>() else { return Ok(None) };
     let length = u32::from_le_bytes(*length) as usize;
@@ -431,7 +431,7 @@ pub fn parse(bytes: &[u8]) -> Result<Option<(Frame<'_>, usize)>, BadFrame> {
     Ok(Some((frame, 4 + length)))
 }
 
-/// Appends an order; only one to start can be too long, by what a file says.
+/// Appends an order. Only an order to start can be too long, if the configuration is.
 pub fn put_order(out: &mut Vec<u8>, order: &Order) -> Result<(), BadFrame> {
     let body = serde_json::to_vec(order).expect("an order is plain values, which serialise");
     if body.len() >= MAX_FRAME {
@@ -451,14 +451,14 @@ pub fn put_note(out: &mut Vec<u8>, note: &[u8]) {
     put_frame(out, KIND_NOTE, &[note]);
 }
 
-/// Appends output that nobody has read, in as many frames as it takes.
+/// Appends unread output, in as many frames as it takes.
 pub fn put_unread(out: &mut Vec<u8>, bytes: &[u8]) {
     for part in bytes.chunks(MAX_FRAME / 2) {
         put_frame(out, KIND_UNREAD, &[part]);
     }
 }
 
-/// Appends that everything that was lent has been used.
+/// Appends the message that all lent output has been used.
 pub fn put_all_read(out: &mut Vec<u8>) {
     put_frame(out, KIND_UNREAD, &[]);
 }
@@ -492,7 +492,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn orders_and_reports_survive_the_wire() {
+    fn orders_and_reports_round_trip() {
         let order = Order::Stop { grace_ms: 5, for_good: false };
         let report = Report::Exited(ExitReport {
             code: None,
@@ -516,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_frame_is_no_frame_yet() {
+    fn partial_frame_is_not_parsed() {
         let mut bytes = Vec::new();
         put_order(&mut bytes, &Order::Finish).unwrap();
         for end in 0..bytes.len() {
@@ -525,14 +525,14 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_over_the_limit_is_refused_before_it_is_read() {
+    fn oversized_frame_is_refused_by_its_length() {
         let bytes = u32::MAX.to_le_bytes();
         assert!(matches!(parse(&bytes), Err(BadFrame::TooLong(_))));
     }
 
     proptest! {
         #[test]
-        fn records_survive_a_batch(
+        fn records_round_trip(
             lines in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..50), 0..20)
         ) {
             let mut batch = Vec::new();
@@ -545,7 +545,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        fn arbitrary_bytes_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             let _ = parse(&bytes);
             let _ = records(&bytes).count();
         }

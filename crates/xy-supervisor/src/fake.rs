@@ -1,4 +1,4 @@
-//! For tests: settings, and a launcher that plays its lives from a script.
+//! Test helpers: settings, and a launcher whose lives follow a script.
 
 use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
@@ -12,18 +12,20 @@ use xy_config::settings::{
     ServerSettings, Source,
 };
 use xy_protocol::server::{ServerName, Transport};
-use xy_shim::wire::{Confined, PROTOCOL, StatusReport};
+use xy_shim::wire::{Confinement, PROTOCOL, StatusReport};
 
-use crate::health::{Habit, Outcome};
+use crate::health::{Outcome, ProbeSupport};
 use crate::instance::InstanceKey;
-use crate::launch::{Ask, Instance, InstanceEnds, Launch, LaunchOrder, News};
+use crate::launch::{
+    Instance, InstanceChannels, InstanceCommand, InstanceEvent, Launch, LaunchOrder,
+};
 use crate::lifecycle::{Exit, LaunchFault};
-use crate::speak::{Checkup, Seen};
+use crate::protocol::{Checkup, CheckupReport};
 use crate::wait::until;
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
-/// Rules without jitter, so that times are exact.
+/// Returns default rules without jitter, so that times are exact.
 pub(crate) fn steady() -> Rules {
     let mut rules = Rules::default();
     rules.restart.jitter = false;
@@ -56,7 +58,7 @@ pub(crate) fn settings(name: &str) -> ServerSettings {
     }
 }
 
-/// What its process is, to be changed.
+/// Returns the process settings, for changes.
 pub(crate) fn process_of(settings: &mut ServerSettings) -> &mut ProcessSettings {
     match &mut settings.kind {
         ServerKind::Process(process) => process,
@@ -64,7 +66,7 @@ pub(crate) fn process_of(settings: &mut ServerSettings) -> &mut ProcessSettings 
     }
 }
 
-/// A server that lives somewhere else.
+/// Returns the settings of a remote server.
 pub(crate) fn remote(name: &str) -> ServerSettings {
     let kind = ServerKind::Remote(RemoteSettings {
         url: "https://example.com/mcp?key=s3cret".into(),
@@ -76,13 +78,13 @@ pub(crate) fn remote(name: &str) -> ServerSettings {
     settings
 }
 
-/// A server that is a container.
+/// Returns the settings of a container.
 pub(crate) fn container_settings(name: &str) -> ServerSettings {
     let container = ContainerSettings::of_image("example.com/x:1".into());
     ServerSettings { kind: ServerKind::Container(Box::new(container)), ..settings(name) }
 }
 
-/// What a shim says of a server that has run for 50 s, and of which a note is 10 s old.
+/// Returns the status report of a shim whose server has run for 50 s, with a note 10 s old.
 pub(crate) fn shim_status() -> StatusReport {
     StatusReport {
         protocol: PROTOCOL,
@@ -93,12 +95,12 @@ pub(crate) fn shim_status() -> StatusReport {
         torn: false,
         stopping: false,
         exited: None,
-        confined: Confined::default(),
+        confined: Confinement::default(),
         logged: None,
     }
 }
 
-/// A program that is not there.
+/// Returns the fault of a missing program.
 pub(crate) fn permanent_fault() -> LaunchFault {
     LaunchFault {
         permanent: true,
@@ -107,50 +109,50 @@ pub(crate) fn permanent_fault() -> LaunchFault {
     }
 }
 
-/// A machine that has no room just now.
-/// What would run it is away.
-pub(crate) fn absence() -> LaunchFault {
+/// Returns the fault of a container engine that is not running.
+pub(crate) fn engine_unavailable() -> LaunchFault {
     let hint = Some("start the engine".into());
     LaunchFault { permanent: false, message: "no engine listens".into(), hint }
 }
 
+/// Returns the fault of a machine that is short of memory.
 pub(crate) fn transient_fault() -> LaunchFault {
     LaunchFault { permanent: false, message: "out of memory".into(), hint: None }
 }
 
-/// How one life goes.
+/// The course of one life.
 #[derive(Debug, Clone)]
 pub(crate) enum Script {
     /// Lives until stopped, which takes `stops_in`.
     Lives { stops_in: Duration },
-    /// Dies by itself.
+    /// Exits by itself.
     Dies { after: Duration, exit: Exit },
-    /// Cannot be started, which shows after a while.
+    /// Fails to start, after a while.
     Fails { after: Duration, fault: LaunchFault },
-    /// Never gets as far as running, until stopped.
+    /// Never launches, until stopped.
     Hangs,
-    /// Ignores a stop; only force ends it.
+    /// Ignores a stop; only a kill ends it.
     Stubborn,
-    /// Its launcher disappears without a last word.
+    /// Its launcher disappears without a last event.
     Vanishes { after: Duration },
     /// Lives, but its log cannot be written until `after`.
-    Complains { after: Duration },
+    LogFails { after: Duration },
 }
 
-/// How a living server bears being probed.
+/// How a living server reacts to probes.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Bearing {
-    /// Whether it answers, or would answer something else; nothing, if that is unknown.
-    pub(crate) habit: Habit,
-    /// Calls that somebody waits for.
+pub(crate) struct ProbeBehavior {
+    /// Whether it answers probes, or only other requests; `Unknown` answers nothing.
+    pub(crate) probe_support: ProbeSupport,
+    /// Number of calls that a client waits for.
     pub(crate) calls: u32,
-    /// Whether it says something else all the time.
+    /// Whether it keeps sending messages.
     pub(crate) speaks: bool,
-    /// Whether it writes something all the time.
+    /// Whether it keeps writing other output.
     pub(crate) writes: bool,
 }
 
-/// Plays one script per life, the last one again and again.
+/// A launcher that follows one script per life, and repeats the last one.
 #[derive(Debug, Clone)]
 pub(crate) struct FakeLauncher {
     shared: Arc<Mutex<Shared>>,
@@ -159,36 +161,36 @@ pub(crate) struct FakeLauncher {
 #[derive(Debug)]
 struct Shared {
     scripts: VecDeque<Script>,
-    /// For servers that have their own.
+    /// Scripts of single servers.
     own_scripts: HashMap<String, VecDeque<Script>>,
     launches: Vec<(Instant, LaunchOrder)>,
-    asks: Vec<Ask>,
+    commands: Vec<InstanceCommand>,
     living: HashMap<InstanceKey, usize>,
-    most_living: usize,
-    /// `None` while nobody speaks with any of them.
-    bearing: Option<Bearing>,
-    /// How often they were asked something, and how often looked at.
+    max_living: usize,
+    /// `None` while no protocol driver is attached.
+    behavior: Option<ProbeBehavior>,
+    /// Number of probes sent, and number of checkups in all.
     probes: u64,
-    looks: u64,
+    checkups: u64,
 }
 
 impl FakeLauncher {
-    pub(crate) fn plays(scripts: impl IntoIterator<Item = Script>) -> Self {
+    pub(crate) fn with_scripts(scripts: impl IntoIterator<Item = Script>) -> Self {
         let shared = Shared {
             scripts: scripts.into_iter().collect(),
             own_scripts: HashMap::new(),
             launches: Vec::new(),
-            asks: Vec::new(),
+            commands: Vec::new(),
             living: HashMap::new(),
-            most_living: 0,
-            bearing: None,
+            max_living: 0,
+            behavior: None,
             probes: 0,
-            looks: 0,
+            checkups: 0,
         };
         Self { shared: Arc::new(Mutex::new(shared)) }
     }
 
-    /// The same launcher, with other scripts for one server.
+    /// Sets other scripts for one server.
     pub(crate) fn and_for(self, server: &str, scripts: impl IntoIterator<Item = Script>) -> Self {
         let scripts = scripts.into_iter().collect();
         self.with(|shared| shared.own_scripts.insert(server.to_owned(), scripts));
@@ -196,7 +198,7 @@ impl FakeLauncher {
     }
 
     pub(crate) fn each_lives_for(after: Duration) -> Self {
-        Self::plays([Script::Dies { after, exit: Exit::code(1) }])
+        Self::with_scripts([Script::Dies { after, exit: Exit::code(1) }])
     }
 
     pub(crate) fn each_lives_on() -> Self {
@@ -204,7 +206,7 @@ impl FakeLauncher {
     }
 
     pub(crate) fn each_stops_in(stops_in: Duration) -> Self {
-        Self::plays([Script::Lives { stops_in }])
+        Self::with_scripts([Script::Lives { stops_in }])
     }
 
     fn with<T>(&self, look: impl FnOnce(&mut Shared) -> T) -> T {
@@ -219,7 +221,7 @@ impl FakeLauncher {
         self.with(|shared| shared.launches.iter().map(|(at, _)| *at).collect())
     }
 
-    /// The servers, in the order of their launches.
+    /// Returns the servers in the order of their launches.
     pub(crate) fn launched(&self) -> Vec<String> {
         self.with(|shared| shared.launches.iter().map(|(_, order)| order.key.to_string()).collect())
     }
@@ -228,34 +230,34 @@ impl FakeLauncher {
         self.with(|shared| shared.launches.last().unwrap().1.settings.clone())
     }
 
-    /// Everything that lives were asked, in order.
-    pub(crate) fn asks(&self) -> Vec<Ask> {
-        self.with(|shared| shared.asks.clone())
+    /// Returns all commands that instances received, in order.
+    pub(crate) fn commands(&self) -> Vec<InstanceCommand> {
+        self.with(|shared| shared.commands.clone())
     }
 
-    /// From now on they bear it like this.
-    pub(crate) fn bears(&self, bearing: Bearing) {
-        self.with(|shared| shared.bearing = Some(bearing));
+    /// Sets how all servers react to probes from now on.
+    pub(crate) fn set_behavior(&self, behavior: ProbeBehavior) {
+        self.with(|shared| shared.behavior = Some(behavior));
     }
 
-    /// Stops all talk with them: no probe can be made from now on.
-    pub(crate) fn stop_speaking(&self) {
-        self.with(|shared| shared.bearing = None);
+    /// Detaches the protocol driver: no probe can be sent from now on.
+    pub(crate) fn disconnect_driver(&self) {
+        self.with(|shared| shared.behavior = None);
     }
 
-    /// How often they were asked something.
+    /// Returns the number of probes sent.
     pub(crate) fn probes(&self) -> u64 {
         self.with(|shared| shared.probes)
     }
 
-    /// How many live now, of all servers.
+    /// Returns the number of instances that live now, of all servers.
     pub(crate) fn living(&self) -> usize {
         self.with(|shared| shared.living.values().sum())
     }
 
-    /// How many of any one server ever lived at the same time.
-    pub(crate) fn most_living(&self) -> usize {
-        self.with(|shared| shared.most_living)
+    /// Returns the maximum number of simultaneous instances of one key.
+    pub(crate) fn max_living(&self) -> usize {
+        self.with(|shared| shared.max_living)
     }
 }
 
@@ -263,7 +265,7 @@ impl Shared {
     fn begin(&mut self, order: LaunchOrder) -> (Script, u32) {
         let living = self.living.entry(order.key.clone()).or_default();
         *living += 1;
-        self.most_living = self.most_living.max(*living);
+        self.max_living = self.max_living.max(*living);
         let scripts =
             self.own_scripts.get_mut(order.key.server.as_str()).unwrap_or(&mut self.scripts);
         let script = match scripts.len() {
@@ -274,16 +276,17 @@ impl Shared {
         (script, u32::try_from(self.launches.len()).unwrap())
     }
 
-    /// What is seen of one that is looked at, or asked; and how it bears that.
-    fn check(&mut self, is_asked: bool) -> Option<(Seen, Bearing)> {
-        let bearing = self.bearing?;
-        self.looks += 1;
-        self.probes += u64::from(is_asked);
-        let grows = |is_so: bool| if is_so { self.looks } else { 0 };
-        let outcome = Outcome::NotMade("it was not asked".to_owned());
-        let (messages, reads) = (grows(bearing.speaks), grows(bearing.writes));
-        let seen = Seen { outcome, calls: bearing.calls, messages, reads, idle_for: None };
-        Some((seen, bearing))
+    /// Counts a checkup. Returns its report without a probe, and how the server reacts to one.
+    fn check(&mut self, is_probe: bool) -> Option<(CheckupReport, ProbeBehavior)> {
+        let behavior = self.behavior?;
+        self.checkups += 1;
+        self.probes += u64::from(is_probe);
+        let count = |is_active: bool| if is_active { self.checkups } else { 0 };
+        let outcome = Outcome::NotProbed("no probe was requested".to_owned());
+        let (messages, reads) = (count(behavior.speaks), count(behavior.writes));
+        let report =
+            CheckupReport { outcome, calls: behavior.calls, messages, reads, idle_for: None };
+        Some((report, behavior))
     }
 
     fn end(&mut self, key: &InstanceKey) {
@@ -292,45 +295,46 @@ impl Shared {
 }
 
 impl Launch for FakeLauncher {
-    /// The pid of a life is its number among all launches, from 1.
+    /// Starts a life. Its pid is its number among all launches, from 1.
     fn launch(&self, order: LaunchOrder) -> Instance {
         let (instance, ends) = Instance::pair();
-        let InstanceEnds { news, asks, notes: _notes, checkups, rests: _rests, end: _end } = ends;
+        let InstanceChannels { events, commands, checkups, .. } = ends;
         let key = order.key.clone();
         let (script, pid) = self.with(|shared| shared.begin(order));
-        let mut stage = Stage { launcher: self.clone(), pid, news, asks, checkups: Some(checkups) };
+        let checkups = Some(checkups);
+        let mut fake = FakeInstance { launcher: self.clone(), pid, events, commands, checkups };
         tokio::spawn(async move {
-            let last = stage.play(script).await;
-            stage.launcher.with(|shared| shared.end(&key));
+            let last = fake.run(script).await;
+            fake.launcher.with(|shared| shared.end(&key));
             if let Some(last) = last {
-                let _ = stage.news.send(last).await; // Nobody may hold this life any more.
+                let _ = fake.events.send(last).await; // The task may have ended.
             }
         });
         instance
     }
 }
 
-/// Where one life is played.
-struct Stage {
+/// One life that follows a script.
+struct FakeInstance {
     launcher: FakeLauncher,
     pid: u32,
-    news: mpsc::Sender<News>,
-    asks: mpsc::Receiver<Ask>,
+    events: mpsc::Sender<InstanceEvent>,
+    commands: mpsc::Receiver<InstanceCommand>,
     checkups: Option<mpsc::Receiver<Checkup>>,
 }
 
-const KILLED: Exit = Exit { signal: Some(9), ..Exit::UNSEEN };
+const KILLED: Exit = Exit { signal: Some(9), ..Exit::UNKNOWN };
 
-impl Stage {
-    /// Plays it to its end; answers with the last news, unless there is none.
-    async fn play(&mut self, script: Script) -> Option<News> {
+impl FakeInstance {
+    /// Runs the script to its end. Returns the last event, unless there is none.
+    async fn run(&mut self, script: Script) -> Option<InstanceEvent> {
         let exit = match script {
             Script::Fails { after, fault } => {
                 sleep(after).await;
-                return Some(News::LaunchFailed(fault));
+                return Some(InstanceEvent::LaunchFailed(fault));
             }
             Script::Hangs => {
-                self.hear().await;
+                self.receive().await;
                 KILLED
             }
             Script::Lives { stops_in } => self.live(None, Exit::code(0), Some(stops_in)).await,
@@ -339,68 +343,74 @@ impl Stage {
             }
             Script::Stubborn => self.live(None, Exit::code(0), None).await,
             Script::Vanishes { after } => {
-                self.live(Some(after), Exit::UNSEEN, Some(Duration::ZERO)).await;
+                self.live(Some(after), Exit::UNKNOWN, Some(Duration::ZERO)).await;
                 return None;
             }
-            Script::Complains { after } => {
-                self.tell(News::LogTrouble(Some("disk full".into()))).await;
+            Script::LogFails { after } => {
+                self.report(InstanceEvent::LogTrouble(Some("disk full".into()))).await;
                 sleep(after).await;
-                self.tell(News::LogTrouble(None)).await;
+                self.report(InstanceEvent::LogTrouble(None)).await;
                 self.live(None, Exit::code(0), Some(Duration::ZERO)).await
             }
         };
-        Some(News::Exited(exit))
+        Some(InstanceEvent::Exited(exit))
     }
 
-    /// Runs until it dies, obeys a stop if it ever does, or is killed.
+    /// Lives until it dies, obeys a stop if it ever does, or is killed.
     async fn live(&mut self, dies: Option<Duration>, exit: Exit, stops: Option<Duration>) -> Exit {
         let dies_at = dies.map(|after| Instant::now() + after);
         let mut checkups = self.checkups.take().unwrap();
-        self.tell(News::Launched { pid: self.pid }).await;
-        self.tell(News::Ready).await;
+        self.report(InstanceEvent::Launched { pid: self.pid }).await;
+        self.report(InstanceEvent::Ready).await;
         loop {
-            let ask = tokio::select! {
+            let command = tokio::select! {
                 () = until(dies_at) => return exit,
                 Some(checkup) = checkups.recv() => {
-                    tokio::spawn(bear(self.launcher.clone(), checkup));
+                    tokio::spawn(answer_checkup(self.launcher.clone(), checkup));
                     continue;
                 }
-                ask = self.hear() => ask,
+                command = self.receive() => command,
             };
-            match (ask, stops) {
-                (Some(Ask::Kill | Ask::LetGo) | None, _) => return KILLED,
-                (Some(Ask::Stop { .. }), Some(takes)) => {
+            match (command, stops) {
+                (Some(InstanceCommand::Kill | InstanceCommand::HandOver) | None, _) => {
+                    return KILLED;
+                }
+                (Some(InstanceCommand::Stop { .. }), Some(takes)) => {
                     sleep(takes).await;
                     return Exit::code(0);
                 }
-                (Some(Ask::Stop { .. }), None) | (Some(Ask::Rules { .. }), _) => {}
+                (Some(InstanceCommand::Stop { .. }), None)
+                | (Some(InstanceCommand::SetOrphanRules { .. }), _) => {}
             }
         }
     }
 
-    async fn hear(&mut self) -> Option<Ask> {
-        let ask = self.asks.recv().await;
-        self.launcher.with(|shared| shared.asks.extend(ask));
-        ask
+    async fn receive(&mut self) -> Option<InstanceCommand> {
+        let command = self.commands.recv().await;
+        self.launcher.with(|shared| shared.commands.extend(command));
+        command
     }
 
-    async fn tell(&self, news: News) {
-        let _ = self.news.send(news).await; // Nobody may hold this life any more.
+    async fn report(&self, event: InstanceEvent) {
+        let _ = self.events.send(event).await; // The task may have ended.
     }
 }
 
-/// Says how a server is, as whoever speaks with it would.
-async fn bear(launcher: FakeLauncher, Checkup { within, is_in_doubt, reply }: Checkup) {
-    let Some((mut seen, bearing)) = launcher.with(|it| it.check(within.is_some())) else { return };
+/// Answers a checkup as a protocol driver would.
+async fn answer_checkup(launcher: FakeLauncher, checkup: Checkup) {
+    let Checkup { within, use_fallback, reply } = checkup;
+    let Some((mut report, behavior)) = launcher.with(|it| it.check(within.is_some())) else {
+        return;
+    };
     if let Some(within) = within {
-        seen.outcome = Outcome::Answered;
-        if bearing.habit == Habit::Ignores && is_in_doubt {
+        report.outcome = Outcome::Answered;
+        if behavior.probe_support == ProbeSupport::Unsupported && use_fallback {
             sleep(within / 2).await;
-            seen.outcome = Outcome::Ignored;
-        } else if bearing.habit != Habit::Answers {
+            report.outcome = Outcome::Ignored;
+        } else if behavior.probe_support != ProbeSupport::Supported {
             sleep(within).await;
-            seen.outcome = Outcome::Failed(format!("no answer within {within:?}"));
+            report.outcome = Outcome::Failed(format!("no answer within {within:?}"));
         }
     }
-    let _ = reply.send(seen); // Nobody may want to know any more.
+    let _ = reply.send(report); // The monitor may have given up.
 }

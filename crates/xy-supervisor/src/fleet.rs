@@ -1,11 +1,10 @@
-//! All servers: one owner of the roster, of operators' wishes and of every task.
+//! All servers: the owner of the roster, of the desired state and of every instance task.
 //!
-//! Whoever reads takes the roster as it is now; whoever changes something asks the
-//! fleet's own task, which applies one request after another. It never waits for a
-//! server to settle: that is for the asker, who gets the handles to wait on.
+//! Readers take the current roster. Changes go through the task of the fleet, which applies one
+//! request after another. It never waits for a server to settle: callers get handles to wait on.
 //!
-//! A server that all clients share has one instance, from the start of the daemon on. One
-//! with `isolation "client"` has an instance for each client that holds it, and none else.
+//! A server that all clients share has one instance, from the start of the daemon on. A server
+//! with `isolation "client"` has one instance for each client that holds it, and no other.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -14,62 +13,62 @@ use std::time::SystemTime;
 
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
-use xy_config::Broken;
+use xy_config::BrokenServers;
 use xy_config::load::MAX_SERVER_FILES;
 use xy_config::settings::{InstanceSettings, ServerSettings};
 use xy_protocol::server::{ServerName, ServerState, Wanted};
 
-use self::owner::Owner;
-use crate::added::AddedServers;
+use self::fleet_task::FleetTask;
+use crate::desired::DesiredState;
 use crate::instance::{Holder, InstanceHandle, InstanceKey, Snapshot, StateChange};
 use crate::launch::Launch;
-use crate::launch::adopt::Adopted;
+use crate::launch::adopt::AdoptedInstance;
 use crate::reload::{Plan, ServerMap};
-use crate::wishes::Wishes;
+use crate::runtime_servers::RuntimeServers;
 
-mod adopting;
-mod asking;
-mod changing;
+mod adopt;
+mod capacity;
+mod configure;
 mod errors;
-mod holding;
-mod owner;
-mod room;
-mod sharing;
+mod fleet_task;
+mod hold;
+mod operate;
+mod share;
 
+pub use capacity::NoRoom;
 pub use errors::{AddError, EstablishError, HoldError};
-pub use room::NoRoom;
 
-/// Requests wait here while one is being applied.
-const COMMANDS: usize = 64;
+/// Maximum number of queued commands.
+const COMMAND_QUEUE_CAPACITY: usize = 64;
 
-/// Changes a listener may lag behind before it is told that it missed some.
-const CHANGES: usize = 1024;
+/// Number of changes that a receiver may lag behind before it misses some.
+const CHANGES_CAPACITY: usize = 1024;
 
-/// So many instances one server may have for clients, those that are ending among them:
-/// each is a whole process tree.
+/// Maximum number of client instances of one server, including those that are ending. Each is a
+/// whole process tree.
 pub const MAX_CLIENT_INSTANCES: usize = 64;
 
-/// So often room is made for one that is to come.
-const MOST_TRIES: usize = 8;
+/// Maximum number of attempts to make room for an instance.
+const MAX_HOLD_ATTEMPTS: usize = 8;
 
-/// So many servers there may be in all.
+/// Maximum number of servers.
 pub const MAX_SERVERS: usize = MAX_SERVER_FILES;
 
 /// One server and all its instances.
 #[derive(Debug, Clone)]
 pub struct Member {
-    /// What its file says.
+    /// Its settings.
     pub settings: Arc<ServerSettings>,
-    /// What operators want of it, also while it has no instance.
+    /// The state that operators want, also while it has no instance.
     pub wanted: Wanted,
-    /// The server whose instances these are, if it is another with the same `share-key`.
+    /// The server that owns the instances, if that is another with the same `share-key`.
     pub owner: Option<ServerName>,
-    /// Its instances, by whom they live for.
+    /// Its instances, by holder.
     pub instances: BTreeMap<Holder, InstanceHandle>,
-    /// The last client instance that was failing when its client left. Only one is kept: its
+    /// The last client instance that was failing when its client left. Only one is kept, as its
     /// log can be large.
     pub last_failed: Option<Arc<FailedInstance>>,
-    /// No client instance has worked since `last_failed`.
+    /// Whether no client instance has worked since `last_failed`.
     pub is_failing: bool,
 }
 
@@ -85,76 +84,76 @@ pub struct FailedInstance {
 }
 
 impl Member {
-    /// The instances that are its own, and not another's that it shares.
+    /// Returns the instances that the server owns itself.
     pub fn own_instances(&self) -> impl Iterator<Item = &InstanceHandle> {
         self.instances.values().filter(|it| it.key().server == self.settings.name)
     }
 
-    /// Whether its name is down, though its process may live for others that share it.
+    /// Returns true if the server is stopped, though its process may run for servers that share it.
     pub fn is_hidden(&self) -> bool {
         self.settings.share_key.is_some() && self.wanted == Wanted::Down
     }
 }
 
-/// All servers, as they are now.
+/// All servers, by name.
 pub type Roster = BTreeMap<ServerName, Member>;
 
-/// What an operator asks of servers.
+/// An operation of an operator on servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ask {
-    /// Be up.
+pub enum Operation {
+    /// Starts the servers.
     Start,
-    /// Be down, also after a restart of the daemon.
+    /// Stops the servers. They stay stopped after a restart of the daemon.
     Stop,
-    /// Begin a new life.
+    /// Starts a new life of each server.
     Restart,
 }
 
-/// A server that was asked something.
+/// An operation that was applied to the instance of one server.
 #[derive(Debug, Clone)]
-pub struct Asked {
-    /// Its name, which is not that of its instance if it shares another's.
+pub struct AppliedOperation {
+    /// The server. Its instance has another name if another server owns it.
     pub name: ServerName,
-    /// Its state before.
+    /// The state before the operation.
     pub before: ServerState,
-    /// What was wanted of it before: its instance may run for others of whom it is wanted.
+    /// The desired state before the operation. The instance may also run for other servers.
     pub wanted_before: Wanted,
-    /// To wait on.
+    /// The instance, to wait on.
     pub instance: InstanceHandle,
 }
 
-/// A server that was asked something and has no instance of its own now, so all is done.
+/// A server without an instance of its own, for which an operation is complete at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unheld {
-    /// Its name.
+pub struct ServerWithoutInstance {
+    /// The server.
     pub name: ServerName,
-    /// What was wanted of it before.
+    /// The desired state before the operation.
     pub wanted_before: Wanted,
-    /// Whether it runs in no process, also in none that it shares.
+    /// Whether the server has no instance at all, not even a shared one.
     pub is_nowhere: bool,
 }
 
-/// What became of a request.
+/// The outcome of an operation.
 #[derive(Debug, Default)]
-pub struct AskOutcome {
-    /// The instances, in the order of their servers' names.
-    pub asked: Vec<Asked>,
-    /// The servers that have none.
-    pub unheld: Vec<Unheld>,
-    /// Names that nobody bears.
+pub struct OperationOutcome {
+    /// The instances, ordered by the names of their servers.
+    pub applied: Vec<AppliedOperation>,
+    /// The servers without an instance.
+    pub without_instance: Vec<ServerWithoutInstance>,
+    /// The names of no server.
     pub unknown: Vec<String>,
-    /// What went wrong beside it.
+    /// Problems that did not prevent the operation.
     pub warnings: Vec<String>,
 }
 
-/// What a reload did.
+/// The outcome of a reload.
 #[derive(Debug)]
-pub struct Applied {
-    /// What was done to each server.
+pub struct ReloadOutcome {
+    /// The change of each server.
     pub plan: Plan,
-    /// The removed ones: they are ending.
+    /// The instances that are ending.
     pub leaving: Vec<InstanceHandle>,
-    /// The added and the restarted ones: they are starting.
+    /// The instances that are starting.
     pub coming: Vec<InstanceHandle>,
 }
 
@@ -163,57 +162,89 @@ pub struct Applied {
 #[error("the daemon is shutting down")]
 pub struct Closed;
 
-/// A server that is there no more.
+/// The outcome of a removal.
 #[derive(Debug)]
-pub struct Removed {
-    /// Its instances: they are ending.
+pub struct RemovedServer {
+    /// The instances of the server, which are ending.
     pub leaving: Vec<InstanceHandle>,
-    /// What went wrong beside it.
+    /// Problems that did not prevent the removal.
     pub warnings: Vec<String>,
 }
 
 enum Command {
-    Hold { key: InstanceKey, reply: oneshot::Sender<Result<InstanceHandle, HoldError>> },
-    Release { key: InstanceKey },
-    Add { settings: Arc<ServerSettings>, reply: oneshot::Sender<AddReply> },
-    Establish { settings: Arc<ServerSettings>, reply: oneshot::Sender<Result<(), EstablishError>> },
-    Remove { name: ServerName, reply: oneshot::Sender<Option<Removed>> },
-    Update { settings: Arc<ServerSettings>, reply: oneshot::Sender<Applied> },
-    Ask { ask: Ask, names: Option<Vec<String>>, reply: oneshot::Sender<AskOutcome> },
-    Apply { servers: ServerMap, broken: Broken, reply: oneshot::Sender<Applied> },
-    Adopt { adopted: Box<Adopted>, is_broken: bool },
-    LetGo { reply: oneshot::Sender<()> },
-    Shutdown { reply: oneshot::Sender<()> },
+    Hold {
+        key: InstanceKey,
+        reply: oneshot::Sender<Result<InstanceHandle, HoldError>>,
+    },
+    Release {
+        key: InstanceKey,
+    },
+    Add {
+        settings: Arc<ServerSettings>,
+        reply: oneshot::Sender<AddReply>,
+    },
+    Establish {
+        settings: Arc<ServerSettings>,
+        reply: oneshot::Sender<Result<(), EstablishError>>,
+    },
+    Remove {
+        name: ServerName,
+        reply: oneshot::Sender<Option<RemovedServer>>,
+    },
+    Update {
+        settings: Arc<ServerSettings>,
+        reply: oneshot::Sender<ReloadOutcome>,
+    },
+    Operate {
+        operation: Operation,
+        names: Option<Vec<String>>,
+        reply: oneshot::Sender<OperationOutcome>,
+    },
+    Apply {
+        servers: ServerMap,
+        broken: BrokenServers,
+        reply: oneshot::Sender<ReloadOutcome>,
+    },
+    Adopt {
+        adopted: Box<AdoptedInstance>,
+        is_broken: bool,
+    },
+    HandOver {
+        reply: oneshot::Sender<()>,
+    },
+    Shutdown {
+        reply: oneshot::Sender<()>,
+    },
 }
 
 type AddReply = Result<Option<InstanceHandle>, AddError>;
 
-/// What a fleet is made of.
+/// The parts of a fleet.
 pub struct FleetParts {
-    /// Starts instances.
+    /// The launcher of instances.
     pub launcher: Arc<dyn Launch>,
-    /// What operators want.
-    pub wishes: Wishes,
-    /// Where that is kept.
-    pub wishes_file: PathBuf,
+    /// The state that operators want.
+    pub desired: DesiredState,
+    /// The file of the desired state.
+    pub desired_state_file: PathBuf,
     /// The servers that no file configures.
-    pub added: AddedServers,
-    /// Where those are kept.
-    pub added_file: PathBuf,
-    /// Where logs are kept.
+    pub runtime_servers: RuntimeServers,
+    /// The file of the servers that no file configures.
+    pub runtime_servers_file: PathBuf,
+    /// The folder of the logs.
     pub logs_dir: PathBuf,
-    /// Where shims hold their locks.
+    /// The folder of the locks that shims hold.
     pub locks_dir: PathBuf,
-    /// How many instances there may be, and how much they may use.
+    /// The limits on the number and the memory of all instances.
     pub limits: InstanceSettings,
 }
 
-/// Where a fleet tells its changes.
+/// Creates the channel on which a fleet broadcasts its changes.
 pub fn changes_channel() -> broadcast::Sender<StateChange> {
-    broadcast::Sender::new(CHANGES)
+    broadcast::Sender::new(CHANGES_CAPACITY)
 }
 
-/// All servers, as others hold them.
+/// A handle of the fleet.
 #[derive(Debug, Clone)]
 pub struct Fleet {
     commands: mpsc::Sender<Command>,
@@ -222,29 +253,29 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// A fleet of those that earlier daemons left, which knows its operators' wishes. Its
-    /// task ends with `shutdown`, or with `let_go`.
-    pub fn spawn(parts: FleetParts, adopted: Vec<Adopted>) -> Self {
-        Self::spawn_heard(parts, adopted, changes_channel())
+    /// Spawns a fleet with the instances that earlier daemons left. Its task ends with `shutdown`
+    /// or `hand_over`.
+    pub fn spawn(parts: FleetParts, adopted: Vec<AdoptedInstance>) -> Self {
+        Self::spawn_with_changes(parts, adopted, changes_channel())
     }
 
-    /// The same for those who want to hear every change from the first on, as they have
-    /// subscribed before: `changes` is from [`changes_channel`].
-    pub fn spawn_heard(
+    /// Spawns a fleet that broadcasts on `changes`, from [`changes_channel`]. Receivers that have
+    /// subscribed before see every change from the first on.
+    pub fn spawn_with_changes(
         parts: FleetParts,
-        adopted: Vec<Adopted>,
+        adopted: Vec<AdoptedInstance>,
         changes: broadcast::Sender<StateChange>,
     ) -> Self {
-        let (commands, queue) = mpsc::channel(COMMANDS);
+        let (commands, queue) = mpsc::channel(COMMAND_QUEUE_CAPACITY);
         let (published, roster) = watch::channel(Arc::default());
-        let (usage, measured) = watch::channel(room::Usage::default());
-        let measuring = room::keep_measured(parts.limits, roster.clone(), usage);
-        let mut owner = Owner {
+        let (usage, measured) = watch::channel(capacity::Usage::default());
+        let measuring = capacity::measure_usage(parts.limits, roster.clone(), usage);
+        let mut task = FleetTask {
             measured,
             measuring: JoinSet::new(),
-            kept: parts.wishes.clone(),
-            wishes: parts.wishes.clone(),
-            added: parts.added.clone(),
+            stored: parts.desired.clone(),
+            desired: parts.desired.clone(),
+            runtime_servers: parts.runtime_servers.clone(),
             parts,
             published,
             changes: changes.clone(),
@@ -252,66 +283,76 @@ impl Fleet {
             leaving: HashMap::new(),
         };
         for one in adopted {
-            owner.adopt(one);
+            task.adopt(one);
         }
-        if owner.parts.limits.memory.is_some() {
-            owner.measuring.spawn(measuring);
+        if task.parts.limits.memory.is_some() {
+            task.measuring.spawn(measuring);
         }
-        tokio::spawn(owner.run(queue));
+        tokio::spawn(task.run(queue));
         Self { commands, roster, changes }
     }
 
-    /// All servers, as they are now.
+    /// Returns all servers as they are now.
     pub fn roster(&self) -> Arc<Roster> {
         self.roster.borrow().clone()
     }
 
-    /// All servers, as they are now and whenever one comes or goes.
+    /// Returns a receiver of the roster that sees all servers that come and go.
     pub fn watch_roster(&self) -> watch::Receiver<Arc<Roster>> {
         self.roster.clone()
     }
 
-    /// Changes of state from now on.
+    /// Subscribes to changes of state.
     pub fn changes(&self) -> broadcast::Receiver<StateChange> {
         self.changes.subscribe()
     }
 
-    /// Asks something of the named servers, or of all; resolves when it has been applied.
-    pub async fn ask(&self, ask: Ask, names: Option<Vec<String>>) -> Result<AskOutcome, Closed> {
+    /// Applies an operation to the named servers, or to all. Resolves when it is applied.
+    pub async fn operate(
+        &self,
+        operation: Operation,
+        names: Option<Vec<String>>,
+    ) -> Result<OperationOutcome, Closed> {
         let (reply, outcome) = oneshot::channel();
-        self.commands.send(Command::Ask { ask, names, reply }).await.map_err(|_| Closed)?;
+        self.commands
+            .send(Command::Operate { operation, names, reply })
+            .await
+            .map_err(|_| Closed)?;
         outcome.await.map_err(|_| Closed)
     }
 
-    /// Makes the servers what `servers` says; resolves when it has been applied. Of those
-    /// that are `broken` nothing is known now, so nothing is forgotten either.
-    pub async fn apply(&self, servers: ServerMap, broken: Broken) -> Result<Applied, Closed> {
+    /// Replaces the configuration of all servers. Resolves when it is applied. The desired state of
+    /// `broken` servers is kept, as their files cannot be read now.
+    pub async fn apply(
+        &self,
+        servers: ServerMap,
+        broken: BrokenServers,
+    ) -> Result<ReloadOutcome, Closed> {
         let (reply, applied) = oneshot::channel();
         let command = Command::Apply { servers, broken, reply };
         self.commands.send(command).await.map_err(|_| Closed)?;
         applied.await.map_err(|_| Closed)
     }
 
-    /// Makes one server what `settings` say, and leaves the others alone. One that is not
-    /// there any more stays away.
-    pub async fn update(&self, settings: Arc<ServerSettings>) -> Result<Applied, Closed> {
+    /// Replaces the settings of one server. Does nothing if the server has been removed.
+    pub async fn update(&self, settings: Arc<ServerSettings>) -> Result<ReloadOutcome, Closed> {
         let (reply, applied) = oneshot::channel();
         self.commands.send(Command::Update { settings, reply }).await.map_err(|_| Closed)?;
         applied.await.map_err(|_| Closed)
     }
 
-    /// The instance of a server that is for this holder: a client's own under `isolation
-    /// "client"`, which begins here unless it is there, or the one that all share. One that
-    /// sleeps is woken. If there is no room for it, one that nobody uses goes.
+    /// Returns the instance of a server for `holder`: the client's own with `isolation "client"`,
+    /// which is created if needed, or else the shared one. A sleeping instance is woken. If there
+    /// is no room, an idle instance is stopped.
     pub async fn hold(
         &self,
         server: &ServerName,
         holder: Holder,
     ) -> Result<InstanceHandle, HoldError> {
         let key = InstanceKey { server: server.clone(), holder };
-        for _ in 0..MOST_TRIES {
+        for _ in 0..MAX_HOLD_ATTEMPTS {
             match self.hold_now(key.clone()).await {
-                // Others may come and take the place.
+                // Another request may take the freed place.
                 Err(HoldError::NoRoom(_)) if self.make_room().await => {}
                 held => return held,
             }
@@ -335,16 +376,15 @@ impl Fleet {
         held.await.unwrap_or(Err(HoldError::Closed))
     }
 
-    /// Ends for good what this client alone had; what others share goes on.
+    /// Retires the client's own instance, if it has one. A shared instance goes on.
     pub async fn release(&self, server: &ServerName, client: u64) {
         let key = InstanceKey { server: server.clone(), holder: Holder::Client(client) };
-        // A fleet that is gone has ended it, or let go of it.
+        // A fleet that has ended has retired or handed over the instance.
         let _ = self.commands.send(Command::Release { key }).await;
     }
 
-    /// Begins a server that no file configures, `source.added` among its settings. It will
-    /// not be there after a restart of the daemon unless it is established. Answers its
-    /// instance, if it has one without any client.
+    /// Adds a server that no file configures, with `source.added` set. Unless it is established, it
+    /// does not survive a restart of the daemon. Returns its shared instance, if it has one.
     pub async fn add(
         &self,
         settings: Arc<ServerSettings>,
@@ -355,8 +395,8 @@ impl Fleet {
         added.await.unwrap_or(Err(AddError::Closed))
     }
 
-    /// Keeps an added server across restarts of the daemon; or, if `settings` name a file
-    /// of its own, leaves that to the file.
+    /// Stores an added server, so that it survives restarts of the daemon. If `settings` name a
+    /// file of its own, that file keeps it instead.
     pub async fn establish(&self, settings: Arc<ServerSettings>) -> Result<(), EstablishError> {
         let (reply, done) = oneshot::channel();
         let sent = self.commands.send(Command::Establish { settings, reply }).await;
@@ -364,49 +404,48 @@ impl Fleet {
         done.await.unwrap_or(Err(EstablishError::Closed))
     }
 
-    /// Removes a server, whoever configured it; resolves when it is out of the roster. `None`
-    /// if there is none of that name.
-    pub async fn remove(&self, name: &ServerName) -> Result<Option<Removed>, Closed> {
+    /// Removes a server, with or without a file. Resolves when it has left the roster. Returns
+    /// `None` if there is no server of that name.
+    pub async fn remove(&self, name: &ServerName) -> Result<Option<RemovedServer>, Closed> {
         let (reply, removed) = oneshot::channel();
         let command = Command::Remove { name: name.clone(), reply };
         self.commands.send(command).await.map_err(|_| Closed)?;
         removed.await.map_err(|_| Closed)
     }
 
-    /// Ends all servers at the same time; resolves when all are gone.
+    /// Stops all servers at the same time. Resolves when all have ended.
     pub async fn shutdown(&self) {
         let (reply, done) = oneshot::channel();
         if self.commands.send(Command::Shutdown { reply }).await.is_ok() {
-            let _ = done.await; // A fleet that is gone has nothing left to end.
+            let _ = done.await; // A fleet that has ended has no servers.
         }
-        // Another may have asked first: the fleet is gone when its roster has no owner.
+        // Another caller may have been first. The roster closes when the fleet has ended.
         let mut roster = self.roster.clone();
         while roster.changed().await.is_ok() {}
     }
 
-    /// Goes on with a server that was slow to answer: until now it was waited for. One whose
-    /// file `is_broken` goes on as it was.
-    pub async fn adopt(&self, adopted: Adopted, is_broken: bool) {
+    /// Adopts an instance whose shim was slow to answer, and which has been waited for until now.
+    /// If its file `is_broken`, it keeps its old settings.
+    pub async fn adopt(&self, adopted: AdoptedInstance, is_broken: bool) {
         let adopted = Box::new(adopted);
-        // A fleet that is gone ends, or lets go of, all that it had.
+        // A fleet that ends retires or hands over all its instances.
         let _ = self.commands.send(Command::Adopt { adopted, is_broken }).await;
     }
 
-    /// Leaves all servers to themselves: another daemon will take them over. Resolves when
-    /// all are on their own.
-    pub async fn let_go(&self) {
+    /// Leaves all servers to a later daemon. Resolves when all are released.
+    pub async fn hand_over(&self) {
         let (reply, done) = oneshot::channel();
-        if self.commands.send(Command::LetGo { reply }).await.is_ok() {
-            let _ = done.await; // A fleet that is gone has nothing left to let go.
+        if self.commands.send(Command::HandOver { reply }).await.is_ok() {
+            let _ = done.await; // A fleet that has ended has no servers.
         }
     }
 
-    /// Resolves when the fleet takes no more requests: it was shut down, or has failed.
+    /// Resolves when the fleet takes no more requests, because it was shut down or has failed.
     pub async fn closed(&self) {
         self.commands.closed().await;
     }
 
-    /// What the files said when they were last applied.
+    /// Returns the settings that were applied last.
     pub fn settings(&self) -> ServerMap {
         settings_of(&self.roster())
     }

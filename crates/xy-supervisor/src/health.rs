@@ -1,18 +1,18 @@
-//! Whether a server that was ready still works, by evidence. Pure.
+//! Decides from evidence whether a server that was ready still works. Pure.
 //!
-//! [`Pulse::observe`] is told what came of one probe and what else was seen meanwhile; it
-//! answers what that says of the server. `vigil.rs` makes the probes and does the looking.
+//! [`HealthTracker::observe`] takes the outcome of one probe and the evidence gathered meanwhile,
+//! and returns a [`Verdict`]. `monitor.rs` sends the probes and gathers the evidence.
 //!
 //! ```text
-//! answered ─────────────────────────────────────────────► alive, a row of failures ends
-//! not made, or made while nobody was there to wait ─────► nothing
-//! failed ─┬─ it said something else meanwhile ──────────► alive
-//!         ├─ it has calls in flight ─┬─ uses CPU ───────► alive
-//!         │                          ├─ writes output ──► alive
-//!         │                          └─ out of sight ───► nothing
-//!         ├─ it is known to ignore such probes ─────────► nothing
-//!         └─ else ──────────────────────────────────────► suspect, or hung after enough of it
-//! ignored, but something else was answered ─────────────► alive; it ignores such probes
+//! answered ─────────────────────────────────────► alive, resets the count of failures
+//! not probed, or probed while xy was suspended ─► inconclusive
+//! failed ─┬─ server sent another message ───────► alive
+//!         ├─ calls in flight ─┬─ uses CPU ──────► alive
+//!         │                   ├─ writes output ─► alive
+//!         │                   └─ unobservable ──► inconclusive
+//!         ├─ probes known to be unsupported ────► inconclusive
+//!         └─ else ──────────────────────────────► suspect, or hung after enough failures
+//! ignored, but another request was answered ────► alive, probes are unsupported
 //! ```
 
 use std::fmt::Write;
@@ -20,234 +20,234 @@ use std::time::Duration;
 
 use xy_config::settings::{HealthProbe, HealthRules};
 
-/// One that uses less of a processor's time than one part in so many does nothing: there are
-/// programs that wake now and then to see that there is nothing to do.
-const IDLE_PARTS: u32 = 500;
+/// A server is busy if it uses at least 1/500 of the CPU. Idle programs may wake now and then to
+/// poll, and stay below it.
+const BUSY_FRACTION: u32 = 500;
 
-/// Whoever waits for an answer may be late by this much, and half of the time it waits for.
-const LATE: Duration = Duration::from_secs(1);
+/// A probe may overrun its timeout by this, plus half of the timeout. A larger delay means that xy
+/// did not run, and says nothing about the server.
+const MAX_DELAY: Duration = Duration::from_secs(1);
 
-/// Of one that may not know `ping` this is found out so long after it is ready: it could hang
-/// before its first regular probe, and then nobody would know whether to blame it.
-const FIRST_AFTER: Duration = Duration::from_secs(1);
+/// Delay after readiness of the first probe of a server that may not support `ping`. A server
+/// that hung before its first regular probe could not be told from one without `ping`.
+const EARLY_PROBE_DELAY: Duration = Duration::from_secs(1);
 
-/// The longest reason, in characters.
-const LONGEST_WHY: usize = 300;
+/// Maximum characters of a reason.
+const MAX_REASON_CHARS: usize = 300;
 
-/// What came of a probe.
+/// The outcome of a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// It has answered; whether it could do what was asked does not matter.
+    /// The server has answered; an error is an answer too.
     Answered,
-    /// It has not, in its time, but it has answered something else, or there is nothing else
-    /// that it could be asked.
+    /// The server has not answered in time, but has answered another request, or there was no
+    /// other request to send.
     Ignored,
-    /// It has not, in its time, or what came is not what was asked for.
+    /// The server has not answered in time, or its answer is malformed. Holds the reason.
     Failed(String),
-    /// It was not asked, for this reason.
-    NotMade(String),
+    /// No probe was sent, for this reason.
+    NotProbed(String),
 }
 
-/// What was seen of a server while it was probed.
+/// Evidence gathered during a probe.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Evidence {
-    /// Calls that somebody waits for.
+    /// Number of calls that a client waits for.
     pub calls: u32,
-    /// It has said something that is a message.
-    pub has_spoken: bool,
-    /// It has written something, to its log or beside messages.
-    pub has_written: bool,
-    /// The processor's time that it used, and in which time; `None` where nobody can tell.
+    /// Whether the server has sent a protocol message.
+    pub has_sent_message: bool,
+    /// Whether the server has written other output, to its log or to stdout.
+    pub has_written_output: bool,
+    /// CPU time that the server used, and the time span; `None` where that is unknown.
     pub cpu: Option<(Duration, Duration)>,
 }
 
 impl Evidence {
     fn uses_cpu(self) -> bool {
-        self.cpu.is_some_and(|(used, within)| is_work(used, within))
+        self.cpu.is_some_and(|(used, within)| is_busy(used, within))
     }
 }
 
-/// Whether one that uses so much of the processor's time within this time does something.
-pub fn is_work(used: Duration, within: Duration) -> bool {
-    !used.is_zero() && used >= within / IDLE_PARTS
+/// Returns true if CPU time `used` within the time span `within` counts as activity.
+pub fn is_busy(used: Duration, within: Duration) -> bool {
+    !used.is_zero() && used >= within / BUSY_FRACTION
 }
 
-/// One probe, and what was seen meanwhile.
+/// A probe and the evidence gathered meanwhile.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Observation {
-    /// What came of it.
+    /// The outcome of the probe.
     pub outcome: Outcome,
-    /// What was seen.
+    /// The evidence.
     pub evidence: Evidence,
-    /// For how long nobody was there who could have seen an answer: the machine slept, or had
-    /// no time for us.
-    pub absent: Duration,
+    /// How long xy could not have seen an answer: the machine was suspended or overloaded.
+    pub unobserved: Duration,
 }
 
-/// What an observation says.
+/// What an observation says about a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// It works.
+    /// The server works.
     Alive,
-    /// Nothing.
-    Nothing,
-    /// It may not work; this is the last of so many signs of that in a row.
+    /// The observation says nothing.
+    Inconclusive,
+    /// The server may hang. Holds the number of failed probes in a row.
     Suspect(u32),
-    /// It does not work any more, for this reason.
+    /// The server hangs, for this reason.
     Hung(String),
 }
 
-/// How a program takes to being probed, as far as anybody knows.
+/// Whether a program answers probes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Habit {
-    /// It has answered nothing yet that would tell.
+pub enum ProbeSupport {
+    /// The program has not answered anything yet.
     #[default]
     Unknown,
-    /// It has answered a probe.
-    Answers,
-    /// It has answered something else, and no probe.
-    Ignores,
+    /// The program has answered a probe.
+    Supported,
+    /// The program has answered other requests, but no probe.
+    Unsupported,
 }
 
-/// What is remembered of earlier probes.
+/// The health of a server, as its probes so far tell it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Pulse {
+pub struct HealthTracker {
     /// Failures in a row.
     failures: u32,
-    /// What it has ever done when it was probed.
-    habit: Habit,
-    /// Probes that one has ignored which ignores them.
+    /// Whether the program answers probes, over all its lives.
+    probe_support: ProbeSupport,
+    /// Number of probes that a program without probe support has ignored.
     ignored: u32,
-    /// How often the early question whether it answers could not be asked.
+    /// How often the early probe could not be sent.
     postponed: u32,
-    /// That was asked, once for all lives of one program.
-    is_tried: bool,
+    /// Whether the early probe was sent; once for all lives of a program.
+    early_probe_done: bool,
 }
 
-impl Pulse {
-    /// Of a server of which this is known.
-    pub fn new(habit: Habit) -> Self {
-        Self { habit, ..Self::default() }
+impl HealthTracker {
+    /// Creates a tracker for a server with this probe support.
+    pub fn new(probe_support: ProbeSupport) -> Self {
+        Self { probe_support, ..Self::default() }
     }
 
-    /// Of a new life, or of new rules: what it did before is not held against it.
+    /// Returns a tracker for a new life or for new rules. It forgets the failures so far.
     #[must_use]
-    pub fn afresh(self) -> Self {
-        Self { is_tried: self.is_tried, ..Self::new(self.habit) }
+    pub fn for_new_life(self) -> Self {
+        Self { early_probe_done: self.early_probe_done, ..Self::new(self.probe_support) }
     }
 
-    /// How long to wait before it is asked next. Whether it answers at all is found out early,
-    /// again and again while it cannot be asked, but no later than by the interval.
-    pub fn wait(&self, rules: &HealthRules) -> Duration {
+    /// Returns the delay before the next probe. The early probe is retried with growing delays
+    /// while it cannot be sent, up to the regular interval.
+    pub fn next_delay(&self, rules: &HealthRules) -> Duration {
         if !self.is_early(rules) {
             return rules.interval;
         }
         let doubled = 1_u32.checked_shl(self.postponed).unwrap_or(u32::MAX);
-        FIRST_AFTER.saturating_mul(doubled).min(rules.interval)
+        EARLY_PROBE_DELAY.saturating_mul(doubled).min(rules.interval)
     }
 
-    /// Whether it has yet to be found out whether it answers. What a file asks for by name counts
-    /// from the first, so there is nothing to find out.
+    /// Returns true if the next probe is the early probe. Probes that a file asks for by name
+    /// count from the first, so they have none.
     fn is_early(&self, rules: &HealthRules) -> bool {
-        self.is_in_doubt(rules) && !self.is_tried
+        self.is_support_unknown(rules) && !self.early_probe_done
     }
 
-    /// Whether nobody knows yet if it answers: then it is asked something else too, since one
-    /// that hangs answers neither.
-    pub fn is_in_doubt(&self, rules: &HealthRules) -> bool {
-        rules.probe == HealthProbe::Mcp && self.habit == Habit::Unknown
+    /// Returns true if it is unknown whether the server answers probes. Then another request is
+    /// sent too: a server that hangs answers neither.
+    pub fn is_support_unknown(&self, rules: &HealthRules) -> bool {
+        rules.probe == HealthProbe::Mcp && self.probe_support == ProbeSupport::Unknown
     }
 
-    /// How it takes to being probed.
-    pub fn habit(&self) -> Habit {
-        self.habit
+    /// Returns whether the program answers probes.
+    pub fn probe_support(&self) -> ProbeSupport {
+        self.probe_support
     }
 
-    /// Whether there is any use in asking it: one that ignores it is left in peace.
-    pub fn is_worth_asking(&self, rules: &HealthRules) -> bool {
-        let answers = self.habit == Habit::Answers;
+    /// Returns true if the server should be probed. A program that ignores probes is not.
+    pub fn should_probe(&self, rules: &HealthRules) -> bool {
+        let answers = self.probe_support == ProbeSupport::Supported;
         answers || rules.probe != HealthProbe::Mcp || self.ignored < rules.failures
     }
 
-    /// Decides what an observation says. What one does that is out of sight cannot be seen from
-    /// here: it lives somewhere else, or in a container that its process only speaks for.
+    /// Decides what an observation says about the server. The activity of a server with
+    /// `is_unobservable` cannot be measured: it is remote, or runs in a container behind a CLI.
     pub fn observe(
         &mut self,
-        seen: Observation,
+        observation: Observation,
         rules: &HealthRules,
-        is_out_of_sight: bool,
+        is_unobservable: bool,
     ) -> Verdict {
-        let Observation { outcome, evidence, absent } = seen;
+        let Observation { outcome, evidence, unobserved } = observation;
         let is_early = self.is_early(rules);
-        if is_early && !matches!(outcome, Outcome::NotMade(_)) {
-            self.is_tried = true;
+        if is_early && !matches!(outcome, Outcome::NotProbed(_)) {
+            self.early_probe_done = true;
         }
         let why = match outcome {
             Outcome::Answered => {
-                *self = Self::new(Habit::Answers);
+                *self = Self::new(ProbeSupport::Supported);
                 return Verdict::Alive;
             }
             Outcome::Ignored => {
                 self.failures = 0;
-                self.ignore(is_early);
+                self.record_ignored(is_early);
                 return Verdict::Alive;
             }
-            Outcome::NotMade(_) => {
+            Outcome::NotProbed(_) => {
                 self.postponed = self.postponed.saturating_add(u32::from(is_early));
-                return Verdict::Nothing;
+                return Verdict::Inconclusive;
             }
             Outcome::Failed(why) => why,
         };
-        if absent > LATE + rules.timeout / 2 {
-            return Verdict::Nothing;
+        if unobserved > MAX_DELAY + rules.timeout / 2 {
+            return Verdict::Inconclusive;
         }
-        let works = evidence.uses_cpu() || evidence.has_written;
-        if evidence.has_spoken || (evidence.calls > 0 && works) {
+        let works = evidence.uses_cpu() || evidence.has_written_output;
+        if evidence.has_sent_message || (evidence.calls > 0 && works) {
             self.failures = 0;
             return Verdict::Alive;
         }
-        // Of what it does there nobody knows, and to try anew would lose its calls.
-        if is_out_of_sight && evidence.calls > 0 {
-            return Verdict::Nothing;
+        // It may be working on its calls, and a reconnect would lose them.
+        if is_unobservable && evidence.calls > 0 {
+            return Verdict::Inconclusive;
         }
-        if rules.probe == HealthProbe::Mcp && self.habit == Habit::Ignores {
-            self.ignore(is_early);
-            return Verdict::Nothing;
+        if rules.probe == HealthProbe::Mcp && self.probe_support == ProbeSupport::Unsupported {
+            self.record_ignored(is_early);
+            return Verdict::Inconclusive;
         }
-        // So soon after its start it may have no time yet.
+        // A server may be busy so soon after its start.
         if is_early {
-            return Verdict::Nothing;
+            return Verdict::Inconclusive;
         }
         self.failures = self.failures.saturating_add(1);
         if self.failures < rules.failures {
             return Verdict::Suspect(self.failures);
         }
-        Verdict::Hung(words(self.failures, &why, evidence))
+        Verdict::Hung(hung_reason(self.failures, &why, evidence))
     }
 
-    /// It was asked in vain, and that says nothing of whether it works.
-    fn ignore(&mut self, is_early: bool) {
-        if self.habit == Habit::Unknown {
-            self.habit = Habit::Ignores;
+    /// Records an unanswered probe that is no evidence against the server.
+    fn record_ignored(&mut self, is_early: bool) {
+        if self.probe_support == ProbeSupport::Unknown {
+            self.probe_support = ProbeSupport::Unsupported;
         }
         self.ignored = self.ignored.saturating_add(u32::from(!is_early));
     }
 }
 
-/// Why a server is ended, for people.
-fn words(failures: u32, why: &str, evidence: Evidence) -> String {
-    let why: String = why.chars().take(LONGEST_WHY).collect();
-    let mut words = if failures == 1 {
+/// Returns the reason for ending a hung server.
+fn hung_reason(failures: u32, why: &str, evidence: Evidence) -> String {
+    let why: String = why.chars().take(MAX_REASON_CHARS).collect();
+    let mut reason = if failures == 1 {
         format!("unhealthy: {why}")
     } else {
         format!("unhealthy: {failures} probes in a row failed, the last: {why}")
     };
     if evidence.calls > 0 {
         let calls = if evidence.calls == 1 { "call" } else { "calls" };
-        // A text takes all that is written to it.
-        let _ = write!(words, "; it has {} {calls} in flight and does nothing", evidence.calls);
+        // Writing to a `String` cannot fail.
+        let _ = write!(reason, "; it has {} {calls} in flight and does nothing", evidence.calls);
     }
-    words
+    reason
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The handle others hold of one instance: requests, state, logs.
+//! The handle of one instance, through which others send requests and read its state and logs.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -11,46 +11,46 @@ use xy_config::settings::ServerSettings;
 use xy_protocol::mask;
 use xy_protocol::server::{Era, Health, ServerName, ServerState};
 
-use crate::launch::{Confined, Contained, EndMark, Progress};
+use crate::launch::{Confinement, ContainerInfo, ExitFlag, Progress};
 use crate::lifecycle::{Event, Exit, LastAttempt, Life, Reason, State};
 use crate::logs::{Line, LogBook};
-use crate::probe::{Target, Unready};
-use crate::speak::{Checkup, Rest};
+use crate::probe::{NotReady, Target};
+use crate::protocol::{Checkup, IdleStop};
 
-/// How many changes of state are remembered.
-pub const TRANSITIONS_KEPT: usize = 32;
+/// Maximum number of remembered changes of state.
+pub const MAX_TRANSITIONS: usize = 32;
 
-/// Maximum number of stderr lines that are told with a failure.
-pub const LAST_LINES: usize = 10;
+/// Maximum number of stderr lines that are shown with a failure.
+pub const MAX_STDERR_LINES: usize = 10;
 
 /// Maximum bytes of each of them that go into an error message.
-const LAST_LINE_BYTES: usize = 400;
+const MAX_STDERR_LINE_BYTES: usize = 400;
 
-/// How long whoever speaks with an instance may take to say what it knows.
-const SAID_WITHIN: Duration = Duration::from_secs(1);
+/// How long the protocol driver may take to reply.
+const DRIVER_REPLY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long the second process of a server that speaks both eras may stay unused.
+/// How long the second process of a server that speaks both eras may stay idle.
 pub const SECOND_IDLE_STOP: Duration = Duration::from_mins(10);
 
-/// Which instance: of which server, for whom.
+/// The key of an instance.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InstanceKey {
     /// The server.
     pub server: ServerName,
-    /// For whom it lives.
+    /// The clients that the instance serves.
     pub holder: Holder,
 }
 
 impl InstanceKey {
-    /// The instance that all clients share.
+    /// Returns the key of the instance that all clients share.
     pub fn shared(server: ServerName) -> Self {
         Self { server, holder: Holder::Shared }
     }
 }
 
 impl InstanceKey {
-    /// Reads what `Display` writes.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
+    /// Parses the format that `Display` writes.
+    pub fn parse(text: &str) -> Option<Self> {
         let (server, holder) = match text.split_once('@') {
             None => (text, Holder::Shared),
             Some((server, "legacy")) => (server, Holder::Era(Era::Legacy)),
@@ -71,7 +71,7 @@ impl fmt::Display for InstanceKey {
     }
 }
 
-/// For whom an instance lives.
+/// The clients that an instance serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Holder {
     /// All clients.
@@ -83,12 +83,12 @@ pub enum Holder {
 }
 
 impl Holder {
-    /// Returns true if the instance lives for one client alone.
+    /// Returns true if the instance serves one client alone.
     pub fn is_client(self) -> bool {
         matches!(self, Self::Client(_))
     }
 
-    /// Returns the client that the instance lives for, if it lives for one alone.
+    /// Returns the client that the instance serves, if it serves one alone.
     pub fn client(self) -> Option<u64> {
         match self {
             Self::Client(client) => Some(client),
@@ -105,64 +105,64 @@ impl Holder {
     }
 }
 
-/// What is true of an instance now.
+/// The state of an instance at one moment.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
-    /// What it is doing.
+    /// Its lifecycle state.
     pub life: Life,
-    /// What its file says.
+    /// Its settings.
     pub settings: Arc<ServerSettings>,
     /// The leader of its processes, while there is one.
     pub pid: Option<u32>,
     /// How its last life ended.
-    pub last_exit: Option<SeenExit>,
+    pub last_exit: Option<ExitRecord>,
     /// Its latest changes of state, oldest first.
     pub transitions: Arc<VecDeque<Transition>>,
-    /// Why its log cannot be written, if so.
+    /// Why its log cannot be written, if that is so.
     pub log_problem: Option<String>,
-    /// No later daemon could find it, so it ends with this one.
+    /// Whether it ends with this daemon, because a later daemon could not find it.
     pub ends_with_daemon: bool,
-    /// Processes of its last life that would not die.
+    /// Processes of its last life that could not be killed.
     pub survivors: Vec<u32>,
-    /// How it is held together and limited, while it lives.
-    pub confined: Option<Confined>,
-    /// Which container it is, while it is one that lives.
-    pub container: Option<Arc<Contained>>,
-    /// How far what it needs has been fetched, while that goes on.
+    /// How its processes are grouped and limited, while it lives.
+    pub confined: Option<Confinement>,
+    /// Its container, while it runs in one.
+    pub container: Option<Arc<ContainerInfo>>,
+    /// The progress of the preparation of a launch, such as an image pull, while it goes on.
     pub progress: Option<Progress>,
-    /// What probes say of it.
+    /// Its health as the probes tell it.
     pub health: Health,
-    /// Whether the processes of its latest life have ended.
-    pub end: EndMark,
-    /// When a probe of this life last told something about its health.
+    /// Set once the processes of its latest life have ended.
+    pub end: ExitFlag,
+    /// When a probe of this life last told its health.
     pub last_health_check: Option<SystemTime>,
 }
 
 impl Snapshot {
-    /// The leader of its processes, if that is one of this machine which can be looked at.
+    /// Returns the leader of its processes, if it runs on this machine and can be inspected.
     pub fn process(&self) -> Option<u32> {
         self.pid.filter(|_| self.container.as_ref().is_none_or(|it| it.is_here))
     }
 
-    /// The word for its state on the wire. A life whose processes have ended is stopping until
-    /// the rest of it is known.
+    /// Returns its state as shown to clients. A life whose processes have ended counts as stopping
+    /// until the lifecycle has processed its end.
     pub fn state(&self) -> ServerState {
         if self.has_just_ended() { ServerState::Stopping } else { self.life.state.on_wire() }
     }
 
-    /// Returns true if its processes have ended, and what follows is not decided yet.
+    /// Returns true if its processes have ended, but the lifecycle has not processed that yet.
     pub fn has_just_ended(&self) -> bool {
         matches!(self.life.state, State::Starting { .. } | State::Running { .. })
             && self.end.is_set()
     }
 
-    /// The snapshot without the number of a dead process.
-    fn seen(mut self) -> Self {
+    /// Removes the pid of a dead process.
+    fn without_dead_pid(mut self) -> Self {
         self.pid = self.pid.filter(|_| !self.end.is_set());
         self
     }
 
-    /// Returns true if the server has failed, or is tried again because it does not come up.
+    /// Returns true if the server has failed, or is restarted because it does not come up.
     pub fn is_failing(&self) -> bool {
         match self.state() {
             ServerState::Failed | ServerState::Restarting => true,
@@ -174,58 +174,58 @@ impl Snapshot {
         }
     }
 
-    /// Asks it once more whether it is ready; `None` if no port of it has to say so.
-    pub async fn ask_ready(&self) -> Option<Result<(), Unready>> {
-        let target = Target::of_ready(&self.settings)?;
-        Some(target.is_good(self.settings.rules.ready.timeout).await)
+    /// Probes its readiness once more. Returns `None` if the settings require no such probe.
+    pub async fn probe_ready(&self) -> Option<Result<(), NotReady>> {
+        let target = Target::readiness(&self.settings)?;
+        Some(target.check(self.settings.rules.ready.timeout).await)
     }
 }
 
-/// An exit, and when it was seen.
+/// The exit of a life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SeenExit {
-    /// How.
+pub struct ExitRecord {
+    /// How the life ended.
     pub exit: Exit,
-    /// Whether somebody had asked for it.
+    /// Whether a stop was requested.
     pub expected: bool,
-    /// xy ended it: somebody asked for that, or it did not work.
+    /// Whether xy ended the life, on request or because the server did not work.
     pub by_xy: bool,
-    /// When.
+    /// When the exit was observed.
     pub at: SystemTime,
 }
 
-/// One change of state.
+/// A change of state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Transition {
     /// The state before.
     pub from: ServerState,
     /// The state after.
     pub to: ServerState,
-    /// Why.
+    /// The reason of the change.
     pub reason: Reason,
-    /// When.
+    /// The time of the change.
     pub at: SystemTime,
-    /// Why the life that it begins is the last to be tried, if it is.
+    /// Why the life that it begins is the last attempt, if it is.
     pub last_attempt: Option<LastAttempt>,
 }
 
-/// What about a change is told.
+/// The kind of a broadcast change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChangeKind {
     /// The change itself.
     State,
-    /// That it begins the last attempt; the change itself has been told before.
+    /// The change begins the last attempt. Follows the change itself.
     LastAttempt(LastAttempt),
 }
 
-/// A change of state, as it is told to everyone who listens.
+/// A change of state as it is broadcast.
 #[derive(Debug, Clone)]
 pub struct StateChange {
-    /// What about it is told.
+    /// The kind of the broadcast.
     pub kind: ChangeKind,
-    /// Of which instance.
+    /// The instance.
     pub key: InstanceKey,
-    /// What changed.
+    /// The change.
     pub transition: Transition,
     /// The leader of its processes, while there is one.
     pub pid: Option<u32>,
@@ -233,30 +233,30 @@ pub struct StateChange {
     pub restart_count: u32,
 }
 
-/// The instance has ended for good and takes no more requests.
+/// The instance is retired and takes no more requests.
 #[derive(Debug, thiserror::Error)]
 #[error("the server has been removed, or the daemon is ending")]
-pub struct Gone;
+pub struct RetiredError;
 
-/// What is asked of an instance's task.
+/// A command to the task of an instance.
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// Apply this.
+    /// Applies an event.
     Apply {
         event: Event,
-        /// What its file says from now on.
+        /// New settings, which apply first.
         settings: Option<Arc<ServerSettings>>,
         applied: oneshot::Sender<()>,
     },
-    /// Sleep if nobody uses it. Answered by whoever speaks with it.
-    Rest(Rest),
-    /// Say how it is. Answered by the same.
-    Look(Checkup),
-    /// Leave the instance to itself, and end.
-    LetGo { done: oneshot::Sender<()> },
+    /// Stops the instance if it is idle. The protocol driver replies.
+    IdleStop(IdleStop),
+    /// Reports the health of the instance. The protocol driver replies.
+    Checkup(Checkup),
+    /// Leaves the instance to a later daemon, and ends the task.
+    HandOver { done: oneshot::Sender<()> },
 }
 
-/// One instance, as others hold it.
+/// A handle of one instance.
 #[derive(Debug, Clone)]
 pub struct InstanceHandle {
     key: InstanceKey,
@@ -275,30 +275,30 @@ impl InstanceHandle {
         Self { key, commands, published, logs }
     }
 
-    /// Which instance it is.
+    /// Returns the key of the instance.
     pub fn key(&self) -> &InstanceKey {
         &self.key
     }
 
-    /// Its recent output.
+    /// Returns the recent output of the instance.
     pub fn logs(&self) -> &Arc<LogBook> {
         &self.logs
     }
 
-    /// What is true of it now.
+    /// Returns the current state of the instance.
     pub fn now(&self) -> Snapshot {
-        self.published.borrow().clone().seen()
+        self.published.borrow().clone().without_dead_pid()
     }
 
-    /// How far what it needs has been fetched, whenever that is asked: for whoever must not keep
-    /// the instance itself.
+    /// Returns a function that returns the progress of a launch. Unlike a handle, the function does
+    /// not keep the instance alive.
     pub fn progress(&self) -> impl Fn() -> Option<Progress> + Send + use<> {
         let published = self.published.clone();
         move || published.borrow().progress.clone()
     }
 
-    /// Returns the last lines of its stderr that are still in memory, oldest first, without what
-    /// looks like a secret.
+    /// Returns the last lines of its stderr that are still in memory, oldest first, with secrets
+    /// masked.
     pub fn last_stderr(&self) -> Vec<String> {
         last_stderr(&self.logs)
     }
@@ -308,9 +308,9 @@ impl InstanceHandle {
         explain(&self.now(), &self.logs)
     }
 
-    /// Returns a function that explains why the instance is failing, if it is. Like
-    /// [`Self::progress`], it does not keep the instance.
-    pub fn trouble(&self) -> impl Fn() -> Option<String> + Send + use<> {
+    /// Returns a function that explains why the instance is failing, if it is. Like that of
+    /// [`Self::progress`], it does not keep the instance alive.
+    pub fn failure(&self) -> impl Fn() -> Option<String> + Send + use<> {
         let (published, logs) = (self.published.clone(), self.logs.clone());
         move || {
             let now = published.borrow().clone();
@@ -318,90 +318,95 @@ impl InstanceHandle {
         }
     }
 
-    /// Asks for something; resolves when it has been applied, not when it is done.
-    pub async fn request(&self, event: Event) -> Result<(), Gone> {
+    /// Sends an event to the instance. Resolves when it is applied, not when its effects are done.
+    pub async fn request(&self, event: Event) -> Result<(), RetiredError> {
         self.send(event, None).await
     }
 
-    /// Gives it other settings; `event` says what kind of change that is.
+    /// Replaces the settings; `event` tells the kind of change.
     pub(crate) async fn reconfigure(
         &self,
         event: Event,
         settings: Arc<ServerSettings>,
-    ) -> Result<(), Gone> {
+    ) -> Result<(), RetiredError> {
         self.send(event, Some(settings)).await
     }
 
-    async fn send(&self, event: Event, settings: Option<Arc<ServerSettings>>) -> Result<(), Gone> {
+    async fn send(
+        &self,
+        event: Event,
+        settings: Option<Arc<ServerSettings>>,
+    ) -> Result<(), RetiredError> {
         let (applied, done) = oneshot::channel();
         let command = Command::Apply { event, settings, applied };
-        self.commands.send(command).await.map_err(|_| Gone)?;
-        done.await.map_err(|_| Gone)
+        self.commands.send(command).await.map_err(|_| RetiredError)?;
+        done.await.map_err(|_| RetiredError)
     }
 
-    /// Lets it sleep if nobody uses it: whether it goes. `why` is told of it.
-    pub async fn rest(&self, why: &str) -> bool {
-        let (reply, rests) = oneshot::channel();
-        let rest = Rest { why: why.to_owned(), reply };
-        let asking = async {
-            self.commands.send(Command::Rest(rest)).await.ok()?;
-            rests.await.ok()
+    /// Stops the instance for reason `why` if it is idle. Returns true if it stops.
+    pub async fn stop_if_idle(&self, why: &str) -> bool {
+        let (reply, stops) = oneshot::channel();
+        let idle_stop = IdleStop { why: why.to_owned(), reply };
+        let exchange = async {
+            self.commands.send(Command::IdleStop(idle_stop)).await.ok()?;
+            stops.await.ok()
         };
-        timeout(SAID_WITHIN, asking).await.ok().flatten().unwrap_or(false)
+        timeout(DRIVER_REPLY_TIMEOUT, exchange).await.ok().flatten().unwrap_or(false)
     }
 
-    /// For how long nobody has used it; `None` if somebody does, or nobody can say.
+    /// Returns how long the instance has been idle; `None` if it is in use, or if that is unknown.
     pub async fn idle_for(&self) -> Option<Duration> {
-        let (reply, seen) = oneshot::channel();
-        let asking = async {
+        let (reply, report) = oneshot::channel();
+        let exchange = async {
             self.commands
-                .send(Command::Look(Checkup { within: None, is_in_doubt: false, reply }))
+                .send(Command::Checkup(Checkup { within: None, use_fallback: false, reply }))
                 .await
                 .ok()?;
-            seen.await.ok()
+            report.await.ok()
         };
-        timeout(SAID_WITHIN, asking).await.ok().flatten()?.idle_for
+        timeout(DRIVER_REPLY_TIMEOUT, exchange).await.ok().flatten()?.idle_for
     }
 
-    /// Leaves it to itself: another daemon will take it over. Resolves when it is on its own.
-    pub(crate) async fn let_go(&self) {
+    /// Leaves the instance to a later daemon. Resolves when its task has released it.
+    pub(crate) async fn hand_over(&self) {
         let (done, is_done) = oneshot::channel();
-        if self.commands.send(Command::LetGo { done }).await.is_ok() {
-            let _ = is_done.await; // A task that is gone has let go.
+        if self.commands.send(Command::HandOver { done }).await.is_ok() {
+            let _ = is_done.await; // A task that has ended holds nothing.
         }
     }
 
-    /// Waits until nothing more will happen at once.
+    /// Waits until the instance has settled: no start or stop is in progress.
     pub async fn settled(&self) -> Snapshot {
         self.wait_until(|snapshot| snapshot.state().is_settled()).await
     }
 
-    /// Waits until `is_so`; a retired instance is whatever it was last.
+    /// Waits until the state satisfies `is_so`. Returns the last state once the instance is
+    /// retired.
     pub async fn wait_until(&self, is_so: impl Fn(&Snapshot) -> bool) -> Snapshot {
         let mut published = self.published.clone();
-        // An error means that the task is gone: what it last said stays true.
+        // An error means that the task has ended: the last published state stays true.
         let _ = published.wait_for(|snapshot| is_so(snapshot)).await;
-        published.borrow().clone().seen()
+        published.borrow().clone().without_dead_pid()
     }
 }
 
 fn last_stderr(logs: &LogBook) -> Vec<String> {
     let text = |line: &Line| mask::text(&String::from_utf8_lossy(&line.bytes));
-    logs.last_stderr(LAST_LINES).iter().map(text).collect()
+    logs.last_stderr(MAX_STDERR_LINES).iter().map(text).collect()
 }
 
 fn explain(now: &Snapshot, logs: &LogBook) -> String {
     with_last_lines(&now.life.reason.to_string(), &last_stderr(logs))
 }
 
-/// Adds the last lines of stderr to the reason of a failure. Long lines are cut.
+/// Appends the last lines of stderr to the reason of a failure. Long lines are truncated.
 pub fn with_last_lines(reason: &str, lines: &[String]) -> String {
     let mut text = reason.to_owned();
     if !lines.is_empty() {
         text += "\nlast lines of stderr:";
     }
     for line in lines {
-        let end = line.floor_char_boundary(LAST_LINE_BYTES);
+        let end = line.floor_char_boundary(MAX_STDERR_LINE_BYTES);
         text.push('\n');
         text += &line[..end];
         text += if end < line.len() { "…" } else { "" };
@@ -414,16 +419,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_stderr_lines_are_cut() {
+    fn long_stderr_lines_are_truncated() {
         assert_eq!(with_last_lines("exited with code 3", &[]), "exited with code 3");
-        let lines = ["boom".to_owned(), "é".repeat(LAST_LINE_BYTES)];
+        let lines = ["boom".to_owned(), "é".repeat(MAX_STDERR_LINE_BYTES)];
         let told = with_last_lines("exited with code 3", &lines);
-        let cut = "é".repeat(LAST_LINE_BYTES / 2);
+        let cut = "é".repeat(MAX_STDERR_LINE_BYTES / 2);
         assert_eq!(told, format!("exited with code 3\nlast lines of stderr:\nboom\n{cut}…"));
     }
 
     #[test]
-    fn a_key_can_be_read_again() {
+    fn key_survives_display_and_parse() {
         for text in ["a", "a-b@1", "a@18446744073709551615", "a@legacy", "a@modern"] {
             assert_eq!(InstanceKey::parse(text).unwrap().to_string(), text);
         }

@@ -1,9 +1,9 @@
-//! The journal: every change of state, numbered, for those who follow and for those who come
-//! later, also after the daemon was killed.
+//! The journal: a numbered record of every change of state. Followers read it live, and clients
+//! read it later, also after the daemon was killed.
 //!
-//! One task owns it. It hears what all instances tell, gives each entry its number, hands it
-//! to followers, and writes it to disk behind their backs: a slow or full disk delays nobody.
-//! What could not be kept is told in the journal itself as a number of skipped entries.
+//! One task owns the journal. It receives the changes of all instances, numbers each entry, hands
+//! it to followers, and writes it to disk in the background. A slow or full disk delays no
+//! follower. Entries that could not be written are recorded as a count of skipped entries.
 
 mod entry;
 mod file;
@@ -22,36 +22,36 @@ use tokio::time::timeout;
 use xy_protocol::server::ServerName;
 use xy_protocol::time::Timestamp;
 
-pub use self::entry::{Change, Entry, What};
+pub use self::entry::{Change, Entry, EntryKind};
 pub use self::file::MAX_FILE;
 use self::write::Writer;
 use crate::instance::StateChange;
 use crate::wait::time_of_day;
 
-/// So many entries are kept in memory; older ones are on disk.
-const RECENT: usize = 512;
+/// Number of entries kept in memory; older entries are on disk.
+const MAX_RECENT: usize = 512;
 
-/// Entries a follower may lag behind before it is told that it missed some.
-const LIVE: usize = 1024;
+/// Number of entries that a follower may lag behind before it misses some.
+const FOLLOWER_CAPACITY: usize = 1024;
 
-/// How long followers may take to hear the last entries.
-const FOLLOWERS_WITHIN: Duration = Duration::from_millis(500);
+/// How long followers may take to receive the last entries.
+const FOLLOWERS_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Askers beyond so many wait their turn.
-const ASKS: usize = 16;
+/// Maximum number of queued requests.
+const REQUEST_QUEUE_CAPACITY: usize = 16;
 
-/// The journal, as others hold it.
+/// A handle of the journal.
 #[derive(Debug, Clone)]
 pub struct Journal {
     shared: Arc<Shared>,
-    asks: mpsc::Sender<Ask>,
+    requests: mpsc::Sender<Request>,
 }
 
-/// The task that keeps it: to be ended last, so that nothing is missing.
+/// The task of the journal. It is ended last, so that no change is missing.
 #[derive(Debug)]
-pub struct Keeper {
+pub struct JournalTask {
     shared: Arc<Shared>,
-    /// Closes once nobody follows any more.
+    /// Closes once the last follower is dropped.
     followers: mpsc::Receiver<()>,
     end: oneshot::Sender<()>,
     task: JoinHandle<()>,
@@ -60,7 +60,7 @@ pub struct Keeper {
 #[derive(Debug)]
 struct Shared {
     file: PathBuf,
-    /// What tells this daemon's numbers from another's.
+    /// The identity of this daemon run. Entry numbers of different runs do not compare.
     boot: String,
     state: Mutex<State>,
 }
@@ -70,27 +70,27 @@ struct State {
     next_seq: u64,
     recent: VecDeque<Arc<Entry>>,
     problem: Option<String>,
-    /// Gone at the end, so that followers come to theirs.
+    /// Dropped at the end, which ends all followers.
     live: Option<Live>,
 }
 
-/// Where followers hear of entries, and what each holds for as long as it follows.
+/// The channel to followers, and the sender that each of them holds while it follows.
 #[derive(Debug)]
 struct Live {
     entries: broadcast::Sender<Arc<Entry>>,
     presence: mpsc::Sender<()>,
 }
 
-/// Entries from a moment on, and those before it: none is in both, none in neither.
+/// The recent entries and a follower of all later ones. No entry is in both, and none is missing.
 #[derive(Debug)]
 pub struct Following {
-    /// What was still in memory.
+    /// The entries in memory.
     recent: Vec<Arc<Entry>>,
-    /// What comes from now on.
+    /// The entries from now on.
     pub live: Follower,
 }
 
-/// Entries as they come.
+/// A live stream of entries.
 #[derive(Debug)]
 pub struct Follower {
     entries: broadcast::Receiver<Arc<Entry>>,
@@ -98,56 +98,58 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// The next entry, or how many were missed, or the end. Cancel-safe.
+    /// Returns the next entry, the number of missed entries, or the end. Cancel-safe.
     pub async fn recv(&mut self) -> Result<Arc<Entry>, RecvError> {
         self.entries.recv().await
     }
 }
 
 impl Following {
-    /// What was still in memory, oldest first.
+    /// Returns the entries in memory, oldest first.
     pub fn recent(&self) -> &[Arc<Entry>] {
         &self.recent
     }
 }
 
-/// Reads the entries of a journal that no daemon keeps now, oldest first, and what kept some
-/// from being read.
+/// Reads the entries of a journal file, oldest first. Also returns the problem if some could not
+/// be read.
 pub fn read_disk(file: &Path) -> (Vec<Arc<Entry>>, Option<String>) {
     let (entries, problem) = file::read(file);
-    (entry::joined(entries, &[]), problem)
+    (entry::merge(entries, &[]), problem)
 }
 
 impl Journal {
-    /// Begins a journal of all `changes` from now on, kept in `file` beside what is there.
-    pub fn begin(file: &Path, changes: broadcast::Receiver<StateChange>) -> (Self, Keeper) {
+    /// Starts a journal of all `changes` from now on, which appends to `file`.
+    pub fn begin(file: &Path, changes: broadcast::Receiver<StateChange>) -> (Self, JournalTask) {
         let boot = format!("{:016x}", RandomState::new().build_hasher().finish());
         let (presence, followers) = mpsc::channel(1);
-        let live = Some(Live { entries: broadcast::Sender::new(LIVE), presence });
+        let live = Some(Live { entries: broadcast::Sender::new(FOLLOWER_CAPACITY), presence });
         let state = State { next_seq: 1, recent: VecDeque::new(), problem: None, live };
         let shared = Arc::new(Shared { file: file.to_owned(), boot, state: Mutex::new(state) });
         let (end, is_ending) = oneshot::channel();
-        let (asks, asked) = mpsc::channel(ASKS);
+        let (requests, received) = mpsc::channel(REQUEST_QUEUE_CAPACITY);
         let writer = Writer::new(file);
-        let keeping = Keeping { shared: shared.clone(), changes, asked, writer, is_ending };
-        let task = tokio::spawn(keeping.run());
-        (Self { shared: shared.clone(), asks }, Keeper { shared, followers, end, task })
+        let recorder =
+            Recorder { shared: shared.clone(), changes, requests: received, writer, is_ending };
+        let task = tokio::spawn(recorder.run());
+        (Self { shared: shared.clone(), requests }, JournalTask { shared, followers, end, task })
     }
 
-    /// Every entry from now on, and what was before: all that instances have told until now.
+    /// Follows the journal. All changes that instances have broadcast before are recorded first.
     pub async fn follow(&self) -> Following {
         let (reply, following) = oneshot::channel();
-        let _ = self.asks.send(Ask::Follow(reply)).await; // A task that is gone has noted everything.
+        // A task that has ended has recorded everything.
+        let _ = self.requests.send(Request::Follow(reply)).await;
         following.await.unwrap_or_else(|_| self.shared.follow())
     }
 
-    /// Notes that somebody asked to change a server, after all that instances have told.
-    pub async fn note_asked(&self, asked: Change) {
-        let _ = self.asks.send(Ask::Note(asked)).await; // A daemon that ends notes nothing more.
+    /// Records a user's request to change a server, after all changes so far.
+    pub async fn record_request(&self, change: Change) {
+        let _ = self.requests.send(Request::Record(change)).await; // The daemon may be ending.
     }
 
-    /// The last `count` entries before `following`, of one server or of all, oldest first.
-    /// Reads the disk; a problem with that is told, and what is in memory is there anyway.
+    /// Returns the last `count` entries before `following`, of one server or of all, oldest first.
+    /// Reads the disk. If that fails, returns the problem and the entries in memory.
     pub fn before(
         &self,
         following: &Following,
@@ -155,7 +157,7 @@ impl Journal {
         server: Option<&str>,
     ) -> (Vec<Arc<Entry>>, Option<String>) {
         let (kept, problem) = file::read(&self.shared.file);
-        let all = entry::joined(kept, &following.recent);
+        let all = entry::merge(kept, &following.recent);
         let about = |entry: &Arc<Entry>| server.is_none_or(|name| entry.is_about(name));
         let mut chosen: Vec<Arc<Entry>> = all.into_iter().filter(about).collect();
         (chosen.split_off(chosen.len().saturating_sub(count)), problem)
@@ -167,26 +169,26 @@ impl Journal {
         read_disk(&self.shared.file).0.into_iter().filter(is_earlier).collect()
     }
 
-    /// Whether the journal has anything about a server. Reads the disk.
+    /// Returns true if the journal has an entry of a server. Reads the disk.
     pub fn knows(&self, server: &ServerName) -> bool {
         let (found, _) = self.before(&self.shared.follow(), usize::MAX, Some(server.as_str()));
         found.iter().any(|entry| entry.change().is_some())
     }
 
-    /// Why nothing can be written now, if so.
+    /// Returns why the journal cannot be written now, if that is so.
     pub fn problem(&self) -> Option<String> {
         self.shared.state().problem.clone()
     }
 }
 
-impl Keeper {
-    /// Brings everything that was told until now to disk, and to followers, whose streams end.
+impl JournalTask {
+    /// Writes all changes so far to disk, hands them to followers, and ends their streams.
     pub async fn end(mut self) {
-        let _ = self.end.send(()); // A task that is gone has nothing left.
-        let _ = self.task.await; // The same.
+        let _ = self.end.send(()); // The task may have ended.
+        let _ = self.task.await; // As above.
         self.shared.state().live = None;
-        // Nobody sends anything: it closes. Who is slow is not waited for.
-        let _ = timeout(FOLLOWERS_WITHIN, self.followers.recv()).await;
+        // The channel closes when the last follower is dropped. Slow followers are not awaited.
+        let _ = timeout(FOLLOWERS_TIMEOUT, self.followers.recv()).await;
     }
 }
 
@@ -196,7 +198,7 @@ impl Shared {
     }
 
     fn follow(&self) -> Following {
-        // Under one lock: whoever is in one of them is not in the other.
+        // Both under one lock, so that no entry is in both.
         let state = self.state();
         let recent = state.recent.iter().cloned().collect();
         let live = match &state.live {
@@ -209,94 +211,96 @@ impl Shared {
         Following { recent, live }
     }
 
-    /// Gives an entry its number, and to all who follow.
-    fn publish(&self, time: Timestamp, what: What) -> Arc<Entry> {
+    /// Numbers an entry and hands it to all followers.
+    fn publish(&self, time: Timestamp, kind: EntryKind) -> Arc<Entry> {
         let mut state = self.state();
         let seq = state.next_seq;
         state.next_seq += 1;
-        let entry = Arc::new(Entry { time, boot: self.boot.clone(), seq, what });
-        if state.recent.len() == RECENT {
+        let entry = Arc::new(Entry { time, boot: self.boot.clone(), seq, kind });
+        if state.recent.len() == MAX_RECENT {
             state.recent.pop_front();
         }
         state.recent.push_back(entry.clone());
         if let Some(live) = &state.live {
-            let _ = live.entries.send(entry.clone()); // Nobody may be following.
+            let _ = live.entries.send(entry.clone()); // There may be no follower.
         }
         entry
     }
 }
 
-/// What the task of a journal is asked.
+/// A request to the task of the journal.
 #[derive(Debug)]
-enum Ask {
-    /// To follow from now on.
+enum Request {
+    /// Follows from now on.
     Follow(oneshot::Sender<Following>),
-    /// To note this.
-    Note(Change),
+    /// Records a user's request.
+    Record(Change),
 }
 
-struct Keeping {
+struct Recorder {
     shared: Arc<Shared>,
     changes: broadcast::Receiver<StateChange>,
-    asked: mpsc::Receiver<Ask>,
+    requests: mpsc::Receiver<Request>,
     writer: Writer,
     is_ending: oneshot::Receiver<()>,
 }
 
-impl Keeping {
+impl Recorder {
     async fn run(mut self) {
         loop {
             tokio::select! {
                 change = self.changes.recv() => match change {
-                    Ok(change) => self.note(&change),
-                    Err(RecvError::Lagged(count)) => self.note_skipped(count),
+                    Ok(change) => self.record(&change),
+                    Err(RecvError::Lagged(count)) => self.record_skipped(count),
                     Err(RecvError::Closed) => break,
                 },
-                Some(asked) = self.asked.recv() => {
-                    self.note_the_rest(); // What was told before is not to come.
-                    match asked {
-                        // The asker may have left.
-                        Ask::Follow(reply) => drop(reply.send(self.shared.follow())),
-                        Ask::Note(asked) => {
+                Some(request) = self.requests.recv() => {
+                    self.record_pending(); // Earlier changes come first.
+                    match request {
+                        // The caller may have left.
+                        Request::Follow(reply) => drop(reply.send(self.shared.follow())),
+                        Request::Record(change) => {
                             let time = Timestamp::from(time_of_day());
-                            self.writer.put(&self.shared.publish(time, What::Asked(asked)));
+                            let kind = EntryKind::Requested(change);
+                            self.writer.put(&self.shared.publish(time, kind));
                         }
                     }
                 }
-                () = self.writer.turn() => {}
+                () = self.writer.progress() => {}
                 _ = &mut self.is_ending => break,
             }
-            self.writer.go_on();
-            self.tell_problem();
+            self.writer.start_write();
+            self.update_problem();
         }
-        self.note_the_rest();
+        self.record_pending();
         self.writer.finish().await;
-        self.tell_problem();
+        self.update_problem();
     }
 
-    fn note(&mut self, change: &StateChange) {
+    fn record(&mut self, change: &StateChange) {
         let time = Timestamp::from(change.transition.at);
-        self.writer.put(&self.shared.publish(time, What::of(change)));
+        self.writer.put(&self.shared.publish(time, EntryKind::of(change)));
     }
 
-    /// So much was told while nobody here listened.
-    fn note_skipped(&mut self, count: u64) {
-        tracing::warn!(count, "the journal of events was too slow, and misses some");
+    /// Records the number of changes that this task has missed.
+    fn record_skipped(&mut self, count: u64) {
+        tracing::warn!(count, "the event journal was too slow and skipped some changes");
         let time = Timestamp::from(time_of_day());
-        self.writer.put(&self.shared.publish(time, What::Skipped { count }));
+        self.writer.put(&self.shared.publish(time, EntryKind::Skipped { count }));
     }
 
-    fn note_the_rest(&mut self) {
+    fn record_pending(&mut self) {
         loop {
             match self.changes.try_recv() {
-                Ok(change) => self.note(&change),
-                Err(TryRecvError::Lagged(count)) => self.note_skipped(count),
+                Ok(change) => self.record(&change),
+                Err(TryRecvError::Lagged(count)) => self.record_skipped(count),
                 Err(TryRecvError::Empty | TryRecvError::Closed) => return,
             }
         }
     }
 
-    fn tell_problem(&self) {
+    /// Publishes and logs a change of the write problem.
+    fn update_problem(&self) {
         let now = self.writer.problem();
         let mut state = self.shared.state();
         if state.problem.as_deref() == now {
@@ -305,7 +309,7 @@ impl Keeping {
         if let Some(problem) = now {
             tracing::warn!("{problem}");
         } else {
-            tracing::info!("the journal of events can be written again");
+            tracing::info!("the event journal can be written again");
         }
         state.problem = now.map(str::to_owned);
     }

@@ -1,8 +1,8 @@
-//! The seam behind which an instance is started, heard of and ended.
+//! The seam behind which server instances are started, observed and stopped.
 //!
-//! A launcher answers at once and reports through [`News`]; nothing here blocks the
-//! task that asks. One [`Instance`] is one life: after its last news nothing of that life is
-//! left here.
+//! A launcher returns at once and reports through [`InstanceEvent`]s, so it never blocks the task
+//! that holds the instance. An [`Instance`] is one run of a server: after its last event, its
+//! launcher holds no state of it. The launcher of containers is the crate `xy-container`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,66 +10,64 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-pub use reap::Reaped;
+pub use orphans::{Helper, Shims, new_life};
+pub use reap::ReapReport;
+pub use shim_link::{receive_flags, set_cloexec};
+pub use shim_process::until_reaped;
 use tokio::sync::{mpsc, watch};
 use xy_config::settings::{EngineKind, ServerKind, ServerSettings};
-pub use xy_shim::wire::{Confined, Containment, KeptBy, Limit, LimitName};
+pub use xy_shim::wire::{Confinement, Containment, EnforcedBy, Limit, LimitName};
 
 use crate::instance::InstanceKey;
 use crate::lifecycle::{Exit, LaunchFault};
 use crate::logs::LogBook;
-use crate::speak::{Checkup, Rest};
+use crate::protocol::{Checkup, IdleStop};
 
 pub mod adopt;
-pub mod container;
+pub mod container_cli;
 pub mod direct;
-mod driver;
 mod fault;
 mod limits;
 mod orphans;
 pub mod process;
+mod process_runner;
+pub mod protocol_link;
 mod reap;
 pub mod remote;
 mod shim_link;
 mod shim_process;
-mod speech;
 
-/// News of one life; few, so a small queue never fills while its reader is sane.
-const NEWS: usize = 16;
+/// Capacity of the event channel. An instance reports few events, so it does not fill up while its
+/// task runs.
+const EVENT_CAPACITY: usize = 16;
 
-/// A life is asked to stop, to stop for good and to be killed once each, and rules change
-/// rarely; more than that is never in flight.
-const ASKS: usize = 16;
+/// Capacity of the command channel. A stop, a final stop and a kill are sent once each, and rules
+/// change rarely.
+const COMMAND_CAPACITY: usize = 16;
 
-/// One is made after the other.
-const CHECKUPS: usize = 1;
+/// Capacity of the checkup channel: the monitor has one checkup in flight.
+const CHECKUP_CAPACITY: usize = 1;
 
 /// Starts instances.
 pub trait Launch: Send + Sync + 'static {
-    /// Begins a life; what becomes of it is told by its news.
+    /// Starts an instance. Its events report the outcome.
     fn launch(&self, order: LaunchOrder) -> Instance;
 }
 
-/// Begins each life as what its server is.
-#[derive(Debug)]
-pub struct EveryLauncher {
-    /// For processes of this machine.
-    pub processes: Arc<process::ProcessLauncher>,
-    /// For those that live somewhere else.
+/// The launchers of all server kinds.
+pub struct Launchers {
+    /// Launcher for processes of this machine.
+    pub processes: Arc<dyn Launch>,
+    /// Launcher for servers that run elsewhere.
     pub remotes: remote::RemoteLauncher,
-    /// For containers.
-    pub containers: container::ContainerLauncher,
+    /// Launcher for containers.
+    pub containers: Arc<dyn Launch>,
 }
 
-impl Launch for EveryLauncher {
+impl Launch for Launchers {
     fn launch(&self, order: LaunchOrder) -> Instance {
         match order.settings.kind {
-            ServerKind::Process(_) => {
-                let (key, settings) = (order.key.clone(), order.settings.clone());
-                let (order, begins) = self.containers.labelled(order);
-                let life = self.processes.launch(order);
-                self.containers.tidied(&key, &settings, begins, life)
-            }
+            ServerKind::Process(_) => self.processes.launch(order),
             ServerKind::Remote(_) => self.remotes.launch(order),
             ServerKind::Container(_) => self.containers.launch(order),
         }
@@ -79,72 +77,71 @@ impl Launch for EveryLauncher {
 /// What to start.
 #[derive(Debug, Clone)]
 pub struct LaunchOrder {
-    /// Whose life it is.
+    /// Key of the instance.
     pub key: InstanceKey,
-    /// What its file says.
+    /// Settings of its server.
     pub settings: Arc<ServerSettings>,
-    /// Where its output goes.
+    /// Log that receives its output.
     pub logs: Arc<LogBook>,
-    /// The first note of this life: see [`Instance::notes`].
+    /// The first note of this instance: see [`Instance::notes`].
     pub note: Vec<u8>,
 }
 
-/// One thing heard of a life.
+/// An event in the life of one instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum News {
+pub enum InstanceEvent {
     /// Its program runs.
     Launched {
-        /// The leader of its processes.
+        /// Process id of the leader of its processes.
         pid: u32,
     },
-    /// What it needs is being fetched, which may take long: how far that is.
+    /// Something it needs is being fetched, which may take long.
     Preparing(Progress),
-    /// Whoever speaks with it says that it is ready.
+    /// The protocol driver reports that the server is ready.
     Ready,
-    /// Whoever speaks with it says that it cannot be spoken with, and why.
-    Unfit(String),
-    /// The same, while it was asked something that it need not know.
-    UnfitOnProbe(String),
-    /// The gateway says that it must not be used, and why: it is to be ended for good.
+    /// The protocol driver cannot communicate with the server, for this reason.
+    ProtocolError(String),
+    /// As [`Self::ProtocolError`], during a probe that the server need not support.
+    ProtocolErrorOnProbe(String),
+    /// The gateway rejects the server, for this reason: it is stopped for good.
     Unusable(String),
-    /// The gateway needs a new life of it, and why: nothing is counted.
-    StartOver(String),
-    /// Whoever speaks with it says that nobody uses it, and why it may go: nothing is asked of
-    /// it any more.
+    /// The gateway needs a new instance, for this reason. This does not count as a failure.
+    RestartRequired(String),
+    /// No client uses it, so it may stop, for this reason. The gateway sends it no more requests.
     Idle(String),
-    /// It lives somewhere else and does not answer, for this reason. The last news.
+    /// The remote server does not answer, for this reason. The last event.
     Unreachable(String),
-    /// It refuses to be spoken with, for this reason, and nobody here can end it. The last news.
-    Hopeless(String),
-    /// As was asked nobody speaks with it any more; it may live on somewhere else. The last
-    /// news.
+    /// The remote server refuses the connection, for this reason, and nobody here can restart it.
+    /// The last event.
+    Unrecoverable(String),
+    /// The connection was closed as requested; a remote server may live on. The last event.
     Closed,
-    /// It could not be started. The last news.
+    /// It could not be started. The last event.
     LaunchFailed(LaunchFault),
-    /// What would run it is not there now, or does not answer. The last news.
-    Away(LaunchFault),
-    /// It is gone, and all it wrote has been kept. The last news.
+    /// The container engine is absent or does not answer. The last event.
+    EngineUnavailable(LaunchFault),
+    /// It has exited, and all its output is in the log. The last event.
     Exited(Exit),
-    /// The same, while it was asked something that it need not know. The last news.
+    /// As [`Self::Exited`], during a probe that the server need not support. The last event.
     ExitedOnProbe(Exit),
-    /// It is about to be reported gone, but these processes of it would not die.
+    /// Its exit is about to be reported, but these processes of it survived every signal.
     Survivors(Vec<u32>),
-    /// No later daemon could find it: its lock or its socket could not be made.
-    NotLasting,
-    /// Its log cannot be written; `None` when it can again.
+    /// No later daemon can adopt it: its lock or its socket could not be created.
+    NotAdoptable,
+    /// Its log cannot be written, for this reason; `None` once it can be written again.
     LogTrouble(Option<String>),
-    /// How it is held together and limited, before it is told that it runs.
-    Confined(Confined),
-    /// Which container it is, before it is told that it runs.
-    Contained(Arc<Contained>),
+    /// How it is contained and limited. Precedes [`Self::Launched`].
+    Confinement(Confinement),
+    /// Its container. Precedes [`Self::Launched`].
+    Container(Arc<ContainerInfo>),
 }
 
-/// What goes on before a life can begin, and how far that is.
+/// How far the preparation of an instance is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Progress {
-    /// What is done, such as `pulling x:1`.
+    /// The activity, such as `pulling x:1`.
     pub what: String,
-    /// How much of it is done, in hundredths, as far as that can be said.
+    /// Progress in percent, if it is known.
     pub percent: Option<u8>,
 }
 
@@ -157,126 +154,126 @@ impl fmt::Display for Progress {
     }
 }
 
-/// The container of a life, as its engine knows it.
+/// The container of an instance, as its engine knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Contained {
-    /// Whose it is.
+pub struct ContainerInfo {
+    /// Kind of the engine.
     pub engine: EngineKind,
-    /// The version of that engine, as it says itself.
+    /// Version of the engine, as it reports it.
     pub version: String,
-    /// Where that engine listens.
+    /// Socket of the engine.
     pub socket: PathBuf,
-    /// Its name, by which people find it.
+    /// Name of the container, for people.
     pub name: String,
-    /// The engine's id for it.
+    /// Id of the container at its engine.
     pub id: String,
-    /// Whether its leader is a process of this machine, and not of one that its engine has for
-    /// itself: then it can be looked at.
+    /// Whether its leader is a process of this machine rather than of a virtual machine of the
+    /// engine. Only then can the process be inspected.
     pub is_here: bool,
-    /// Whether it ends with this daemon, as its engine then closes its stdin.
+    /// Whether it ends with this daemon, because its engine then closes its stdin.
     pub ends_with_daemon: bool,
 }
 
-/// One thing asked of a life.
+/// A command to an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ask {
-    /// End, gently at first.
+pub enum InstanceCommand {
+    /// Stop, gracefully at first.
     Stop {
-        /// By force after this time.
+        /// Time until the stop is forced.
         grace: Duration,
-        /// Nobody will ask how it ended.
+        /// No daemon will ask how it exited.
         for_good: bool,
         /// The server was found hung.
         is_hung: bool,
     },
-    /// Live by other rules, should the daemon be gone.
-    Rules {
-        /// Wait so long for another.
+    /// Replace the rules that apply while no daemon is attached.
+    SetOrphanRules {
+        /// How long to wait for another daemon.
         orphan_timeout: Duration,
-        /// End within this time if none comes.
+        /// Time to stop in if no daemon attaches.
         grace: Duration,
     },
-    /// Go on without this daemon: another will come. The last thing asked; nothing more
-    /// is heard of this life here.
-    LetGo,
-    /// End by force.
+    /// Continue without this daemon: another one will adopt the instance. The last command; this
+    /// daemon receives no further events.
+    HandOver,
+    /// Stop by force.
     Kill,
 }
 
-/// One life, as its task holds it. Dropping it ends the life.
+/// One run of a server, as its task holds it. Dropping it stops the server.
 #[derive(Debug)]
 pub struct Instance {
-    /// What is heard of it.
-    pub news: mpsc::Receiver<News>,
-    /// What is asked of it.
-    pub asks: mpsc::Sender<Ask>,
-    /// What a later daemon has to know of it, should this one be killed. What is asked
-    /// after a note was left is done after it has been left.
+    /// Receives its events.
+    pub events: mpsc::Receiver<InstanceEvent>,
+    /// Sends it commands.
+    pub commands: mpsc::Sender<InstanceCommand>,
+    /// Note for a later daemon, should this one be killed. A command takes effect only after the
+    /// notes that were sent before it.
     pub notes: watch::Sender<Vec<u8>>,
-    /// For whoever speaks with it, if anybody does.
+    /// Sends checkups to its protocol driver, if it has one.
     pub checkups: mpsc::Sender<Checkup>,
-    /// The same: it is to go if nobody uses it.
-    pub rests: mpsc::Sender<Rest>,
-    /// Whether its processes have ended. Its last news may come later.
-    pub end: EndMark,
+    /// Asks its protocol driver, if it has one, to stop it when it is idle.
+    pub idle_stops: mpsc::Sender<IdleStop>,
+    /// Set once its processes have ended. The last event may arrive later.
+    pub end: ExitFlag,
 }
 
-/// A mark that the processes of a life have ended. It is set before anybody hears of that end, so
-/// that a client which was told and looks sees no living process.
+/// A flag that the processes of an instance have ended. It is set before the exit is reported, so
+/// that a client that was told of the exit finds no living process.
 #[derive(Debug, Clone, Default)]
-pub struct EndMark(Arc<AtomicBool>);
+pub struct ExitFlag(Arc<AtomicBool>);
 
-impl EndMark {
-    /// Sets the mark, for good.
+impl ExitFlag {
+    /// Sets the flag, for good.
     pub fn set(&self) {
         self.0.store(true, Ordering::Release);
     }
 
-    /// Returns true once the mark is set.
+    /// Returns true once the flag is set.
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
 }
 
-/// The launcher's ends of an [`Instance`].
+/// The launcher's ends of the channels of an [`Instance`].
 #[derive(Debug)]
-pub struct InstanceEnds {
-    /// What is heard of it.
-    pub news: mpsc::Sender<News>,
-    /// What is asked of it.
-    pub asks: mpsc::Receiver<Ask>,
+pub struct InstanceChannels {
+    /// Sends events to the task.
+    pub events: mpsc::Sender<InstanceEvent>,
+    /// Receives commands from the task.
+    pub commands: mpsc::Receiver<InstanceCommand>,
     /// The latest note.
     pub notes: watch::Receiver<Vec<u8>>,
-    /// For whoever speaks with it. Closed if it is not held any more.
+    /// Receives checkups for the protocol driver. Closed once the instance is dropped.
     pub checkups: mpsc::Receiver<Checkup>,
-    /// The same.
-    pub rests: mpsc::Receiver<Rest>,
-    /// To be set when its processes have ended, before anybody is told.
-    pub end: EndMark,
+    /// Receives requests to stop it if it is idle. Closed once the instance is dropped.
+    pub idle_stops: mpsc::Receiver<IdleStop>,
+    /// To be set when its processes have ended, before the exit is reported.
+    pub end: ExitFlag,
 }
 
 impl Instance {
-    /// A life, and the ends for whoever brings it about.
-    pub fn pair() -> (Self, InstanceEnds) {
-        let (news_in, news) = mpsc::channel(NEWS);
-        let (asks, asks_out) = mpsc::channel(ASKS);
-        let (notes, notes_out) = watch::channel(Vec::new());
-        let (checkups, checkups_out) = mpsc::channel(CHECKUPS);
-        let (rests, rests_out) = mpsc::channel(CHECKUPS);
-        let ends = InstanceEnds {
-            news: news_in,
-            asks: asks_out,
-            notes: notes_out,
-            checkups: checkups_out,
-            rests: rests_out,
-            end: EndMark::default(),
+    /// Creates an instance, and the channel ends for its launcher.
+    pub fn pair() -> (Self, InstanceChannels) {
+        let (event_sender, events) = mpsc::channel(EVENT_CAPACITY);
+        let (commands, command_receiver) = mpsc::channel(COMMAND_CAPACITY);
+        let (notes, note_receiver) = watch::channel(Vec::new());
+        let (checkups, checkup_receiver) = mpsc::channel(CHECKUP_CAPACITY);
+        let (idle_stops, idle_stop_receiver) = mpsc::channel(CHECKUP_CAPACITY);
+        let channels = InstanceChannels {
+            events: event_sender,
+            commands: command_receiver,
+            notes: note_receiver,
+            checkups: checkup_receiver,
+            idle_stops: idle_stop_receiver,
+            end: ExitFlag::default(),
         };
-        let end = ends.end.clone();
-        (Self { news, asks, notes, checkups, rests, end }, ends)
+        let end = channels.end.clone();
+        (Self { events, commands, notes, checkups, idle_stops, end }, channels)
     }
 }
 
-/// As the wire counts time.
-pub(crate) fn millis(duration: Duration) -> u64 {
+/// Returns a duration in milliseconds, the unit of the wire.
+pub fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,12 +1,15 @@
-//! The life of servers; knows nothing of MCP.
+//! The supervisor: keeps servers alive, and knows nothing of MCP.
 //!
-//! [`lifecycle`] decides, `task` acts, [`fleet`] holds all of them, [`launch`] is
-//! the seam behind which a process, and later a container, is started and ended.
+//! - [`lifecycle`] decides what an instance does next; a task per instance carries it out.
+//! - [`fleet`] owns all instances.
+//! - [`launch`] is the seam behind which processes and containers are started and stopped.
+//! - [`protocol`] is the seam to the driver that speaks with servers.
 
-mod added;
+pub mod desired;
 #[cfg(test)]
 mod fake;
 pub mod fleet;
+pub mod fs;
 pub mod health;
 pub mod instance;
 pub mod journal;
@@ -14,15 +17,13 @@ pub mod launch;
 pub mod lifecycle;
 pub mod locks;
 pub mod logs;
-mod plain_file;
+mod monitor;
 mod probe;
+pub mod protocol;
 pub mod reload;
-pub mod speak;
+mod runtime_servers;
 mod task;
-mod vigil;
-mod wait;
-pub mod whole_file;
-pub mod wishes;
+pub mod wait;
 
-pub use added::AddedServers;
-pub use probe::Unready;
+pub use probe::NotReady;
+pub use runtime_servers::RuntimeServers;

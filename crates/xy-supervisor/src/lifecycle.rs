@@ -1,8 +1,8 @@
-//! The life of one instance, as a pure function.
+//! The lifecycle of one instance, as a pure function.
 //!
-//! Nothing here spawns, sleeps, logs, reads a clock or draws a number. [`on_event`]
-//! is told what an instance is doing and one thing that happened; it answers with
-//! what it does next and what to do about it. `task.rs` does the doing.
+//! Nothing here spawns, sleeps, logs, reads a clock or draws a random number. [`on_event`] takes
+//! the state of an instance and one event, and returns the next state and the effect to carry
+//! out. `task.rs` carries it out.
 //!
 //! ```text
 //!            start                 ready
@@ -20,12 +20,12 @@
 //!    └── then: start again, count a failure, or retire for good
 //! ```
 //!
-//! One that lives somewhere else cannot die here. If it does not answer it is *unreachable*:
-//! it goes to `backoff` by delays of its own, and nothing is counted.
+//! A remote server cannot exit here. If it does not answer, it is *unreachable*: it goes to
+//! `backoff` with delays of its own, and nothing is counted.
 //!
-//! One that may be away while nobody uses it *sleeps*: it is there as far as anybody can see, and
-//! is launched when it is woken. If it is lazy it also sleeps after a death, and whoever still
-//! needs it wakes it: not before its delay is over.
+//! A server that may stop while it is idle *sleeps*: to clients it is available, and it is
+//! launched when it is woken. A lazy server also sleeps after an exit. A client that still needs
+//! it wakes it, but not before the delay is over.
 //!
 //! ```text
 //!             woken                     idle
@@ -34,135 +34,142 @@
 //!    └────────────────► backoff
 //! ```
 //!
-//! One that does not bear the first thing it is asked is started again at once and asked
-//! otherwise. That was our doing: nothing is counted, once.
+//! A server that fails on the protocol probe is restarted at once, and the driver tries another
+//! protocol. xy caused that failure, so the first one is not counted.
 
 use std::time::{Duration, Instant};
 
 use xy_config::settings::{RestartPolicy, Rules};
 use xy_protocol::server::Wanted;
 
-mod after;
 mod limits;
 pub(crate) mod note;
 pub mod reason;
+mod restart;
 mod state;
 
-use after::{End, Lived, after_end, after_silence, after_uptime, reached_for};
 pub use limits::{LastAttempt, LimitsUsed};
+pub use note::Note;
 pub use reason::{Exit, LaunchFault, Oom, Reason, Retirement};
+use restart::{
+    LifeSpan, UnexpectedEnd, decide_restart, reset_reconnect_delays, reset_restarts,
+    schedule_reconnect,
+};
 pub use state::{AfterStop, Life, State, Tally};
 
 /// The window of `max-retries-per-minute`.
 pub const WINDOW: Duration = Duration::from_mins(1);
 
-/// With no back-off at all, a successor waits this long if the life before it was short.
+/// Delay after a short life if there is no back-off.
 pub const SHORT_LIFE_DELAY: Duration = Duration::from_millis(100);
 
-/// A life shorter than this was a short one.
+/// A life shorter than this is a short life.
 pub const SHORT_LIFE: Duration = Duration::from_secs(1);
 
-/// The launcher keeps the grace itself; if it has not by then, it is forced.
+/// How long after the grace a stop is forced. The launcher enforces the grace itself.
 pub const STOP_MARGIN: Duration = Duration::from_secs(10);
 
-/// One thing that happened.
+/// An event in the life of an instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// Somebody wants it up.
+    /// An operator wants the server up.
     StartRequested,
-    /// Somebody wants it down.
+    /// An operator wants the server down.
     StopRequested,
-    /// Somebody wants a new life.
+    /// An operator wants a new life.
     RestartRequested,
-    /// Somebody has found it broken, for this reason, and would start it again. It is no wish of
-    /// an operator: who wants it down has the last word.
+    /// The self-test found the server broken, for this reason, and wants a restart. This is not
+    /// an operator's wish, so it does not start a stopped server.
     RepairRequested(String),
-    /// Somebody uses it.
-    Woken,
-    /// Nobody uses it, for this reason it may go; whoever speaks with it takes no more calls.
+    /// A client uses the server.
+    WakeRequested,
+    /// The server is idle and may stop, for this reason. The driver sends it no more calls.
     Idle(String),
-    /// It is not needed any more, for this reason, and no new life of it will be.
+    /// The instance is not needed any more, for this reason, and will have no new life.
     RetireRequested(Retirement),
-    /// Its file now describes another process.
+    /// The settings now describe another process.
     ProcessChanged,
-    /// Its file now has other rules; the process is the same.
+    /// The settings have other rules for the same process.
     RulesChanged,
-    /// The launcher could not start it.
+    /// The launcher could not start the server.
     LaunchFailed(LaunchFault),
-    /// What would run it is not there now, or does not answer.
-    Away(LaunchFault),
-    /// What it needs is still being fetched: it has all its time to become ready after that.
+    /// The container engine is not running, or does not answer.
+    EngineUnavailable(LaunchFault),
+    /// The launch is still being prepared. The time to become ready starts after that.
     Preparing,
-    /// The probe says that it is ready.
+    /// The readiness probe has succeeded.
     Ready,
-    /// It cannot be spoken with, for this reason.
-    Unfit(String),
-    /// It was ready and does not answer any more, for this reason.
+    /// The server violates the protocol, for this reason.
+    ProtocolError(String),
+    /// The server was ready and does not answer any more, for this reason.
     Unhealthy(String),
-    /// It lives somewhere else and does not answer, for this reason. Nobody speaks with it
-    /// any more.
+    /// The remote server does not answer, for this reason. The driver has disconnected.
     Unreachable(String),
-    /// It refuses to be spoken with or must not be used, for this reason, until somebody changes
-    /// something. One that lives somewhere else is not spoken with any more; a process still runs.
-    Hopeless(String),
-    /// It is gone.
+    /// The server refuses all clients or must not be used, for this reason, until its configuration
+    /// changes. The driver has disconnected from a remote server; a local process still runs.
+    Unrecoverable(String),
+    /// The server has ended.
     Exited(Exit),
-    /// It is gone, and what it was asked to find out how to speak with it may be why.
+    /// The server has ended during the protocol probe, which may be why.
     ExitedOnProbe(Exit),
-    /// The same of one that is still there, but cannot be spoken with, for this reason.
-    UnfitOnProbe(String),
-    /// A daemon was killed while it was speaking with it, in the middle of a message.
-    Torn,
-    /// The gateway needs a new life of it, for this reason, to speak with it otherwise.
-    StartOver(String),
-    /// The state's own deadline has come.
+    /// The server violates the protocol, for this reason, during the protocol probe.
+    ProtocolErrorOnProbe(String),
+    /// An earlier daemon was killed while it was writing a message to the server.
+    WriteInterrupted,
+    /// The driver needs a new life, for this reason, to use another protocol.
+    RestartRequired(String),
+    /// The deadline of the state has passed.
     DeadlineReached,
 }
 
-/// What must be done.
+/// An effect to carry out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// Begin a new life.
+    /// Start a new life.
     Launch,
-    /// End this one, gently at first, within the grace of its rules.
+    /// Stop the life gracefully, within the grace of its rules.
     Stop,
-    /// End this one by force: the gentle way took too long.
+    /// Kill the life: the graceful stop took too long.
     Kill,
 }
 
-/// What a decision may depend on besides the state: the time, a number drawn at random, and
-/// where the server lives.
+/// The inputs of a decision besides state, event and rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Moment {
-    /// The time.
+pub struct Context {
+    /// The current time.
     pub now: Instant,
-    /// Decides the jitter: 0 for none of it, 255 for all.
-    pub chance: u8,
-    /// Whether it lives somewhere else.
+    /// A random number that scales the jitter: 0 for none, 255 for all of it.
+    pub random: u8,
+    /// Whether the server is remote.
     pub is_remote: bool,
 }
 
 /// Decides what one event means to an instance.
 #[expect(clippy::too_many_lines, reason = "it is one flat table")]
-pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Life, Option<Effect>) {
+pub fn on_event(
+    life: Life,
+    event: Event,
+    rules: &Rules,
+    context: Context,
+) -> (Life, Option<Effect>) {
     use AfterStop::{CountFailure, GiveUp, Retire, Sleep, StartAgain, StayDown, TryAgain};
     use Event::{
-        Away, DeadlineReached, Exited, ExitedOnProbe, Hopeless, Idle, LaunchFailed, Preparing,
-        ProcessChanged, Ready, RepairRequested, RestartRequested, RetireRequested, RulesChanged,
-        StartOver, StartRequested, StopRequested, Torn, Unfit, UnfitOnProbe, Unhealthy,
-        Unreachable, Woken,
+        DeadlineReached, EngineUnavailable, Exited, ExitedOnProbe, Idle, LaunchFailed, Preparing,
+        ProcessChanged, ProtocolError, ProtocolErrorOnProbe, Ready, RepairRequested,
+        RestartRequested, RestartRequired, RetireRequested, RulesChanged, StartRequested,
+        StopRequested, Unhealthy, Unreachable, Unrecoverable, WakeRequested, WriteInterrupted,
     };
     use State::{Asleep, Backoff, Failed, Retired, Running, Starting, Stopped, Stopping};
 
-    let now = moment.now;
+    let now = context.now;
     let life = Life { wanted: wanted_after(&event, life.wanted), ..life };
     let event = match event {
         ExitedOnProbe(exit) if !life.forgives_probe(Some(exit)) => Exited(exit),
-        UnfitOnProbe(why) if !life.forgives_probe(None) => Unfit(why),
+        ProtocolErrorOnProbe(why) if !life.forgives_probe(None) => ProtocolError(why),
         event => event,
     };
     match (life.state, event) {
-        // What an operator asks for.
+        // Requests of operators.
         (Stopped | Backoff { .. } | Asleep { .. } | Failed, StartRequested) => {
             launch_afresh(life, Reason::StartRequested, rules, now)
         }
@@ -172,84 +179,84 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
         (Starting { .. } | Running { .. }, RestartRequested) => {
             stop(life, StartAgain, Reason::RestartRequested, rules, now)
         }
-        // What an operator did not ask for counts like a restart by policy, or whoever repeats it
-        // would keep one that crashes from ever being given up.
+        // A repair counts like a restart by policy. Otherwise repeated self-tests would keep a
+        // crashing server from being given up.
         (Backoff { .. } | Failed, RepairRequested(why)) if life.wanted == Wanted::Up => {
             launch_counted(life, |_| Reason::Repaired(why), rules, now)
         }
         (Running { ready_at, .. }, RepairRequested(why)) => {
-            let life = after_uptime(life, now - ready_at, rules);
-            let life = reached_for(life, now - ready_at, rules);
+            let life = reset_restarts(life, now - ready_at, rules);
+            let life = reset_reconnect_delays(life, now - ready_at, rules);
             stop(life, StartAgain, Reason::Repaired(why), rules, now)
         }
         (Starting { .. } | Running { .. }, StopRequested) => {
             stop(life, StayDown, Reason::StopRequested, rules, now)
         }
         (Backoff { .. } | Asleep { .. } | Failed, StopRequested) => {
-            (life.enters(Stopped, Reason::StopRequested), None)
+            (life.enter(Stopped, Reason::StopRequested), None)
         }
 
-        // What comes after a stop can still change, unless it is retirement.
+        // A stop in progress: what follows can still change, unless it is retirement.
         (Stopping { then: Retire, .. }, StartRequested | RestartRequested | StopRequested) => {
             (life, None)
         }
         (Stopping { overdue_at, .. }, StartRequested | RestartRequested) => {
             let state = Stopping { overdue_at, then: StartAgain };
-            (life.enters(state, Reason::RestartRequested), None)
+            (life.enter(state, Reason::RestartRequested), None)
         }
         (Stopping { overdue_at, .. }, StopRequested) => {
-            (life.enters(Stopping { overdue_at, then: StayDown }, Reason::StopRequested), None)
+            (life.enter(Stopping { overdue_at, then: StayDown }, Reason::StopRequested), None)
         }
 
-        // The end for good.
+        // Retirement.
         (Stopped | Backoff { .. } | Asleep { .. } | Failed, RetireRequested(why)) => {
-            (life.enters(Retired, Reason::RetireRequested(why)), None)
+            (life.enter(Retired, Reason::RetireRequested(why)), None)
         }
         (Starting { .. } | Running { .. }, RetireRequested(why)) => {
             stop(life, Retire, Reason::RetireRequested(why), rules, now)
         }
         (Stopping { overdue_at, .. }, RetireRequested(why)) => {
-            (life.enters(Stopping { overdue_at, then: Retire }, Reason::RetireRequested(why)), None)
+            (life.enter(Stopping { overdue_at, then: Retire }, Reason::RetireRequested(why)), None)
         }
 
-        // Whether somebody uses it. What went wrong before is not forgotten for that.
-        (Asleep { not_before: Some(at) }, Woken) if at > now => {
+        // Wake-up and idleness. A wake-up does not reset the counts.
+        (Asleep { not_before: Some(at) }, WakeRequested) if at > now => {
             (Life { state: Backoff { retry_at: at }, ..life }, None)
         }
-        (Asleep { .. }, Woken) => launch(life, Reason::Woken, rules, now),
-        (Stopping { overdue_at, then: Sleep }, Woken) => {
-            (life.enters(Stopping { overdue_at, then: StartAgain }, Reason::Woken), None)
+        (Asleep { .. }, WakeRequested) => launch(life, Reason::WakeRequested, rules, now),
+        (Stopping { overdue_at, then: Sleep }, WakeRequested) => {
+            (life.enter(Stopping { overdue_at, then: StartAgain }, Reason::WakeRequested), None)
         }
         (Running { ready_at, .. }, Idle(why)) => {
-            let life = after_uptime(life, now - ready_at, rules);
+            let life = reset_restarts(life, now - ready_at, rules);
             stop(life, Sleep, Reason::Idle(why), rules, now)
         }
         (Starting { .. }, Idle(why)) => stop(life, Sleep, Reason::Idle(why), rules, now),
 
-        // What a reload brings. A server that an operator stopped stays stopped.
+        // Reloads. A server that an operator stopped stays stopped.
         (Stopped | Backoff { .. } | Failed, ProcessChanged) | (Failed, RulesChanged)
             if life.wanted == Wanted::Up =>
         {
             launch_afresh(life, Reason::SettingsChanged, rules, now)
         }
-        // Its file says that it is there whether or not it is used.
+        // The new settings do not let it sleep.
         (Asleep { .. }, ProcessChanged | RulesChanged) if !rules.may_sleep() => {
             launch_afresh(life, Reason::SettingsChanged, rules, now)
         }
         (Asleep { .. }, ProcessChanged) => {
             let life = Life { tally: life.tally.fresh(), ..life };
-            (life.enters(Asleep { not_before: None }, Reason::SettingsChanged), None)
+            (life.enter(Asleep { not_before: None }, Reason::SettingsChanged), None)
         }
         (Failed, ProcessChanged | RulesChanged) => {
-            (life.enters(Stopped, Reason::SettingsChanged), None)
+            (life.enter(Stopped, Reason::SettingsChanged), None)
         }
         (Starting { .. } | Running { .. }, ProcessChanged) => {
             stop(life, StartAgain, Reason::SettingsChanged, rules, now)
         }
-        // Its end is no longer a failure of the settings it is judged by.
+        // The stop is no failure under the new settings.
         (Stopping { overdue_at, then: CountFailure | TryAgain | GiveUp }, ProcessChanged) => {
             let state = Stopping { overdue_at, then: StartAgain };
-            (life.enters(state, Reason::SettingsChanged), None)
+            (life.enter(state, Reason::SettingsChanged), None)
         }
         (Stopping { then: StartAgain, .. }, ProcessChanged)
             if matches!(life.reason, Reason::Repaired(_)) =>
@@ -257,67 +264,71 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
             (Life { reason: Reason::SettingsChanged, ..life }, None)
         }
 
-        // Half a message cannot be taken back. It is our fault, so nothing is counted.
-        (Starting { .. } | Running { .. }, Torn) => {
-            stop(life, StartAgain, Reason::Torn, rules, now)
+        // A partial message cannot be withdrawn. xy caused that, so nothing is counted.
+        (Starting { .. } | Running { .. }, WriteInterrupted) => {
+            stop(life, StartAgain, Reason::WriteInterrupted, rules, now)
         }
-        (Starting { .. } | Running { .. }, StartOver(why)) => {
-            stop(life, StartAgain, Reason::StartedOver(why), rules, now)
+        (Starting { .. } | Running { .. }, RestartRequired(why)) => {
+            stop(life, StartAgain, Reason::RestartRequired(why), rules, now)
         }
 
-        // Asking it was our doing too. Whoever asks does it otherwise now.
+        // The protocol probe was xy's doing too. The driver tries another protocol next.
         (Starting { .. } | Running { .. }, ExitedOnProbe(_)) => {
-            launch(life.forgiven(), Reason::Probed, rules, now)
+            launch(life.forgive_probe(), Reason::ProtocolProbeFailed, rules, now)
         }
-        (Starting { .. } | Running { .. }, UnfitOnProbe(_)) => {
-            stop(life.forgiven(), StartAgain, Reason::Probed, rules, now)
+        (Starting { .. } | Running { .. }, ProtocolErrorOnProbe(_)) => {
+            stop(life.forgive_probe(), StartAgain, Reason::ProtocolProbeFailed, rules, now)
         }
 
-        // What becomes of one that lives somewhere else.
-        (Starting { .. }, DeadlineReached) if moment.is_remote => {
+        // Remote servers.
+        (Starting { .. }, DeadlineReached) if context.is_remote => {
             let why = format!("no answer within {:?}", rules.ready.within);
             stop(life, TryAgain, Reason::Unreachable(why), rules, now)
         }
         (Starting { .. } | Running { .. }, Unreachable(why)) => {
-            (after_silence(life, Reason::Unreachable(why), rules, moment), None)
+            (schedule_reconnect(life, Reason::Unreachable(why), rules, context), None)
         }
-        // There is nobody here who could end it, and it has not crashed.
-        (Running { ready_at, .. }, Unhealthy(why)) if moment.is_remote => {
-            let life = reached_for(life, now - ready_at, rules);
+        // xy cannot end a remote server, and it has not crashed.
+        (Running { ready_at, .. }, Unhealthy(why)) if context.is_remote => {
+            let life = reset_reconnect_delays(life, now - ready_at, rules);
             stop(life, TryAgain, Reason::Unreachable(why), rules, now)
         }
-        (Starting { .. } | Running { .. }, Hopeless(why)) if moment.is_remote => {
-            (life.enters(Failed, Reason::Unfit(why)), None)
+        (Starting { .. } | Running { .. }, Unrecoverable(why)) if context.is_remote => {
+            (life.enter(Failed, Reason::ProtocolError(why)), None)
         }
-        // A process is ended first. Its next life would be no better.
-        (Starting { .. } | Running { .. }, Hopeless(why)) => {
-            stop(life, GiveUp, Reason::Unfit(why), rules, now)
+        // A process is stopped first. A restart would not help.
+        (Starting { .. } | Running { .. }, Unrecoverable(why)) => {
+            stop(life, GiveUp, Reason::ProtocolError(why), rules, now)
         }
-        (Stopping { .. }, Hopeless(_)) if !moment.is_remote => (life, None),
-        (Starting { .. } | Running { .. }, Exited(_)) if moment.is_remote => {
-            let why = Reason::Unreachable("nobody speaks with it any more".to_owned());
-            (after_silence(life, why, rules, moment), None)
+        (Stopping { .. }, Unrecoverable(_)) if !context.is_remote => (life, None),
+        (Starting { .. } | Running { .. }, Exited(_)) if context.is_remote => {
+            let why = Reason::Unreachable("the connection to it was closed".to_owned());
+            (schedule_reconnect(life, why, rules, context), None)
         }
-        (Starting { .. }, LaunchFailed(fault)) if moment.is_remote && !fault.permanent => {
-            (after_silence(life, Reason::Unreachable(fault.message), rules, moment), None)
+        (Starting { .. }, LaunchFailed(fault)) if context.is_remote && !fault.permanent => {
+            (schedule_reconnect(life, Reason::Unreachable(fault.message), rules, context), None)
         }
-        // That what would run it is away is nobody's failure, either.
-        (Starting { .. }, Away(fault)) if rules.restart.policy != RestartPolicy::Never => {
-            (after_silence(life, Reason::Away(fault), rules, moment), None)
-        }
-        (Starting { .. }, Away(fault)) => (life.enters(Failed, Reason::Away(fault)), None),
-        (Backoff { .. }, DeadlineReached)
-            if moment.is_remote || matches!(life.reason, Reason::Away(_)) =>
+        // A missing engine is no failure of the server, either.
+        (Starting { .. }, EngineUnavailable(fault))
+            if rules.restart.policy != RestartPolicy::Never =>
         {
-            let attempt = life.tally.unreached.saturating_add(1);
-            launch(life, Reason::TriedAgain { attempt }, rules, now)
+            (schedule_reconnect(life, Reason::EngineUnavailable(fault), rules, context), None)
+        }
+        (Starting { .. }, EngineUnavailable(fault)) => {
+            (life.enter(Failed, Reason::EngineUnavailable(fault)), None)
+        }
+        (Backoff { .. }, DeadlineReached)
+            if context.is_remote || matches!(life.reason, Reason::EngineUnavailable(_)) =>
+        {
+            let attempt = life.tally.unreachable_count.saturating_add(1);
+            launch(life, Reason::ReconnectAttempt { attempt }, rules, now)
         }
 
-        // What becomes of a life.
+        // The course of a life.
         (Starting { launched_at, .. }, Ready) => {
-            let mut life = life.enters(Running { launched_at, ready_at: now }, Reason::Ready);
-            if !moment.is_remote {
-                life.tally.unreached = 0; // What runs it is back.
+            let mut life = life.enter(Running { launched_at, ready_at: now }, Reason::Ready);
+            if !context.is_remote {
+                life.tally.unreachable_count = 0; // The engine is back.
             }
             (life, None)
         }
@@ -329,34 +340,38 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
             let within = rules.ready.within;
             stop(life, CountFailure, Reason::NeverReady { within, stray: None }, rules, now)
         }
-        (Starting { .. }, Unfit(why)) => stop(life, CountFailure, Reason::Unfit(why), rules, now),
-        (Running { ready_at, .. }, Unfit(why)) => {
-            let life = after_uptime(life, now - ready_at, rules);
-            stop(life, CountFailure, Reason::Unfit(why), rules, now)
+        (Starting { .. }, ProtocolError(why)) => {
+            stop(life, CountFailure, Reason::ProtocolError(why), rules, now)
+        }
+        (Running { ready_at, .. }, ProtocolError(why)) => {
+            let life = reset_restarts(life, now - ready_at, rules);
+            stop(life, CountFailure, Reason::ProtocolError(why), rules, now)
         }
         (Running { ready_at, .. }, Unhealthy(why)) => {
-            let life = after_uptime(life, now - ready_at, rules);
+            let life = reset_restarts(life, now - ready_at, rules);
             stop(life, CountFailure, Reason::Unhealthy(why), rules, now)
         }
-        // Where its program is enough, one is ready before it is known that this cannot be run.
+        // With `ready "process"`, a server is ready before the launcher knows that its program
+        // cannot be run.
         (Starting { .. } | Running { .. }, LaunchFailed(fault)) if fault.permanent => {
-            (life.enters(Failed, Reason::LaunchFailed(fault)), None)
+            (life.enter(Failed, Reason::LaunchFailed(fault)), None)
         }
         (Starting { .. }, LaunchFailed(fault)) => {
-            let end = End { what: Reason::LaunchFailed(fault), clean: false, lived: Lived::NOT };
-            (after_end(life, end, rules, moment), None)
+            let reason = Reason::LaunchFailed(fault);
+            let end = UnexpectedEnd { reason, clean: false, lived: LifeSpan::ZERO };
+            (decide_restart(life, end, rules, context), None)
         }
         (Starting { launched_at, .. }, Exited(exit)) => {
-            let lived = Lived { total: now - launched_at, ready: Duration::ZERO };
-            (after_end(life, End::of(exit, lived), rules, moment), None)
+            let lived = LifeSpan { total: now - launched_at, ready: Duration::ZERO };
+            (decide_restart(life, UnexpectedEnd::of(exit, lived), rules, context), None)
         }
         (Running { launched_at, ready_at }, Exited(exit)) => {
-            let lived = Lived { total: now - launched_at, ready: now - ready_at };
-            (after_end(life, End::of(exit, lived), rules, moment), None)
+            let lived = LifeSpan { total: now - launched_at, ready: now - ready_at };
+            (decide_restart(life, UnexpectedEnd::of(exit, lived), rules, context), None)
         }
         (Backoff { .. }, DeadlineReached) => launch_again(life, rules, now),
 
-        // The end of a stop. Why one is counted has to be known until then.
+        // The end of a stop. The reason of a counted failure has to be kept until then.
         (
             Stopping {
                 overdue_at: Some(_),
@@ -371,27 +386,27 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
             (Life { state, ..life }, Some(Effect::Kill))
         }
         (Stopping { then, .. }, DeadlineReached) => (
-            life.enters(Stopping { overdue_at: None, then }, Reason::StopOverdue),
+            life.enter(Stopping { overdue_at: None, then }, Reason::StopOverdue),
             Some(Effect::Kill),
         ),
-        // It was not slow: it could not be started at all, which took long to be known.
+        // The server was not slow: it could not be started, which was known late.
         (Stopping { then: CountFailure, .. }, LaunchFailed(fault))
             if fault.permanent && matches!(life.reason, Reason::NeverReady { .. }) =>
         {
-            (life.enters(Failed, Reason::LaunchFailed(fault)), None)
+            (life.enter(Failed, Reason::LaunchFailed(fault)), None)
         }
         (
             Stopping { then, .. },
-            Exited(_) | LaunchFailed(_) | Away(_) | Unreachable(_) | Hopeless(_),
+            Exited(_) | LaunchFailed(_) | EngineUnavailable(_) | Unreachable(_) | Unrecoverable(_),
         ) => {
             match then {
-                StayDown => (life.enters(Stopped, Reason::StopDone), None),
-                // Its file has been changed meanwhile.
+                StayDown => (life.enter(Stopped, Reason::StopDone), None),
+                // The settings have changed meanwhile.
                 Sleep if !rules.may_sleep() => {
                     launch_afresh(life, Reason::SettingsChanged, rules, now)
                 }
                 Sleep => (Life { state: Asleep { not_before: None }, ..life }, None),
-                Retire => (life.enters(Retired, Reason::StopDone), None),
+                Retire => (life.enter(Retired, Reason::StopDone), None),
                 GiveUp => (Life { state: Failed, ..life }, None),
                 StartAgain if matches!(life.reason, Reason::SettingsChanged) => {
                     launch_afresh(life, Reason::SettingsChanged, rules, now)
@@ -403,7 +418,10 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
                 StartAgain
                     if matches!(
                         life.reason,
-                        Reason::Torn | Reason::Probed | Reason::StartedOver(_) | Reason::Woken
+                        Reason::WriteInterrupted
+                            | Reason::ProtocolProbeFailed
+                            | Reason::RestartRequired(_)
+                            | Reason::WakeRequested
                     ) =>
                 {
                     let why = life.reason.clone();
@@ -411,21 +429,21 @@ pub fn on_event(life: Life, event: Event, rules: &Rules, moment: Moment) -> (Lif
                 }
                 StartAgain => launch_afresh(life, Reason::RestartRequested, rules, now),
                 CountFailure => {
-                    let what = match &life.reason {
+                    let reason = match &life.reason {
                         reason if reason.is_failure() => reason.clone(),
                         _ => Reason::NeverReady { within: rules.ready.within, stray: None },
                     };
-                    let end = End { what, clean: false, lived: Lived::NOT };
-                    (after_end(life, end, rules, moment), None)
+                    let end = UnexpectedEnd { reason, clean: false, lived: LifeSpan::ZERO };
+                    (decide_restart(life, end, rules, context), None)
                 }
                 TryAgain => {
                     let why = Reason::Unreachable(life.reason.to_string());
-                    (after_silence(life, why, rules, moment), None)
+                    (schedule_reconnect(life, why, rules, context), None)
                 }
             }
         }
 
-        // The rest asks for what is already so, or is news that came too late.
+        // All other events ask for the current state, or come too late.
         (
             Stopped
             | Starting { .. }
@@ -448,19 +466,19 @@ fn wanted_after(event: &Event, wanted: Wanted) -> Wanted {
     }
 }
 
-/// A new life that somebody asked for: what went wrong before is forgotten.
+/// Starts a new life that was requested, and resets the counts.
 fn launch_afresh(life: Life, why: Reason, rules: &Rules, now: Instant) -> (Life, Option<Effect>) {
     let tally = life.tally.fresh();
     launch(Life { tally, ..life }, why, rules, now)
 }
 
-/// A new life by policy.
+/// Starts a new life by policy.
 fn launch_again(life: Life, rules: &Rules, now: Instant) -> (Life, Option<Effect>) {
     let of = rules.restart.max_attempts;
     launch_counted(life, |attempt| Reason::Retry { attempt, of }, rules, now)
 }
 
-/// One more restart, for a reason that may depend on how many there were in a row.
+/// Starts a new life and counts a restart. The reason may depend on the restarts in a row.
 fn launch_counted(
     mut life: Life,
     why: impl FnOnce(u32) -> Reason,
@@ -477,7 +495,7 @@ fn launch_counted(
 
 fn launch(life: Life, why: Reason, rules: &Rules, now: Instant) -> (Life, Option<Effect>) {
     let state = State::Starting { launched_at: now, ready_by: now + rules.ready.within };
-    (life.enters(state, why), Some(Effect::Launch))
+    (life.enter(state, why), Some(Effect::Launch))
 }
 
 fn stop(
@@ -488,7 +506,7 @@ fn stop(
     now: Instant,
 ) -> (Life, Option<Effect>) {
     let overdue_at = Some(now + rules.stop.grace + STOP_MARGIN);
-    (life.enters(State::Stopping { overdue_at, then }, why), Some(Effect::Stop))
+    (life.enter(State::Stopping { overdue_at, then }, why), Some(Effect::Stop))
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! A ring of recent output and a live tail, per instance.
+//! The recent output of each instance, as a ring buffer with live followers.
 //!
-//! Batches are kept as the shim sent them and shared with followers without copying.
-//! Every record has a number; a gap in the numbers is what a follower did not see, so
-//! shown plus skipped is always all. A slow follower never slows the writer.
+//! Batches are stored as the shim sent them, and shared with followers without copying. Records
+//! are numbered, and a gap in the numbers is what a follower missed. So shown plus skipped lines
+//! are always all lines. A slow follower never delays the writer.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use tokio::sync::watch;
 use xy_protocol::server::ServerName;
-use xy_shim::wire::{self, LogPlace, Record, flags};
+use xy_shim::wire::{self, LogPosition, Record, flags};
 
 pub mod history;
 
@@ -19,63 +19,64 @@ use history::History;
 
 use crate::instance::InstanceKey;
 
-/// A log file is rotated at this size.
+/// Size at which a log file is rotated.
 pub const FILE_BYTES: u64 = 10_000_000;
 
-/// So many older log files are kept.
+/// Number of rotated log files that are kept.
 pub const FILE_GENERATIONS: u32 = 5;
 
-/// The log of a server.
+/// Returns the log file of a server.
 pub fn log_file(logs_dir: &Path, server: &ServerName) -> PathBuf {
     logs_dir.join(format!("{server}.log"))
 }
 
-/// The log of an instance: the server's own if all clients share it.
+/// Returns the log file of an instance, which is that of the server if the instance is shared.
 pub fn instance_log(logs_dir: &Path, key: &InstanceKey) -> PathBuf {
     logs_dir.join(format!("{key}.log"))
 }
 
-/// Removes the log of an instance that lived for one client, when both are gone.
-pub(crate) fn forget(logs_dir: &Path, key: &InstanceKey) {
+/// Removes the log of a client instance that has ended.
+pub(crate) fn remove_log(logs_dir: &Path, key: &InstanceKey) {
     let file = instance_log(logs_dir, key);
     let older = (1..=FILE_GENERATIONS).map(|n| file.with_extension(format!("log.{n}")));
     for file in std::iter::once(file.clone()).chain(older) {
-        let _ = std::fs::remove_file(file); // It may never have said anything.
+        let _ = std::fs::remove_file(file); // It may not exist.
     }
 }
 
-/// Removes what instances for clients of earlier daemons have logged.
-pub fn forget_clients(logs_dir: &Path) {
+/// Removes the logs of client instances of earlier daemons.
+pub fn remove_client_logs(logs_dir: &Path) {
     for entry in std::fs::read_dir(logs_dir).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let key = name.to_str().and_then(|it| it.split_once(".log")).map(|(key, _)| key);
         let key = key.and_then(InstanceKey::parse);
         if key.is_some_and(|key| key.holder.is_client()) {
-            let _ = std::fs::remove_file(entry.path()); // What stays does no harm.
+            let _ = std::fs::remove_file(entry.path()); // A leftover is harmless.
         }
     }
 }
 
-/// How much recent output is kept per instance.
+/// Maximum bytes of recent output per instance.
 pub const RING_BYTES: usize = 1024 * 1024;
 
-/// What keeping one batch costs beside its bytes.
-const BATCH_COST: usize = 96;
+/// Memory that one batch takes beside its bytes.
+const BATCH_OVERHEAD: usize = 96;
 
-/// How much one read of a follower takes at most, so that it lets others go on.
+/// Maximum bytes of a page, so that one follower does not block others.
 const PAGE_BYTES: usize = 128 * 1024;
 
-/// How each line begins that xy itself writes to the log of a server.
+/// Prefix of each line that xy itself writes to the log of a server.
 pub const OWN_PREFIX: &str = "xy: ";
 
-/// Recent output of one instance.
+/// The recent output of one instance.
 #[derive(Debug)]
 pub struct LogBook {
     ring: Mutex<Ring>,
-    /// The number the next record will have.
+    /// The number of the next record.
     head: watch::Sender<u64>,
-    /// What the file held when the book was begun: the records before this number.
+    /// The content of the file before this log book.
     history: Option<History>,
+    /// The number of the first record that is not in the history.
     history_ends: u64,
 }
 
@@ -83,30 +84,30 @@ pub struct LogBook {
 struct Ring {
     batches: VecDeque<Batch>,
     bytes: usize,
-    /// The number of the first record that was ever in it.
+    /// The number of the first record that was ever pushed.
     first_seq: Option<u64>,
 }
 
 #[derive(Debug, Clone)]
 struct Batch {
-    /// One more than the number of its last record.
+    /// The number after that of the last record.
     end_seq: u64,
     count: usize,
     bytes: Bytes,
 }
 
-/// One line as it is shown: a record of its own.
+/// One line of output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Line {
-    /// Its number; `None` if it is older than this daemon.
+    /// The number of the line; `None` if it is older than this daemon.
     pub seq: Option<u64>,
-    /// When it was read, in milliseconds since 1970; `None` if that was not kept.
+    /// When the line was read, in Unix milliseconds; `None` if that is unknown.
     pub unix_millis: Option<u64>,
-    /// Whether it came from stderr.
+    /// Whether the line comes from stderr.
     pub is_stderr: bool,
-    /// Whether it goes on the line before it.
+    /// Whether the line continues the line before it.
     pub continued: bool,
-    /// Its bytes.
+    /// The bytes of the line.
     pub bytes: Vec<u8>,
 }
 
@@ -129,25 +130,25 @@ impl Default for LogBook {
 }
 
 impl LogBook {
-    /// An empty book; `history` is what the file held before.
+    /// Creates an empty log book; `history` is the earlier content of the file.
     pub fn new(history: Option<History>) -> Self {
         Self { ring: Mutex::default(), head: watch::Sender::new(1), history, history_ends: 1 }
     }
 
-    /// An empty book of a server that an earlier daemon started. Its latest records come
-    /// again; the file holds those before `place`, many of which are the same.
-    pub(crate) fn of_adopted(file: &Path, place: Option<LogPlace>) -> Self {
-        let history = place.map(|place| History::at(file, place));
-        let history_ends = place.map_or(1, |place| place.next_seq);
+    /// Creates an empty log book of an adopted instance. The shim sends the latest records again;
+    /// the file holds the records before `position`, which include many of them.
+    pub fn adopted(file: &Path, position: Option<LogPosition>) -> Self {
+        let history = position.map(|position| History::at(file, position));
+        let history_ends = position.map_or(1, |position| position.next_seq);
         Self { history_ends, ..Self::new(history) }
     }
 
     fn ring(&self) -> MutexGuard<'_, Ring> {
-        // Nothing in here panics half-way, so a poisoned ring is still whole.
+        // No critical section panics half-way, so a poisoned ring is still consistent.
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The number the next record will have.
+    /// Returns the number of the next record.
     pub fn next_seq(&self) -> u64 {
         *self.head.borrow()
     }
@@ -168,13 +169,13 @@ impl LogBook {
         self.next_seq().saturating_sub(seq) > own
     }
 
-    /// Takes a batch from the shim; an empty one only tells how far the numbers are.
+    /// Appends a batch from the shim. An empty batch only advances the numbers.
     pub fn push(&self, next_seq: u64, batch: &[u8]) {
         if !batch.is_empty() {
             let count = wire::records(batch).count();
             let bytes = Bytes::copy_from_slice(batch);
             let mut ring = self.ring();
-            ring.bytes += bytes.len() + BATCH_COST;
+            ring.bytes += bytes.len() + BATCH_OVERHEAD;
             let batch = Batch { end_seq: next_seq, count, bytes };
             ring.first_seq.get_or_insert(batch.first_seq());
             ring.batches.push_back(batch);
@@ -187,15 +188,15 @@ impl LogBook {
         });
     }
 
-    /// The last `count` lines, oldest first, and the follower that goes on after them.
+    /// Returns the last `count` lines, oldest first, and a follower that continues after them.
     pub fn tail(self: &Arc<Self>, count: usize) -> (Vec<Line>, Follower) {
         let head = self.head.subscribe();
-        // Who asks for no line of the past is not told of those it has missed, either.
-        let numbered = if count == 0 { *head.borrow() } else { 1 };
+        // A follower without past lines does not report earlier lines as skipped, either.
+        let from_seq = if count == 0 { *head.borrow() } else { 1 };
         let (mut lines, first_seq, next_seq) = {
             let ring = self.ring();
             let end = ring.batches.back().map_or(self.history_ends, |batch| batch.end_seq);
-            (ring.last(count), ring.reaches_back_to(self.history_ends), end.max(numbered))
+            (ring.last(count), ring.first_seq_or(self.history_ends), end.max(from_seq))
         };
         if lines.len() < count
             && let Some(first_seq) = first_seq
@@ -208,12 +209,12 @@ impl LogBook {
         (lines, Follower { book: self.clone(), head, next_seq })
     }
 
-    /// Lines of the file from before the record `first_seq`, which is in the ring.
+    /// Returns lines of the file before the record `first_seq`, the first one of the ring.
     fn older_lines(&self, history: &History, first_seq: u64, count: usize) -> Vec<Line> {
-        let both = self.history_ends.saturating_sub(first_seq);
-        let both = usize::try_from(both).unwrap_or(usize::MAX);
-        let mut lines = history.last_lines(count.saturating_add(both));
-        lines.truncate(lines.len().saturating_sub(both));
+        let overlap = self.history_ends.saturating_sub(first_seq);
+        let overlap = usize::try_from(overlap).unwrap_or(usize::MAX);
+        let mut lines = history.last_lines(count.saturating_add(overlap));
+        lines.truncate(lines.len().saturating_sub(overlap));
         lines
     }
 
@@ -226,7 +227,7 @@ impl LogBook {
         stdout.next().map(Line::from)
     }
 
-    /// The last `count` lines of stderr that are still in memory, oldest first.
+    /// Returns the last `count` lines of stderr that are still in memory, oldest first.
     pub fn last_stderr(&self, count: usize) -> Vec<Line> {
         let mut last = VecDeque::new();
         for batch in &self.ring().batches {
@@ -245,21 +246,21 @@ impl LogBook {
 }
 
 impl Ring {
-    /// Forgets the oldest batches beyond the bound; the newest always stays.
+    /// Drops the oldest batches beyond the limit; the newest always stays.
     fn trim(&mut self) {
         while self.bytes > RING_BYTES && self.batches.len() > 1 {
             if let Some(batch) = self.batches.pop_front() {
-                self.bytes -= batch.bytes.len() + BATCH_COST;
+                self.bytes -= batch.bytes.len() + BATCH_OVERHEAD;
             }
         }
     }
 
-    /// The number of its first record, if that is still the first that ever was in it;
-    /// `otherwise` while there was none.
-    fn reaches_back_to(&self, otherwise: u64) -> Option<u64> {
+    /// Returns the number of the first record that was ever pushed, if it is still in the ring.
+    /// Returns `default` if nothing was pushed yet.
+    fn first_seq_or(&self, default: u64) -> Option<u64> {
         match (self.batches.front(), self.first_seq) {
             (Some(batch), Some(first)) => Some(first).filter(|first| batch.first_seq() == *first),
-            _ => Some(otherwise),
+            _ => Some(default),
         }
     }
 
@@ -275,7 +276,7 @@ impl Ring {
         records.skip(skip).take(count).map(Line::from).collect()
     }
 
-    /// The batches from number `seq` on, up to a page.
+    /// Returns the batches from number `seq` on, up to a page.
     fn page(&self, seq: u64) -> Vec<Batch> {
         let first = self.batches.partition_point(|batch| batch.end_seq <= seq);
         let mut bytes = 0;
@@ -294,7 +295,7 @@ impl Batch {
     }
 }
 
-/// Reads on as output comes.
+/// A reader of live output.
 #[derive(Debug)]
 pub struct Follower {
     book: Arc<LogBook>,
@@ -302,7 +303,7 @@ pub struct Follower {
     next_seq: u64,
 }
 
-/// What a follower got: lines in order, and how many it missed in between.
+/// The lines that one read of a follower returned, in order, with counts of missed lines.
 #[derive(Debug)]
 pub struct Page {
     batches: Vec<Batch>,
@@ -310,43 +311,43 @@ pub struct Page {
     to_seq: u64,
 }
 
-/// One thing in a page.
+/// An item of a page.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Item<'a> {
     /// A line.
     Shown(Record<'a>),
-    /// So many lines were missed here.
+    /// The number of lines that were missed here.
     Skipped(u64),
 }
 
 impl Follower {
-    /// Waits for the next page. Cancel-safe: what was not returned comes again.
+    /// Waits for the next page. Cancel-safe: no line is lost.
     pub async fn next(&mut self) -> Page {
         let next_seq = self.next_seq;
-        let seen = self.head.wait_for(|head| *head > next_seq).await.map(|head| *head);
-        // The book holds the sender, and we hold the book: it cannot be gone.
-        let Ok(head) = seen else { std::future::pending().await };
+        let waited = self.head.wait_for(|head| *head > next_seq).await.map(|head| *head);
+        // The follower holds the log book, which holds the sender, so the channel is open.
+        let Ok(head) = waited else { std::future::pending().await };
         let batches = self.book.ring().page(self.next_seq);
-        // What is not in the ring although its number was given has been dropped.
+        // Numbered records that are not in the ring have been dropped.
         let to_seq = batches.last().map_or(head, |batch| batch.end_seq);
         let page = Page { batches, from_seq: self.next_seq, to_seq };
         self.next_seq = to_seq;
         page
     }
 
-    /// Whether everything so far has been returned.
+    /// Returns true if all lines so far have been returned.
     pub fn is_caught_up(&self) -> bool {
         *self.head.borrow() <= self.next_seq
     }
 }
 
 impl Page {
-    /// Whether there is most likely more.
+    /// Returns true if the page is full, so that more lines are likely.
     pub fn is_full(&self) -> bool {
         self.batches.iter().map(|batch| batch.bytes.len()).sum::<usize>() >= PAGE_BYTES
     }
 
-    /// Its items, in order.
+    /// Calls `each` with the items, in order.
     pub fn for_each(&self, mut each: impl FnMut(Item<'_>)) {
         let mut next = self.from_seq;
         for record in self.batches.iter().flat_map(|batch| wire::records(&batch.bytes)) {

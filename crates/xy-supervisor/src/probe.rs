@@ -1,47 +1,47 @@
-//! Whether somebody listens at a port of this machine: `tcp` and `http` probes, for readiness
-//! and for health alike. Knows no protocol but the first line of an HTTP answer.
+//! `tcp` and `http` probes of local ports, for readiness and for health. Knows no protocol but the
+//! status line of an HTTP response.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
-use xy_config::settings::{PROBED_PATH, Probe, ServerSettings};
+use xy_config::settings::{DEFAULT_PROBE_PATH, Probe, ServerSettings};
 
 mod http;
 
-/// Between two tries of one that is not ready: at first, and at most.
-const FIRST_AGAIN: Duration = Duration::from_millis(50);
-const LAST_AGAIN: Duration = Duration::from_millis(500);
+/// Initial and maximum delay between attempts while a server is not ready.
+const RETRY_DELAY_MIN: Duration = Duration::from_millis(50);
+const RETRY_DELAY_MAX: Duration = Duration::from_millis(500);
 
-/// Where a server is probed, and how.
+/// The target of a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Target {
     pub(crate) port: u16,
-    pub(crate) what: What,
+    pub(crate) check: Check,
 }
 
-/// What has to happen there.
+/// What a probe checks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum What {
-    /// A connection is taken.
-    Connects,
-    /// A GET of this path is answered with success.
-    Answers(String),
+pub(crate) enum Check {
+    /// The port accepts a connection.
+    Connect,
+    /// A GET of this path succeeds.
+    Get(String),
 }
 
-/// Why a server that was asked whether it is ready is not.
+/// Why a readiness probe failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unready {
-    /// What was asked, and what came of it.
+pub struct NotReady {
+    /// The probe and its result.
     pub why: String,
-    /// It gave no answer in time, so it may only be busy.
-    pub is_late: bool,
+    /// Whether the probe timed out, so that the server may only be busy.
+    pub is_timeout: bool,
 }
 
 impl Target {
-    /// Where it says that it is ready, if a port has to say so.
-    pub(crate) fn of_ready(settings: &ServerSettings) -> Option<Self> {
+    /// Returns the target of readiness probes, if the settings require one.
+    pub(crate) fn readiness(settings: &ServerSettings) -> Option<Self> {
         let ready = &settings.rules.ready;
         match (ready.probe, settings.port()) {
             (Probe::Tcp, Some(port)) => Some(Self::tcp(port)),
@@ -51,64 +51,68 @@ impl Target {
     }
 
     pub(crate) fn tcp(port: u16) -> Self {
-        Self { port, what: What::Connects }
+        Self { port, check: Check::Connect }
     }
 
     pub(crate) fn http(port: u16, path: Option<&str>) -> Self {
-        Self { port, what: What::Answers(path.unwrap_or(PROBED_PATH).to_owned()) }
+        Self { port, check: Check::Get(path.unwrap_or(DEFAULT_PROBE_PATH).to_owned()) }
     }
 
-    /// Tries once; the error says why it does not work.
+    /// Probes once. The error is the reason of a failure.
     pub(crate) async fn attempt(&self, within: Duration) -> Result<(), String> {
-        self.is_good(within).await.map_err(|unready| unready.why)
+        self.check(within).await.map_err(|not_ready| not_ready.why)
     }
 
-    /// The same, and the error also says whether there was an answer at all.
-    pub(crate) async fn is_good(&self, within: Duration) -> Result<(), Unready> {
-        let why = match timeout(within, self.try_once()).await {
-            Ok(tried) => return tried.map_err(|why| Unready { why, is_late: false }),
-            Err(_) => format!("{} gave no answer within {within:?}", self.shown()),
+    /// Probes once. The error also tells whether the probe timed out.
+    pub(crate) async fn check(&self, within: Duration) -> Result<(), NotReady> {
+        let why = match timeout(within, self.probe()).await {
+            Ok(tried) => return tried.map_err(|why| NotReady { why, is_timeout: false }),
+            Err(_) => format!("{} gave no answer within {within:?}", self.description()),
         };
-        Err(Unready { why, is_late: true })
+        Err(NotReady { why, is_timeout: true })
     }
 
-    /// Tries until it works.
-    pub(crate) async fn until_good(&self, within: Duration) {
-        let mut again = FIRST_AGAIN;
+    /// Probes until one attempt succeeds.
+    pub(crate) async fn until_ready(&self, within: Duration) {
+        let mut delay = RETRY_DELAY_MIN;
         while let Err(why) = self.attempt(within).await {
             tracing::debug!(why, "not ready yet");
-            sleep(again).await;
-            again = (again * 2).min(LAST_AGAIN);
+            sleep(delay).await;
+            delay = (delay * 2).min(RETRY_DELAY_MAX);
         }
     }
 
-    async fn try_once(&self) -> Result<(), String> {
-        let failed = |why: std::io::Error| format!("{}: {why}", self.shown());
+    async fn probe(&self) -> Result<(), String> {
+        let failed = |why: std::io::Error| format!("{}: {why}", self.description());
         let stream = self.connect().await.map_err(failed)?;
-        let What::Answers(path) = &self.what else { return Ok(()) };
+        let Check::Get(path) = &self.check else { return Ok(()) };
         let status = http::get(stream, self.port, path).await.map_err(failed)?;
         match status {
             Some(200..=299) => Ok(()),
-            Some(status) => Err(format!("{} was answered with status {status}", self.shown())),
-            None => Err(format!("{} was answered with what is no HTTP", self.shown())),
+            Some(status) => {
+                Err(format!("{} was answered with status {status}", self.description()))
+            }
+            None => {
+                Err(format!("{} was answered with something other than HTTP", self.description()))
+            }
         }
     }
 
     async fn connect(&self) -> std::io::Result<TcpStream> {
         let there = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
         let stream = TcpStream::connect(there).await?;
-        // A port that nobody listens at may be given to our own end, which then meets itself.
+        // The kernel may pick the port itself as our local port, which connects to itself.
         if stream.local_addr()? == there {
             return Err(std::io::ErrorKind::ConnectionRefused.into());
         }
         Ok(stream)
     }
 
-    fn shown(&self) -> String {
+    fn description(&self) -> String {
         let port = self.port;
-        match &self.what {
-            What::Connects => format!("port {port}"),
-            What::Answers(path) => format!("GET http://127.0.0.1:{port}{path}"),
+        match &self.check {
+            Check::Connect => format!("port {port}"),
+            Check::Get(path) => format!("GET http://127.0.0.1:{port}{path}"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What changed between two sets of settings. Pure.
+//! The difference between two sets of settings. Pure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,23 +9,23 @@ use xy_protocol::server::ServerName;
 /// All servers, by name.
 pub type ServerMap = BTreeMap<ServerName, Arc<ServerSettings>>;
 
-/// What a reload does to each server.
+/// The change of each server in a reload.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Its file is new.
+    /// Servers with a new file.
     pub added: Vec<ServerName>,
-    /// Its file is gone.
+    /// Servers whose file was removed.
     pub removed: Vec<ServerName>,
-    /// Its file describes another process, or says that others share it.
+    /// Servers that need other instances: their process or their sharing has changed.
     pub restarted: Vec<ServerName>,
-    /// Its file has other rules for the same process.
+    /// Servers with other rules for the same process.
     pub updated: Vec<ServerName>,
-    /// Its file says the same.
+    /// Servers without a change.
     pub unchanged: Vec<ServerName>,
 }
 
-/// What leads from `old` to `new`. Servers that were added while the daemon ran have no
-/// file, so that none is there says nothing of them; but a file of their name is theirs.
+/// Returns the plan that leads from `old` to `new`. Servers that were added at run time have no
+/// file, so they are not removed; a file of their name replaces their settings.
 pub fn diff(old: &ServerMap, new: &ServerMap) -> Plan {
     let mut plan = Plan::default();
     for (name, before) in old {
@@ -36,8 +36,8 @@ pub fn diff(old: &ServerMap, new: &ServerMap) -> Plan {
     for (name, settings) in new {
         let list = match old.get(name) {
             None => &mut plan.added,
-            Some(before) if is_another(before, settings) => &mut plan.restarted,
-            Some(before) if before.rules != settings.rules || is_said_anew(before, settings) => {
+            Some(before) if needs_restart(before, settings) => &mut plan.restarted,
+            Some(before) if before.rules != settings.rules || has_new_source(before, settings) => {
                 &mut plan.updated
             }
             Some(_) => &mut plan.unchanged,
@@ -47,16 +47,16 @@ pub fn diff(old: &ServerMap, new: &ServerMap) -> Plan {
     plan
 }
 
-/// Whether its instances cannot go on: they are other processes, or live for somebody else.
-fn is_another(before: &ServerSettings, now: &ServerSettings) -> bool {
+/// Returns true if the instances cannot go on, as their process or their sharing has changed.
+fn needs_restart(before: &ServerSettings, now: &ServerSettings) -> bool {
     before.kind != now.kind
         || before.isolation != now.isolation
         || before.share_key != now.share_key
         || before.era != now.era
 }
 
-/// Whether its file could not be used for a while, or there was none.
-fn is_said_anew(before: &ServerSettings, now: &ServerSettings) -> bool {
+/// Returns true if the file has become usable again, or has replaced an added server.
+fn has_new_source(before: &ServerSettings, now: &ServerSettings) -> bool {
     before.source.is_outdated != now.source.is_outdated || before.source.added != now.source.added
 }
 
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn each_server_is_in_one_list() {
+    fn each_server_is_in_exactly_one_list() {
         let old = map(&[settings("same"), settings("gone"), settings("rules"), settings("args")]);
         let new = map(&[
             settings("same"),
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn every_field_that_shapes_the_process_restarts_it() {
+    fn process_fields_restart_server() {
         let old = map(&[settings("a")]);
         let changes: [fn(&mut ServerSettings); 10] = [
             |it| process_of(it).command = "/other".into(),
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn every_field_of_a_container_restarts_it() {
+    fn container_fields_restart_server() {
         let old = map(&[container_settings("a")]);
         let changes: [fn(&mut ContainerSettings); 25] = [
             |it| it.image = "example.com/x:2".into(),
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn every_field_that_says_where_one_lives_restarts_it() {
+    fn remote_fields_restart_server() {
         let old = map(&[remote("a")]);
         let changes: [fn(&mut RemoteSettings); 3] = [
             |it| it.url = "https://example.com/other".into(),
@@ -211,14 +211,14 @@ mod tests {
     }
 
     #[test]
-    fn who_shares_an_instance_is_not_changed_in_a_living_one() {
+    fn isolation_change_restarts_server() {
         let old = map(&[settings("a")]);
         let new = map(&[with("a", |it| it.isolation = Isolation::Client)]);
         assert_eq!(diff(&old, &new).restarted.len(), 1);
     }
 
     #[test]
-    fn what_was_added_needs_no_file_but_a_file_of_its_name_is_its_own() {
+    fn added_server_needs_no_file_but_adopts_one() {
         let added = with("a", |it| it.source.added = true);
         let plan = diff(&map(std::slice::from_ref(&added)), &map(&[settings("b")]));
         assert_eq!((plan.removed.len(), plan.added.len()), (0, 1));
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_and_the_place_of_a_line_do_not_restart_it() {
+    fn rules_and_line_numbers_do_not_restart_server() {
         let old = map(&[settings("a")]);
         let rules = with("a", |it| it.rules.stop.grace = Duration::from_secs(99));
         assert_eq!(diff(&old, &map(&[rules])).updated.len(), 1);
@@ -246,13 +246,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_changes_between_the_same(servers in any_map()) {
+        fn equal_settings_are_unchanged(servers in any_map()) {
             let plan = diff(&servers, &servers);
             prop_assert_eq!(plan.unchanged.len(), servers.len());
         }
 
         #[test]
-        fn following_the_plan_leads_from_one_to_the_other(old in any_map(), new in any_map()) {
+        fn plan_leads_from_old_to_new(old in any_map(), new in any_map()) {
             let plan = diff(&old, &new);
             let mut applied = old.clone();
             for name in &plan.removed {

@@ -1,7 +1,8 @@
-//! Waits, asks `lifecycle`, acts: one task per instance, which owns its state.
+//! The task of one instance, which owns its state: it waits for events, lets `lifecycle` decide,
+//! and carries out the effects.
 //!
-//! The loop has no opinions. Each arm of [`Task::next_event`] only names what
-//! happened, and every arm is cancel-safe.
+//! The loop decides nothing itself. Each arm of [`Task::next_event`] only names an event, and
+//! every arm is cancel-safe.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -11,28 +12,29 @@ use std::time::SystemTime;
 
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::time::Instant;
+use tracing::Span;
 use xy_config::settings::{HealthProbe, Probe, ServerSettings, Start};
 use xy_protocol::mask;
 use xy_protocol::server::{Health, Transport, Wanted};
 
-use crate::health::{Habit, Observation, Outcome, Verdict};
+use crate::health::{Observation, Outcome, ProbeSupport, Verdict};
 use crate::instance::{
-    Command, Holder, InstanceHandle, InstanceKey, SeenExit, Snapshot, StateChange,
+    Command, ExitRecord, Holder, InstanceHandle, InstanceKey, Snapshot, StateChange,
 };
-use crate::launch::{Ask, EndMark, Instance, Launch, LaunchOrder, News};
+use crate::launch::{ExitFlag, Instance, InstanceCommand, InstanceEvent, Launch, LaunchOrder};
 use crate::lifecycle::note::Note;
-use crate::lifecycle::{AfterStop, Effect, Event, Exit, Life, Moment, Reason, State, on_event};
+use crate::lifecycle::{AfterStop, Context, Effect, Event, Exit, Life, Reason, State, on_event};
 use crate::locks::until_free;
 use crate::logs::LogBook;
-use crate::vigil::{Sighting, Vigil};
+use crate::monitor::{Monitor, MonitorEvent};
 use crate::wait::{time_of_day, until};
 
-mod telling;
+mod announce;
 
-/// Requests wait here while one is being applied; askers beyond it wait their turn.
-const COMMANDS: usize = 16;
+/// Maximum number of queued commands; further senders wait.
+const COMMAND_QUEUE_CAPACITY: usize = 16;
 
-/// What a task is made of.
+/// The parts of a task.
 pub(crate) struct Parts {
     pub(crate) key: InstanceKey,
     pub(crate) settings: Arc<ServerSettings>,
@@ -40,18 +42,18 @@ pub(crate) struct Parts {
     pub(crate) launcher: Arc<dyn Launch>,
     pub(crate) logs: Arc<LogBook>,
     pub(crate) changes: broadcast::Sender<StateChange>,
-    pub(crate) before: Before,
+    pub(crate) origin: Origin,
 }
 
-/// What there is of a server before its task begins.
+/// How an instance comes to exist.
 #[expect(clippy::large_enum_variant, reason = "there is one at a time, for a moment")]
-pub(crate) enum Before {
-    /// Nothing.
-    Nothing,
-    /// An instance that is still ending: nothing starts before it is gone.
-    Ending(Predecessor),
-    /// A living instance.
-    Living {
+pub(crate) enum Origin {
+    /// It is new.
+    New,
+    /// It replaces an instance that is still ending, and starts only once that is gone.
+    Replacement(Predecessor),
+    /// An earlier daemon started it, and it still lives.
+    Adopted {
         /// Its life so far.
         life: Life,
         instance: Instance,
@@ -59,18 +61,18 @@ pub(crate) enum Before {
         pid: Option<u32>,
         /// When it ended, if it has.
         ended_at: Option<SystemTime>,
-        /// What has happened to it and was not heard.
-        unheard: Option<Event>,
-        /// How it takes to being probed.
-        habit: Habit,
+        /// An event that no daemon has processed.
+        missed_event: Option<Event>,
+        /// Whether its program answers probes.
+        probe_support: ProbeSupport,
     },
 }
 
 /// An instance of the same key that is still ending.
 pub(crate) enum Predecessor {
-    /// Its file was removed, and is back.
+    /// An instance of this daemon, whose file was removed and is back.
     Removed(InstanceHandle),
-    /// It is of a daemon that was killed; its shim holds this lock until it is gone.
+    /// An instance of a killed daemon. Its shim holds this lock until it is gone.
     Orphan(PathBuf),
 }
 
@@ -82,23 +84,25 @@ pub(crate) struct Task {
     predecessor: Option<Predecessor>,
     commands: mpsc::Receiver<Command>,
     published: watch::Sender<Snapshot>,
-    /// Exists exactly while the state is live.
+    /// Present exactly while the state is live.
     instance: Option<Instance>,
-    /// When that ended, if nobody was there to see it.
+    /// When the instance ended, if it did so while no daemon ran.
     ended_at: Option<SystemTime>,
     now: Snapshot,
-    /// Sees when it is ready, and whether it still works.
-    vigil: Vigil,
-    /// Whoever speaks with it has said that it is ready.
-    is_greeted: bool,
-    /// The number of the first line that this life can have logged.
+    /// Probes readiness and health.
+    monitor: Monitor,
+    /// Whether the protocol driver has reported readiness.
+    is_driver_ready: bool,
+    /// The number of the first log line of this life.
     first_line: u64,
+    /// The span of this life, for log lines at level `debug`.
+    span: Span,
 }
 
 impl Task {
-    /// A task, and the handle to it. If it is wanted up, its first life begins here.
+    /// Creates a task and its handle. Starts the first life unless the server is wanted down.
     pub(crate) fn new(parts: Parts) -> (Self, InstanceHandle) {
-        // One for a single client only begins when that uses it.
+        // An instance for one client is only created when that client uses it.
         let is_shared = parts.key.holder == Holder::Shared;
         let sleeps = is_shared && parts.settings.rules.start == Start::Lazy;
         let mut now = Snapshot {
@@ -114,31 +118,38 @@ impl Task {
             container: None,
             progress: None,
             health: Health::Unknown,
-            end: EndMark::default(),
+            end: ExitFlag::default(),
             last_health_check: None,
         };
-        let mut vigil = Vigil::new(Habit::Unknown);
+        let mut monitor = Monitor::new(ProbeSupport::Unknown);
         let (mut predecessor, mut instance, mut ended_at) = (None, None, None);
-        let first = match parts.before {
-            Before::Nothing if sleeps => {
+        let first = match parts.origin {
+            Origin::New if sleeps => {
                 now.life = Life::sleeping(parts.wanted);
                 None
             }
-            Before::Nothing => (parts.wanted == Wanted::Up).then_some(Event::StartRequested),
-            Before::Ending(ending) => {
+            Origin::New => (parts.wanted == Wanted::Up).then_some(Event::StartRequested),
+            Origin::Replacement(ending) => {
                 now.life = Life::after_predecessor(parts.wanted, sleeps);
                 predecessor = Some(ending);
                 None
             }
-            Before::Living { life, instance: living, pid, ended_at: ended, unheard, habit } => {
-                vigil = Vigil::new(habit);
+            Origin::Adopted {
+                life,
+                instance: living,
+                pid,
+                ended_at: ended,
+                missed_event,
+                probe_support,
+            } => {
+                monitor = Monitor::new(probe_support);
                 (now.life, now.pid, ended_at) = (life, pid, ended);
                 now.end = living.end.clone();
                 instance = Some(living);
-                unheard
+                missed_event
             }
         };
-        let (command_sender, commands) = mpsc::channel(COMMANDS);
+        let (command_sender, commands) = mpsc::channel(COMMAND_QUEUE_CAPACITY);
         let (published, watched) = watch::channel(now.clone());
         let handle =
             InstanceHandle::new(parts.key.clone(), command_sender, watched, parts.logs.clone());
@@ -153,42 +164,44 @@ impl Task {
             instance,
             ended_at,
             now,
-            vigil,
-            is_greeted: false,
+            monitor,
+            is_driver_ready: false,
             first_line: 0,
+            span: Span::none(),
         };
         if task.instance.is_some() {
-            task.tell_takeover();
+            task.span = task.new_span();
+            task.announce_adoption();
         }
         match first {
             Some(first) => task.handle(first),
-            None => task.leave_note(), // A life that goes on hears that it is ours now.
+            None => task.leave_note(), // Tells an adopted instance that this task owns it.
         }
         (task, handle)
     }
 
-    /// Lives until retired, or until nobody holds a handle.
+    /// Runs until the instance is retired, or until the last handle is dropped.
     pub(crate) async fn run(mut self) {
         while self.now.life.state != State::Retired {
             let Some((event, applied)) = self.next_event().await else {
                 break;
             };
             self.handle(event);
-            if matches!(self.now.life.state, State::Starting { .. }) && self.is_ready_by_itself() {
-                self.handle(Event::Ready); // Its rules have changed: its answer is not waited for.
+            if matches!(self.now.life.state, State::Starting { .. }) && self.needs_no_probe() {
+                self.handle(Event::Ready); // The rules have changed and require no answer.
             }
-            let _ = applied.map(|applied| applied.send(())); // The asker may have left.
+            let _ = applied.map(|applied| applied.send(())); // The requester may have left.
         }
     }
 
-    /// Waits for the next thing to happen; `None` once nobody holds a handle.
+    /// Waits for the next event; `None` once the last handle is dropped.
     async fn next_event(&mut self) -> Option<(Event, Option<oneshot::Sender<()>>)> {
         loop {
-            self.vigil.follow(&self.now, self.instance.as_ref(), &self.logs);
-            let heard = tokio::select! {
-                // What has happened comes before a deadline that it may have met.
+            self.monitor.update(&self.now, self.instance.as_ref(), &self.logs);
+            let event = tokio::select! {
+                // An event of the instance comes before a deadline that it may have met.
                 biased;
-                news = news_of(&mut self.instance) => news,
+                event = next_instance_event(&mut self.instance) => event,
                 command = self.commands.recv() => match command? {
                     Command::Apply { event, settings, applied } => {
                         if let Some(settings) = settings {
@@ -196,25 +209,25 @@ impl Task {
                         }
                         return Some((event, Some(applied)));
                     }
-                    Command::Rest(rest) => {
-                        // Without a life, or with a busy one, nobody answers.
-                        let _ = self.instance.as_ref().map(|it| it.rests.try_send(rest));
+                    Command::IdleStop(idle_stop) => {
+                        // Dropped without an instance, or if the driver is busy.
+                        let _ = self.instance.as_ref().map(|it| it.idle_stops.try_send(idle_stop));
                         continue;
                     }
-                    Command::Look(checkup) => {
+                    Command::Checkup(checkup) => {
                         let _ = self.instance.as_ref().map(|it| it.checkups.try_send(checkup));
                         continue;
                     }
-                    Command::LetGo { done } => {
-                        self.let_go().await;
-                        let _ = done.send(()); // The asker may have left.
+                    Command::HandOver { done } => {
+                        self.hand_over().await;
+                        let _ = done.send(()); // The requester may have left.
                         return None;
                     }
                 },
-                () = end_of(&mut self.predecessor) => {
-                    return Some((Event::Exited(Exit::UNSEEN), None));
+                () = predecessor_end(&mut self.predecessor) => {
+                    return Some((Event::Exited(Exit::UNKNOWN), None));
                 }
-                sighting = self.vigil.next() => match self.see(sighting) {
+                event = self.monitor.next() => match self.on_monitor_event(event) {
                     Some(event) => return Some((event, None)),
                     None => continue,
                 },
@@ -222,7 +235,7 @@ impl Task {
                     return Some((Event::DeadlineReached, None));
                 }
             };
-            if let Some(event) = self.hear(heard) {
+            if let Some(event) = self.on_instance_event(event) {
                 return Some((event, None));
             }
         }
@@ -231,94 +244,100 @@ impl Task {
     fn reconfigure(&mut self, settings: Arc<ServerSettings>) {
         let (rules, before) = (&settings.rules, &self.now.settings);
         if settings.kind != before.kind || rules.health.probe != before.rules.health.probe {
-            self.vigil.forget();
+            self.monitor.reset();
         }
-        self.ask(Ask::Rules { orphan_timeout: rules.orphan_timeout, grace: rules.stop.grace });
+        self.command(InstanceCommand::SetOrphanRules {
+            orphan_timeout: rules.orphan_timeout,
+            grace: rules.stop.grace,
+        });
         self.now.settings = settings;
     }
 
-    /// Leaves the instance to itself; resolves when nothing more is heard of it here.
-    async fn let_go(&mut self) {
+    /// Leaves the instance to a later daemon. Resolves after its last event.
+    async fn hand_over(&mut self) {
         let Some(mut instance) = self.instance.take() else { return };
-        if instance.asks.send(Ask::LetGo).await.is_ok() {
-            while instance.news.recv().await.is_some() {}
+        if instance.commands.send(InstanceCommand::HandOver).await.is_ok() {
+            while instance.events.recv().await.is_some() {}
         }
     }
 
-    /// What a piece of news means to the lifecycle, if anything.
-    fn hear(&mut self, news: News) -> Option<Event> {
-        match news {
-            News::Preparing(what) => {
-                self.now.progress = Some(what);
+    /// Records an event of the instance. Returns what it means to the lifecycle, if anything.
+    fn on_instance_event(&mut self, event: InstanceEvent) -> Option<Event> {
+        match event {
+            InstanceEvent::Preparing(progress) => {
+                self.now.progress = Some(progress);
                 self.publish();
                 Some(Event::Preparing)
             }
-            News::Launched { pid } => {
+            InstanceEvent::Launched { pid } => {
                 self.now.pid = Some(pid);
                 self.now.progress = None;
                 self.publish();
-                self.is_ready_by_itself().then_some(Event::Ready)
+                self.needs_no_probe().then_some(Event::Ready)
             }
-            News::Ready => {
-                self.is_greeted = true;
+            InstanceEvent::Ready => {
+                self.is_driver_ready = true;
                 (self.probe() == Probe::Mcp || self.is_remote()).then_some(Event::Ready)
             }
-            News::Unfit(why) => Some(Event::Unfit(why)),
-            News::Idle(why) => Some(Event::Idle(why)),
-            News::UnfitOnProbe(why) => Some(Event::UnfitOnProbe(why)),
-            News::Unusable(why) => Some(Event::Hopeless(why)),
-            News::StartOver(why) => Some(Event::StartOver(why)),
-            News::LaunchFailed(fault) => {
-                self.has_nothing();
+            InstanceEvent::ProtocolError(why) => Some(Event::ProtocolError(why)),
+            InstanceEvent::Idle(why) => Some(Event::Idle(why)),
+            InstanceEvent::ProtocolErrorOnProbe(why) => Some(Event::ProtocolErrorOnProbe(why)),
+            InstanceEvent::Unusable(why) => Some(Event::Unrecoverable(why)),
+            InstanceEvent::RestartRequired(why) => Some(Event::RestartRequired(why)),
+            InstanceEvent::LaunchFailed(fault) => {
+                self.clear_failed_launch();
                 Some(Event::LaunchFailed(fault))
             }
-            News::Away(fault) => {
-                self.has_nothing();
-                Some(Event::Away(fault))
+            InstanceEvent::EngineUnavailable(fault) => {
+                self.clear_failed_launch();
+                Some(Event::EngineUnavailable(fault))
             }
-            News::Unreachable(why) => {
+            InstanceEvent::Unreachable(why) => {
                 self.instance = None;
                 Some(Event::Unreachable(why))
             }
-            News::Hopeless(why) => {
+            InstanceEvent::Unrecoverable(why) => {
                 self.instance = None;
-                Some(Event::Hopeless(why))
+                Some(Event::Unrecoverable(why))
             }
-            News::Closed => {
+            InstanceEvent::Closed => {
                 self.instance = None;
-                Some(Event::Exited(Exit::UNSEEN))
+                Some(Event::Exited(Exit::UNKNOWN))
             }
-            News::Exited(exit) => {
-                self.is_gone(exit, false);
+            InstanceEvent::Exited(exit) => {
+                self.record_exit(exit, false);
                 Some(Event::Exited(exit))
             }
-            News::ExitedOnProbe(exit) => {
-                self.is_gone(exit, self.now.life.forgives_probe(Some(exit)));
+            InstanceEvent::ExitedOnProbe(exit) => {
+                self.record_exit(exit, self.now.life.forgives_probe(Some(exit)));
                 Some(Event::ExitedOnProbe(exit))
             }
-            News::Survivors(pids) => {
-                tracing::error!(server = %self.key, ?pids, "these processes would not die");
+            InstanceEvent::Survivors(pids) => {
+                tracing::error!(server = %self.key, ?pids, "these processes could not be killed");
                 self.now.survivors = pids;
                 self.publish();
                 None
             }
-            News::Confined(confined) => {
+            InstanceEvent::Confinement(confined) => {
                 self.now.confined = Some(confined);
                 None
             }
-            News::Contained(container) => {
+            InstanceEvent::Container(container) => {
                 self.now.container = Some(container);
                 None
             }
-            News::NotLasting => {
-                tracing::warn!(server = %self.key, "no lock or no socket: it ends with this daemon");
+            InstanceEvent::NotAdoptable => {
+                tracing::warn!(
+                    server = %self.key,
+                    "the shim has no lock or no socket, so the server ends with this daemon"
+                );
                 self.now.ends_with_daemon = true;
                 self.publish();
                 None
             }
-            News::LogTrouble(problem) => {
+            InstanceEvent::LogTrouble(problem) => {
                 if let Some(problem) = &problem {
-                    tracing::warn!(server = %self.key, problem, "the log cannot be written");
+                    tracing::warn!(server = %self.key, problem, "could not write the log");
                 }
                 self.now.log_problem = problem;
                 self.publish();
@@ -327,39 +346,39 @@ impl Task {
         }
     }
 
-    /// What is seen of it, as far as it means something to the lifecycle.
-    fn see(&mut self, sighting: Sighting) -> Option<Event> {
-        match sighting {
-            Sighting::Ready => Some(Event::Ready),
-            Sighting::Checked(seen) => self.judge(seen),
+    /// Returns what a monitor event means to the lifecycle, if anything.
+    fn on_monitor_event(&mut self, event: MonitorEvent) -> Option<Event> {
+        match event {
+            MonitorEvent::Ready => Some(Event::Ready),
+            MonitorEvent::Probed(observation) => self.judge(observation),
         }
     }
 
-    fn judge(&mut self, seen: Observation) -> Option<Event> {
-        let habit = self.vigil.habit();
-        tracing::debug!(server = %self.key, ?seen, "probed");
-        let is_made = !matches!(seen.outcome, Outcome::NotMade(_));
-        if is_made {
+    fn judge(&mut self, observation: Observation) -> Option<Event> {
+        let probe_support = self.monitor.probe_support();
+        tracing::debug!(server = %self.key, ?observation, "probed");
+        let was_probed = !matches!(observation.outcome, Outcome::NotProbed(_));
+        if was_probed {
             self.now.last_health_check = Some(time_of_day());
         }
-        let verdict = self.vigil.judge(seen, &self.now);
-        if self.vigil.habit() != habit {
+        let verdict = self.monitor.judge(observation, &self.now);
+        if self.monitor.probe_support() != probe_support {
             self.leave_note();
         }
         match verdict {
             Verdict::Hung(why) => return Some(Event::Unhealthy(why)),
-            Verdict::Suspect(row) => {
-                tracing::warn!(server = %self.key, row, "it did not answer a probe");
+            Verdict::Suspect(failures) => {
+                tracing::warn!(server = %self.key, failures, "the server did not answer a probe");
             }
-            Verdict::Alive | Verdict::Nothing => {}
+            Verdict::Alive | Verdict::Inconclusive => {}
         }
-        if is_made || self.now.health != self.health() {
+        if was_probed || self.now.health != self.health() {
             self.publish();
         }
         None
     }
 
-    /// What is known of its health.
+    /// Returns the health that is shown to others.
     fn health(&self) -> Health {
         let life = &self.now.life;
         match life.state {
@@ -367,7 +386,7 @@ impl Task {
             State::Running { .. } => match self.now.settings.rules.health.probe {
                 HealthProbe::Off => Health::Unknown,
                 HealthProbe::Process => Health::Healthy,
-                HealthProbe::Tcp | HealthProbe::Http | HealthProbe::Mcp => self.vigil.word(),
+                HealthProbe::Tcp | HealthProbe::Http | HealthProbe::Mcp => self.monitor.health(),
             },
             State::Stopping { .. } if matches!(life.reason, Reason::Unhealthy(_)) => {
                 Health::Unhealthy
@@ -376,22 +395,23 @@ impl Task {
         }
     }
 
-    /// No life has begun.
-    fn has_nothing(&mut self) {
+    /// Clears the instance after a launch that failed.
+    fn clear_failed_launch(&mut self) {
         self.instance = None;
         self.now.progress = None;
         self.now.container = None;
         self.now.pid = None;
     }
 
-    /// Its life is over; `is_our_doing` even if nobody has asked for its end.
-    fn is_gone(&mut self, exit: Exit, is_our_doing: bool) {
+    /// Records the end of a life. It counts as expected if `is_probe_fault`, though no stop was
+    /// requested.
+    fn record_exit(&mut self, exit: Exit, is_probe_fault: bool) {
         self.instance = None;
         self.now.pid = None;
         self.now.progress = None;
         self.now.container = None;
         self.now.confined = None;
-        let is_asked_for = matches!(
+        let was_requested = matches!(
             self.now.life.state,
             State::Stopping {
                 then: AfterStop::StayDown
@@ -404,8 +424,8 @@ impl Task {
         );
         let at = self.ended_at.take().unwrap_or_else(time_of_day);
         let by_xy = matches!(self.now.life.state, State::Stopping { .. });
-        let expected = is_asked_for || is_our_doing;
-        self.now.last_exit = Some(SeenExit { exit, expected, by_xy, at });
+        let expected = was_requested || is_probe_fault;
+        self.now.last_exit = Some(ExitRecord { exit, expected, by_xy, at });
     }
 
     fn probe(&self) -> Probe {
@@ -416,36 +436,37 @@ impl Task {
         self.now.settings.remote().is_some()
     }
 
-    /// Whether it runs, and nothing else is waited for.
-    fn is_ready_by_itself(&self) -> bool {
-        let is_so = match self.probe() {
+    /// Returns true if the instance runs and its readiness depends on no further answer.
+    fn needs_no_probe(&self) -> bool {
+        let is_ready = match self.probe() {
             Probe::Process => true,
-            Probe::Mcp => self.is_greeted,
+            Probe::Mcp => self.is_driver_ready,
             Probe::Tcp | Probe::Http => false,
         };
-        is_so && self.now.pid.is_some()
+        is_ready && self.now.pid.is_some()
     }
 
     fn handle(&mut self, event: Event) {
         let (now, is_remote) = (Instant::now().into_std(), self.is_remote());
-        let moment = Moment { now, chance: draw(), is_remote };
+        let context = Context { now, random: random_byte(), is_remote };
         let before = self.now.life.clone();
-        let (life, effect) = on_event(before.clone(), event, &self.now.settings.rules, moment);
+        let (life, effect) = on_event(before.clone(), event, &self.now.settings.rules, context);
         self.now.life = life;
-        self.name_stray();
+        self.add_unparsed_line();
         match effect {
             Some(Effect::Launch) => self.launch(),
             Some(Effect::Stop) => self.stop(),
-            Some(Effect::Kill) => self.ask(Ask::Kill),
-            // It is being ended already; from now on for good, which its shim has to know.
+            Some(Effect::Kill) => self.command(InstanceCommand::Kill),
+            // A stop in progress became final, which the shim has to know.
             None if self.now.life.state.is_retiring() && !before.state.is_retiring() => self.stop(),
             None => self.leave_note(),
         }
-        self.tell(&before);
+        self.span.clone().in_scope(|| self.announce_change(&before));
     }
 
-    /// Adds what a server that was not ready in time wrote to stdout instead of MCP.
-    fn name_stray(&mut self) {
+    /// Adds to the reason the first line that a server wrote to stdout instead of MCP, if the
+    /// server was not ready in time.
+    fn add_unparsed_line(&mut self) {
         let is_stdio = self.now.settings.transport() == Transport::Stdio;
         if let Reason::NeverReady { stray: stray @ None, .. } = &mut self.now.life.reason
             && is_stdio
@@ -459,32 +480,39 @@ impl Task {
         self.leave_note();
         let grace = self.now.settings.rules.stop.grace;
         let is_hung = self.now.life.reason.is_hang();
-        self.ask(Ask::Stop { grace, for_good: self.now.life.state.is_retiring(), is_hung });
+        let for_good = self.now.life.state.is_retiring();
+        self.command(InstanceCommand::Stop { grace, for_good, is_hung });
     }
 
     fn launch(&mut self) {
-        // A new life brings its own troubles, or none.
+        // Problems of the last life do not apply to the next.
         self.now.log_problem = None;
         self.now.ends_with_daemon = false;
-        self.is_greeted = false;
+        self.is_driver_ready = false;
         self.first_line = self.logs.next_seq();
         self.now.last_health_check = None;
         self.now.survivors = Vec::new();
-        let instance = self.launcher.launch(LaunchOrder {
+        self.span = self.new_span();
+        let order = LaunchOrder {
             key: self.key.clone(),
             settings: self.now.settings.clone(),
             logs: self.logs.clone(),
             note: self.note(),
-        });
+        };
+        let instance = self.span.in_scope(|| self.launcher.launch(order));
         self.now.end = instance.end.clone();
         self.instance = Some(instance);
     }
 
-    /// What a later daemon has to know, should this one be killed now.
+    fn new_span(&self) -> Span {
+        tracing::debug_span!("life", server = %self.key, restarts = self.now.life.tally.restarts_total)
+    }
+
+    /// Returns the note for a later daemon, in case this one is killed.
     fn note(&self) -> Vec<u8> {
         let now = Instant::now().into_std();
         let note = Note::of(&self.now.life, &self.now.settings, now);
-        note.of_one_with(self.vigil.habit()).to_bytes()
+        note.with_probe_support(self.monitor.probe_support()).to_bytes()
     }
 
     fn leave_note(&self) {
@@ -493,24 +521,23 @@ impl Task {
         }
     }
 
-    /// Effects are quick: the queue has room for everything a life can be asked.
-    fn ask(&mut self, ask: Ask) {
+    /// Sends a command to the instance without waiting. The queue holds all commands of a life.
+    fn command(&mut self, command: InstanceCommand) {
         if let Some(instance) = &self.instance {
-            let _ = instance.asks.try_send(ask); // A life that is over needs no asking.
+            let _ = instance.commands.try_send(command); // The instance may have ended.
         }
     }
 }
 
-/// The next news; never, while there is no life. A life whose launcher vanished is over.
-async fn news_of(instance: &mut Option<Instance>) -> News {
-    match instance {
-        None => std::future::pending().await,
-        Some(instance) => instance.news.recv().await.unwrap_or(News::Exited(Exit::UNSEEN)),
-    }
+/// Waits for the next event of the instance. Never resolves without one. A life whose launcher
+/// vanished counts as exited.
+async fn next_instance_event(instance: &mut Option<Instance>) -> InstanceEvent {
+    let Some(instance) = instance else { return std::future::pending().await };
+    instance.events.recv().await.unwrap_or(InstanceEvent::Exited(Exit::UNKNOWN))
 }
 
-/// Resolves once, when the predecessor is gone; never, if there is none.
-async fn end_of(predecessor: &mut Option<Predecessor>) {
+/// Resolves once, when the predecessor is gone. Never resolves without one.
+async fn predecessor_end(predecessor: &mut Option<Predecessor>) {
     match predecessor {
         None => std::future::pending().await,
         Some(Predecessor::Removed(handle)) => {
@@ -521,8 +548,8 @@ async fn end_of(predecessor: &mut Option<Predecessor>) {
     *predecessor = None;
 }
 
-/// A number at random: the hasher of the standard library is seeded anew each time.
-fn draw() -> u8 {
+/// Returns a random number, from the seed that the standard library draws for each hasher.
+fn random_byte() -> u8 {
     let [first, ..] = RandomState::new().build_hasher().finish().to_ne_bytes();
     first
 }

@@ -1,40 +1,40 @@
-//! The two clocks: the one that waits go by, and the one that people read.
+//! The two clocks: the monotonic clock for waits, and the wall clock for people.
 
 use std::time::{Duration, SystemTime};
 
 use tokio::time::{Instant, sleep_until};
 
-/// The time of day, which somebody may set: to be shown, and for nothing else.
-#[expect(clippy::disallowed_methods, reason = "nothing waits by it")]
-pub(crate) fn time_of_day() -> SystemTime {
+/// Returns the wall-clock time. For display only, as users can set this clock.
+#[expect(clippy::disallowed_methods, reason = "no wait depends on it")]
+pub fn time_of_day() -> SystemTime {
     SystemTime::now()
 }
 
-/// Resolves at `moment`; never, if there is none.
-pub(crate) async fn until(moment: Option<Instant>) {
+/// Resolves at `moment`. Never resolves for `None`.
+pub async fn until(moment: Option<Instant>) {
     match moment {
         None => std::future::pending().await,
         Some(moment) => sleep_until(moment).await,
     }
 }
 
-/// How long something takes, the time in which the machine sleeps included: that is told
-/// besides, as nothing is waited for by it.
+/// A stopwatch that includes the time in which the machine is suspended. Not for waits.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stopwatch {
-    began: Instant,
-    /// By the clock that goes on while the machine sleeps.
-    began_awake_or_not: Duration,
+    started: Instant,
+    /// The start by the clock that continues during suspension.
+    started_since_boot: Duration,
 }
 
 impl Stopwatch {
     pub(crate) fn start() -> Self {
-        Self { began: Instant::now(), began_awake_or_not: since_boot() }
+        Self { started: Instant::now(), started_since_boot: since_boot() }
     }
 
-    /// The longer of the two: one of them stands still in tests, the other in sleep.
+    /// Returns the longer time of the two clocks. One stands still in tests with paused time, the
+    /// other during suspension.
     pub(crate) fn elapsed(&self) -> Duration {
-        self.began.elapsed().max(since_boot().saturating_sub(self.began_awake_or_not))
+        self.started.elapsed().max(since_boot().saturating_sub(self.started_since_boot))
     }
 }
 

@@ -9,14 +9,13 @@ use std::time::Duration;
 use crate::process;
 use crate::wait::poll;
 
-/// How long a daemon may take to end.
+/// How long a daemon may take to exit.
 pub(crate) const END_WITHIN: Duration = Duration::from_secs(60);
 
-/// A daemon that was started. It lives on when this is dropped: its [`crate::Home`]
-/// ends it.
+/// A running daemon. It keeps running when this is dropped; its [`crate::Home`] stops it.
 #[derive(Debug, Clone)]
 pub struct Daemon {
-    /// Its process.
+    /// Returns its process id.
     pub pid: u32,
     child: Arc<Mutex<Child>>,
     stderr: PathBuf,
@@ -27,30 +26,30 @@ impl Daemon {
         Self { pid: child.id(), child: Arc::new(Mutex::new(child)), stderr }
     }
 
-    /// Asks it to end, and waits until it has.
+    /// Sends SIGTERM and waits until the daemon has exited.
     #[track_caller]
     pub fn terminate(&self) -> ExitStatus {
         self.send_term();
         self.wait()
     }
 
-    /// Sends SIGTERM and does not wait.
+    /// Sends SIGTERM without waiting.
     pub fn send_term(&self) {
-        // While the child is not reaped, its number is not another's.
+        // The process id is not reused before the child is reaped.
         if let Ok(None) = self.child().try_wait() {
             process::terminate(self.pid);
         }
     }
 
-    /// Kills it without a chance to clean up. Its servers may take their grace to
-    /// end: a test that has patient ones waits for that itself.
+    /// Kills the daemon without a chance to clean up. Its servers may use their whole grace period;
+    /// tests with slow servers must wait for them.
     pub fn kill9(&self) {
         let mut child = self.child();
-        let _ = child.kill(); // It may have ended.
+        let _ = child.kill(); // It may have exited.
         child.wait().expect("a child of ours can be waited for");
     }
 
-    /// Waits until it ends by itself.
+    /// Waits until the daemon exits by itself.
     #[track_caller]
     pub fn wait(&self) -> ExitStatus {
         self.ends_within(END_WITHIN).unwrap_or_else(|| {
@@ -62,23 +61,23 @@ impl Daemon {
         })
     }
 
-    /// Whether it has not ended.
+    /// Returns true if the daemon has not exited.
     pub fn is_running(&self) -> bool {
         self.status().is_none()
     }
 
-    /// What it has written to stderr so far.
+    /// Returns what the daemon has written to stderr so far.
     pub fn stderr(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.stderr).unwrap_or_default()).into_owned()
     }
 
-    /// How it ended, if it has.
+    /// Returns the exit status, if the daemon has exited.
     pub(crate) fn status(&self) -> Option<ExitStatus> {
         self.child().try_wait().expect("a child of ours can be waited for")
     }
 
     pub(crate) fn ends_within(&self, limit: Duration) -> Option<ExitStatus> {
-        // Locked for each look only: others may want to know meanwhile.
+        // Locked only for each check, so that other threads can check meanwhile.
         poll(limit, || self.status())
     }
 

@@ -1,4 +1,4 @@
-//! A temporary home for xy: folders, configuration, a daemon, and the end of it all.
+//! A temporary home for xy: folders, configuration, a daemon, and their removal.
 
 mod closing;
 mod mcp;
@@ -19,17 +19,17 @@ use crate::run::{Ran, to_the_end};
 use crate::wait::{Sign, poll};
 use crate::wire::Wire;
 
-/// How long a state, or a daemon that serves, is waited for.
+/// How long to wait for a state, or for a daemon to become ready.
 const WAIT_WITHIN: Duration = Duration::from_secs(60);
 
 /// How long a verb may take.
 const VERB_WITHIN: Duration = Duration::from_secs(60);
 
-/// How long a daemon that must answer at once may take.
+/// How long a daemon may take to answer an immediate request.
 const PROMPTLY: Duration = Duration::from_secs(5);
 
-/// What children get from our own environment: where programs and libraries are,
-/// and the settings of coverage and sanitizers. Everything else is the test's say.
+/// The variables that children inherit: paths of programs and libraries, and the settings of
+/// coverage and sanitizers. The test sets all others.
 const INHERITED: [&str; 8] = [
     "PATH",
     "LD_LIBRARY_PATH",
@@ -41,11 +41,11 @@ const INHERITED: [&str; 8] = [
     "TSAN_OPTIONS",
 ];
 
-/// A home of its own for one test. Dropping it ends what runs in it, and fails
-/// the test if anything is left.
+/// The home of one test. Dropping it stops all its processes, and fails the test if anything is
+/// left behind.
 #[derive(Debug)]
 pub struct Home {
-    /// Holds the folder, which is removed with it.
+    /// The temporary folder, removed when dropped.
     _folder: TempDir,
     root: PathBuf,
     xy: PathBuf,
@@ -57,11 +57,11 @@ pub struct Home {
 }
 
 impl Home {
-    /// An empty home for the program `xy`: `env!("CARGO_BIN_EXE_xy")`.
+    /// Creates an empty home for the program `xy`: `env!("CARGO_BIN_EXE_xy")`.
     #[track_caller]
     pub fn new(xy: &Path) -> Self {
         assert!(xy.is_file(), "there is no program {}", xy.display());
-        // The path of a socket has at most about 100 bytes, so the folder is near the root.
+        // Socket paths are limited to about 100 bytes, so the folder is near the root.
         let folder = tempfile::Builder::new().prefix("xy").tempdir_in("/tmp").expect("a folder");
         let root = folder.path().canonicalize().expect("the folder is there");
         for name in ["config/xy/servers", "state", "run", "home", "tmp", "harness"] {
@@ -81,36 +81,36 @@ impl Home {
         home
     }
 
-    /// Sets a variable for everything started from here, the folders' included.
+    /// Sets an environment variable for all processes of this home.
     #[must_use]
     pub fn with_env(mut self, name: &str, value: &str) -> Self {
         self.env.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// The folder that holds `config`, `state`, `run`, `home` and `tmp`.
+    /// Returns the folder that holds `config`, `state`, `run`, `home` and `tmp`.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// What everything started from here carries in its environment.
+    /// Returns the mark that all processes of this home have in their environment.
     pub fn mark(&self) -> &str {
         &self.mark
     }
 
-    /// The control socket.
+    /// Returns the path of the control socket.
     pub fn socket(&self) -> PathBuf {
         self.root.join("run/xy.sock")
     }
 
-    /// The current log file of the server `name`.
+    /// Returns the current log file of the server `name`.
     pub fn log_file(&self, name: &str) -> PathBuf {
         self.root.join(format!("state/xy/logs/{name}.log"))
     }
 
-    /// Writes the file of the server `name`, in place of an older one. Most test servers
-    /// speak no MCP, so one whose file says nothing of `ready` is ready once it runs;
-    /// [`Home::write_config`] writes exactly what it is given.
+    /// Writes the file of the server `name`, replacing an older one. Most test servers do not speak
+    /// MCP, so a file without `ready` gets one that is satisfied once the process runs.
+    /// [`Home::write_config`] writes a file unchanged.
     pub fn server(&self, name: &str, kdl: &str) {
         self.write_config(&format!("servers/{name}.kdl"), &kdl::ready_once_it_runs(kdl));
     }
@@ -122,8 +122,8 @@ impl Home {
         fs::remove_file(file).unwrap_or_else(|cause| panic!("no file of `{name}`: {cause}"));
     }
 
-    /// Writes a file in the configuration folder, `xy.kdl` for one. There a gateway that is
-    /// not spoken of listens on a port that no other test has.
+    /// Writes a file in the configuration folder, such as `xy.kdl`. If `xy.kdl` has no gateway, it
+    /// gets one with a port that no other test uses.
     pub fn write_config(&self, path: &str, kdl: &str) {
         let file = self.root.join("config/xy").join(path);
         fs::create_dir_all(file.parent().expect("it is in a folder")).expect("a folder of ours");
@@ -132,13 +132,13 @@ impl Home {
         fs::write(file, format!("{kdl}{gateway}")).expect("a file of ours is writable");
     }
 
-    /// `command` and `args` for a server file, with one of the test servers.
+    /// Returns `command` and `args` of a server file that runs a test server.
     #[track_caller]
     pub fn kdl_command(&self, program: &str, args: &[&str]) -> String {
         kdl::command(&self.program(program), args)
     }
 
-    /// The path of one of the test servers: they are built beside xy.
+    /// Returns the path of a test server, which is built beside xy.
     #[track_caller]
     pub fn program(&self, name: &str) -> PathBuf {
         let path = self.xy.with_file_name(name);
@@ -150,12 +150,12 @@ impl Home {
         path
     }
 
-    /// xy with `args`, in this home, ready to be spawned.
+    /// Returns a command that runs xy with `args` in this home.
     pub fn command(&self, args: &[&str]) -> Command {
         self.command_of(&self.xy, args)
     }
 
-    /// The same with another build of xy.
+    /// Returns a command that runs another build of xy in this home.
     pub fn command_of(&self, xy: &Path, args: &[&str]) -> Command {
         let mut command = Command::new(xy);
         let inherited = INHERITED.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
@@ -172,19 +172,19 @@ impl Home {
         command
     }
 
-    /// Runs a verb to its end.
+    /// Runs a verb and waits until it exits.
     #[track_caller]
     pub fn xy(&self, args: &[&str]) -> Ran {
         self.run(&mut self.command(args))
     }
 
-    /// Runs a command of [`Home::command`], changed by the test, to its end.
+    /// Runs a command of [`Home::command`] and waits until it exits.
     #[track_caller]
     pub fn run(&self, command: &mut Command) -> Ran {
         to_the_end(command, VERB_WITHIN).into()
     }
 
-    /// Runs a verb with `--json`, which must succeed, and reads its answer.
+    /// Runs a verb with `--json`, which must succeed, and returns its output.
     #[track_caller]
     pub fn xy_json(&self, args: &[&str]) -> Value {
         let ran = self.xy(&[args, &["--json"]].concat());
@@ -193,13 +193,13 @@ impl Home {
             .unwrap_or_else(|cause| panic!("`xy {}`: {cause}: {ran:#?}", args.join(" ")))
     }
 
-    /// Starts a daemon and waits until it serves.
+    /// Starts a daemon and waits until it is ready.
     #[track_caller]
     pub fn daemon(&self) -> Daemon {
         self.daemon_with(&[])
     }
 
-    /// Starts a daemon with more arguments and waits until it, and no other, serves.
+    /// Starts a daemon with more arguments, and waits until this daemon answers.
     #[track_caller]
     pub fn daemon_with(&self, args: &[&str]) -> Daemon {
         self.daemon_of(&self.xy, args)
@@ -220,19 +220,19 @@ impl Home {
         }
     }
 
-    /// Runs a daemon that must end by itself.
+    /// Runs a daemon that must exit by itself.
     #[track_caller]
     pub fn daemon_fails(&self) -> Output {
         to_the_end(&mut self.command(&["daemon"]), VERB_WITHIN)
     }
 
-    /// Asks the daemon on a connection of its own: the result, or the error object.
+    /// Sends a request on a new connection. Returns the result or the error object.
     #[track_caller]
     pub fn call(&self, method: &str, params: Value) -> Result<Value, Value> {
         self.connect().call(method, params)
     }
 
-    /// A raw connection to the daemon.
+    /// Opens a raw connection to the daemon.
     #[track_caller]
     pub fn connect(&self) -> Wire {
         let socket = self.socket();
@@ -240,14 +240,14 @@ impl Home {
             .unwrap_or_else(|cause| panic!("no daemon at {}: {cause}", socket.display()))
     }
 
-    /// Waits until `look` sees it: `true`, or `Some` of what is wanted.
+    /// Waits until `look` returns true or `Some`.
     #[track_caller]
     pub fn wait_until<S: Sign>(&self, what: &str, look: impl FnMut() -> S) -> S::Seen {
         poll(WAIT_WITHIN, look)
             .unwrap_or_else(|| panic!("not within {WAIT_WITHIN:?}: {what}; {}", self.last_words()))
     }
 
-    /// Waits until the server `name` is in `state`, and answers its status.
+    /// Waits until the server `name` is in `state`, and returns its status.
     #[track_caller]
     pub fn wait_for_state(&self, name: &str, state: &str) -> Value {
         let mut last = Ok(Value::Null);
@@ -263,13 +263,12 @@ impl Home {
         })
     }
 
-    /// Says that the test leaves this on purpose: a path below [`Home::root`], or
-    /// the beginning of some.
+    /// Allows the test to leave files behind: a path below [`Home::root`], or a prefix of paths.
     pub fn expect_left(&self, path: &str) {
         locked(&self.expected).push(path.to_owned());
     }
 
-    /// Starts a daemon of some build of xy and does not wait until it serves.
+    /// Starts a daemon of any build of xy, without waiting until it is ready.
     #[track_caller]
     pub fn spawn_daemon(&self, xy: &Path, args: &[&str]) -> Daemon {
         let mut daemons = self.daemons_mut();
@@ -283,20 +282,20 @@ impl Home {
         daemon
     }
 
-    /// Whether the daemon at the socket answers, and is the process `pid`.
+    /// Returns true if the daemon at the socket answers and is the process `pid`.
     fn is_served_by(&self, pid: u32) -> bool {
         self.ask("version", Value::Null).is_ok()
             && self.ask("info", Value::Null).is_ok_and(|info| info["pid"] == pid)
     }
 
-    /// Like [`Home::call`], but a daemon that does not answer is an error too.
+    /// Sends a request like [`Home::call`]. Returns an error if the daemon does not answer.
     fn ask(&self, method: &str, params: Value) -> Result<Value, Value> {
         let answer =
             Wire::open(&self.socket()).and_then(|mut wire| wire.try_call(method, params, PROMPTLY));
         answer.unwrap_or_else(|cause| Err(json!(format!("no answer: {cause}"))))
     }
 
-    /// The stderr of the last daemon, for the reader of a failed test.
+    /// Returns the stderr of the last daemon, for the message of a failed test.
     fn last_words(&self) -> String {
         match self.daemons().last() {
             Some(daemon) => format!("stderr of daemon {}:\n{}", daemon.pid, daemon.stderr()),

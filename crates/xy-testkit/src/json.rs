@@ -1,5 +1,5 @@
-//! JSON whose values stay the text they came as: numbers and ids go back unchanged. For test
-//! servers.
+//! JSON objects whose values keep their original text, so numbers and ids are returned unchanged.
+//! For test servers.
 
 use std::collections::BTreeMap;
 
@@ -10,39 +10,39 @@ use serde_json::value::RawValue;
 pub struct Members(BTreeMap<String, Box<RawValue>>);
 
 impl Members {
-    /// The members of `text`, unless it is no object.
+    /// Parses the members of `text`; `None` if it is not an object.
     pub fn of(text: &str) -> Option<Self> {
         serde_json::from_str(text).ok().map(Self)
     }
 
-    /// Whether there is such a member.
+    /// Returns true if there is such a member.
     pub fn has(&self, name: &str) -> bool {
         self.0.contains_key(name)
     }
 
-    /// The text of a member.
+    /// Returns the text of a member.
     pub fn raw(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(|value| value.get())
     }
 
-    /// The members of a member; none if it is absent or no object.
+    /// Returns the members of a member; empty if it is absent or not an object.
     #[must_use]
     pub fn members(&self, name: &str) -> Self {
         self.raw(name).and_then(Self::of).unwrap_or_default()
     }
 
-    /// A member that is a string.
+    /// Returns a member that is a string.
     pub fn string(&self, name: &str) -> Option<String> {
         self.raw(name).and_then(|raw| serde_json::from_str(raw).ok())
     }
 
-    /// A member that is a whole number.
+    /// Returns a member that is an integer.
     pub fn number(&self, name: &str) -> Option<u64> {
         self.raw(name).and_then(|raw| raw.parse().ok())
     }
 }
 
-/// `text` as a JSON string.
+/// Returns `text` as a JSON string.
 pub fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }

@@ -1,8 +1,8 @@
-//! A few words of KDL, for the files tests write.
+//! KDL snippets for the files that tests write.
 
 use std::path::Path;
 
-/// `command` and, if there are any, `args`.
+/// Returns `command` and, if there are any, `args`.
 pub(crate) fn command(program: &Path, args: &[&str]) -> String {
     let program = program.to_str().expect("the path of a test program is UTF-8");
     let command = format!("command {}\n", quoted(program));
@@ -13,8 +13,8 @@ pub(crate) fn command(program: &Path, args: &[&str]) -> String {
     format!("{command}args {}\n", args.join(" "))
 }
 
-/// A server file that says when the server is ready: once it runs, if it did not say. One
-/// that lives somewhere else has no process that could run.
+/// Returns a server file with a `ready` block. If it has none, the server is ready once its process
+/// runs. A remote server has no process, so its file is not changed.
 pub(crate) fn ready_once_it_runs(file: &str) -> String {
     if file.contains("ready {") || file.starts_with("url ") {
         return file.to_owned();
@@ -23,7 +23,7 @@ pub(crate) fn ready_once_it_runs(file: &str) -> String {
     format!("{file}{newline}ready {{ probe \"process\" }}\n")
 }
 
-/// `text` as a KDL string.
+/// Returns `text` as a KDL string.
 fn quoted(text: &str) -> String {
     let mut quoted = String::from('"');
     for character in text.chars() {

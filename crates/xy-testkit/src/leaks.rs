@@ -1,4 +1,4 @@
-//! What a test must not leave behind: processes, sockets, stray files.
+//! Detection of leaks: processes, sockets and files that a test has left behind.
 
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
@@ -8,10 +8,10 @@ use std::time::Duration;
 use crate::process::{Proc, kill_marked, marked_processes};
 use crate::wait::poll;
 
-/// How long the processes of a test may take to end once their daemon has.
+/// How long the processes of a test may take to exit after their daemon.
 const DIE_WITHIN: Duration = Duration::from_secs(3);
 
-/// What xy may leave in a home for the next daemon, beside configuration.
+/// The files that xy may leave in a home for the next daemon, besides configuration.
 const KEPT: [&str; 18] = [
     "state/xy/logs/",
     "state/xy/shims/",
@@ -24,24 +24,24 @@ const KEPT: [&str; 18] = [
     "state/xy/events.jsonl.1",
     "state/xy/token",
     "state/xy/tokens.json",
-    // Where the sockets are, of a daemon that was killed.
+    // The paths of the sockets of a killed daemon.
     "state/xy/xy.sock",
     "state/xy/xy-mcp.sock",
     "state/xy/manage-token",
     "state/xy/state-key",
     "state/xy/http-sessions",
     "state/xy/manifests/",
-    // Where containers were, so that none is left there.
+    // The engines that ran containers, so that leftovers can be removed.
     "state/xy/containers/_engines.json",
 ];
 
-/// Names every process that still carries `mark` after a while, and kills it.
+/// Returns and kills all processes that still carry `mark` after a while.
 pub(crate) fn processes(mark: &str) -> Vec<String> {
     if poll(DIE_WITHIN, || is_quiet(mark)).is_some() {
         return Vec::new();
     }
     let left = marked_processes(mark);
-    // A supervisor among them may start another before its own turn comes.
+    // A supervisor may start another process before it is killed itself.
     let _ = poll(DIE_WITHIN, || {
         for process in marked_processes(mark) {
             kill_marked(process.pid, mark);
@@ -51,8 +51,8 @@ pub(crate) fn processes(mark: &str) -> Vec<String> {
     left.iter().map(describe).collect()
 }
 
-/// Whether no process carries `mark`. A process in the middle of an `exec` has no
-/// environment for a moment, so one look is not enough.
+/// Returns true if no process carries `mark`. A process that executes `exec` has no environment for
+/// a moment, so it checks more than once.
 fn is_quiet(mark: &str) -> bool {
     marked_processes(mark).is_empty() && marked_processes(mark).is_empty()
 }
@@ -65,8 +65,8 @@ fn describe(process: &Proc) -> String {
     format!("process {pid} was still alive ({state}) and has been killed: {cmdline}")
 }
 
-/// Names every file in `root` that has no reason to be there. `allowed` holds
-/// paths below `root`, or beginnings of such.
+/// Returns all unexpected files in `root`. `allowed` holds paths below `root`, or prefixes of
+/// paths.
 pub(crate) fn files(root: &Path, allowed: &[String]) -> Vec<String> {
     let mut found = Vec::new();
     walk(root, "", &mut found);
@@ -90,14 +90,14 @@ fn is_kept(path: &str) -> bool {
     is_config || is_state
 }
 
-/// Collects the paths of all that is no folder, each with whether it is a socket.
+/// Collects the paths of all entries except folders, with true for sockets.
 fn walk(folder: &Path, prefix: &str, found: &mut Vec<(String, bool)>) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = format!("{prefix}{}", entry.file_name().to_string_lossy());
         match entry.file_type() {
             Ok(kind) if kind.is_dir() => walk(&entry.path(), &format!("{path}/"), found),
             Ok(kind) => found.push((path, kind.is_socket())),
-            Err(_) => {} // It went away while we looked.
+            Err(_) => {} // Removed meanwhile.
         }
     }
 }

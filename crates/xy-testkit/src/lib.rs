@@ -1,13 +1,12 @@
-//! For tests only: a real daemon in a temporary home, and servers to supervise.
+//! Test harness: runs a real daemon in a temporary home, with servers to supervise.
 //!
-//! The harness drives xy from outside, as a person and a client would. It shares
-//! no code with xy, not even the words of the protocol, so that it can bear
-//! witness; and it never waits without a limit. When a [`Home`] ends, whatever
-//! the test left behind fails the test.
+//! The harness drives xy from outside, like a user and a client. It shares no code with xy, not
+//! even the protocol types, so that its results are independent. All waits have a time limit. When
+//! a [`Home`] is dropped, the test fails if it has left anything behind.
 //!
 //! ```ignore
 //! #[test]
-//! fn a_server_starts_with_the_daemon() {
+//! fn server_starts_with_the_daemon() {
 //!     let home = Home::new(Path::new(env!("CARGO_BIN_EXE_xy")));
 //!     home.server("one", &home.kdl_command("xy-test-sleep-server", &[]));
 //!     home.daemon();
@@ -16,7 +15,7 @@
 //! }
 //! ```
 //!
-//! Its panics are its answers: a test wants no error to handle, but a sentence.
+//! Functions panic with a clear message instead of returning errors that every test must handle.
 
 mod clock;
 mod compatibility;
@@ -47,13 +46,13 @@ pub use process::{Proc, group_and_session, is_alive, marked_processes};
 pub use recording::{Recorded, Recording};
 pub use run::Ran;
 pub use wait::Sign;
-pub use wire::{Heard, Wire};
+pub use wire::{Wire, WireEvent};
 
-/// A port that was free a moment ago: for whoever cannot say which one it took.
+/// Returns a port that was free a moment ago, for programs that cannot report the port they use.
 ///
 /// # Panics
 ///
-/// If there is none.
+/// Panics if no port is free.
 #[track_caller]
 pub fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");

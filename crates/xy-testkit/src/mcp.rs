@@ -1,9 +1,8 @@
-//! MCP clients for tests: over stdio, a Unix socket, HTTP.
+//! MCP clients for tests: over stdio, a Unix socket, and HTTP.
 //!
-//! They speak the revisions with `initialize`, but for one that speaks the revision without it.
-//! What came is kept as text, so that a test can
-//! see a number or an order that got lost on the way; many requests may be in flight, from
-//! many threads; no wait is without a limit, and what goes wrong is a panic with a sentence.
+//! They speak the revisions with `initialize`; `mcp/modern.rs` speaks the revision without it.
+//! Received messages are kept as text, so that tests can check numbers and key order. Many requests
+//! may be in flight, from many threads. All waits have a limit, and failures panic with a message.
 
 mod http;
 mod inbox;
@@ -19,30 +18,30 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 pub use self::http::{McpHttp, McpOlder};
-use self::inbox::{Inbox, Sort};
+use self::inbox::{Inbox, MessageKind};
 pub use self::lines::{McpSocket, McpStdio};
 pub use self::modern::{Exchange, McpModern};
 pub use self::web::HttpAnswer;
 
-/// How long an answer, a notification or a question is waited for.
+/// How long to wait for a response, a notification or a server request.
 const WAIT_WITHIN: Duration = Duration::from_secs(60);
 
 /// The newest revision with `initialize`.
 const VERSION: &str = "2025-11-25";
 
-/// Answers a question of the server's, the whole message, or leaves it to the test.
+/// A handler that answers a server request, or returns `None` to leave it to the test.
 type Answerer = Box<dyn Fn(&Value) -> Option<Result<Value, Value>> + Send>;
 
-/// What carries messages.
+/// A transport of messages.
 trait Carry: Send + Sync {
     /// Sends one message. If it is a request, `id` is the text of its id.
     fn carry(self: Arc<Self>, ear: &Arc<Ear>, message: &str, id: Option<&str>);
 
-    /// From now on this revision is spoken.
+    /// Sets the negotiated revision.
     fn agreed(&self, _version: &str) {}
 }
 
-/// Where everything that comes in goes.
+/// The receiver of all incoming messages.
 struct Ear {
     inbox: Inbox,
     answerer: Mutex<Option<Answerer>>,
@@ -53,9 +52,9 @@ impl Ear {
         Arc::new(Self { inbox: Inbox::default(), answerer: Mutex::new(None) })
     }
 
-    /// One message that came in; what is to be said to it at once.
+    /// Handles an incoming message. Returns an immediate response, if there is one.
     fn hear(&self, text: &str) -> Option<String> {
-        let Sort::Question(question) = self.inbox.put(text) else {
+        let MessageKind::Question(question) = self.inbox.put(text) else {
             return None;
         };
         let answerer = self.answerer.lock().unwrap_or_else(PoisonError::into_inner);
@@ -71,7 +70,7 @@ impl Ear {
     }
 }
 
-/// A client, however it is connected.
+/// An MCP client over any transport.
 pub struct McpClient {
     ear: Arc<Ear>,
     carrier: Arc<dyn Carry>,
@@ -83,13 +82,13 @@ impl McpClient {
         Self { ear, carrier, last_id: AtomicU64::new(0) }
     }
 
-    /// Introduces itself as a client that can do nothing special: the result.
+    /// Performs the handshake without capabilities. Returns the result.
     #[track_caller]
     pub fn initialize(&self) -> Value {
         self.initialize_with(&json!({}))
     }
 
-    /// The same with these capabilities.
+    /// Performs the handshake with these capabilities. Returns the result.
     #[track_caller]
     pub fn initialize_with(&self, capabilities: &Value) -> Value {
         let client = json!({ "name": "xy-testkit", "version": "1" });
@@ -101,8 +100,8 @@ impl McpClient {
         answer["result"].take()
     }
 
-    /// Introduces itself with these params: the whole answer. `initialized` follows unless it
-    /// is an error.
+    /// Sends `initialize` with these params, and `initialized` unless it fails. Returns the whole
+    /// response.
     #[track_caller]
     pub fn initialize_as(&self, params: Value) -> Value {
         let answer = self.request("initialize", params);
@@ -113,21 +112,21 @@ impl McpClient {
         answer
     }
 
-    /// Asks, and waits for the whole answer.
+    /// Sends a request and returns the whole response.
     #[track_caller]
     pub fn request(&self, method: &str, params: Value) -> Value {
         let id = self.start_request(method, params);
         self.wait_answer(id)
     }
 
-    /// Calls a tool, and waits for the whole answer.
+    /// Calls a tool and returns the whole response.
     #[track_caller]
     pub fn call(&self, tool: &str, arguments: Value) -> Value {
         let id = self.start_call(tool, arguments);
         self.wait_answer(id)
     }
 
-    /// Calls a tool that must succeed: its first text.
+    /// Calls a tool, which must succeed, and returns its first text.
     #[track_caller]
     pub fn call_text(&self, tool: &str, arguments: Value) -> String {
         let answer = self.call(tool, arguments);
@@ -139,7 +138,7 @@ impl McpClient {
         }
     }
 
-    /// Calls a tool that must succeed, and say the same as text and as a structure: that.
+    /// Calls a tool, which must succeed with equal text and structured content, and returns it.
     #[track_caller]
     pub fn call_value(&self, tool: &str, arguments: Value) -> Value {
         let answer = self.call(tool, arguments);
@@ -151,7 +150,7 @@ impl McpClient {
         text
     }
 
-    /// Every entry of a list, `tools` of `tools/list` for one, over all its pages.
+    /// Returns all entries of a list over all pages, such as `tools` of `tools/list`.
     #[track_caller]
     pub fn list(&self, method: &str, name: &str) -> Vec<Value> {
         let (mut all, mut params) = (Vec::new(), Value::Null);
@@ -169,14 +168,14 @@ impl McpClient {
         panic!("`{method}` has no last page");
     }
 
-    /// The names of all tools.
+    /// Returns the names of all tools.
     #[track_caller]
     pub fn tool_names(&self) -> Vec<String> {
         let tools = self.list("tools/list", "tools");
         tools.iter().map(|tool| tool["name"].as_str().unwrap_or_default().to_owned()).collect()
     }
 
-    /// Asks and does not wait: the id.
+    /// Sends a request without waiting, and returns its id.
     #[track_caller]
     pub fn start_request(&self, method: &str, params: Value) -> u64 {
         let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
@@ -184,7 +183,7 @@ impl McpClient {
         id
     }
 
-    /// The same with an id of the test's own, as JSON text.
+    /// Sends a request with this id, as JSON text, without waiting.
     #[track_caller]
     pub fn start_request_as(&self, id: impl Display, method: &str, params: Value) {
         let id = id.to_string();
@@ -197,7 +196,7 @@ impl McpClient {
         self.carry(&message, Some(&id));
     }
 
-    /// Calls a tool and does not wait: the id.
+    /// Calls a tool without waiting, and returns the id of the request.
     #[track_caller]
     pub fn start_call(&self, tool: &str, arguments: Value) -> u64 {
         let mut params = json!({ "name": tool });
@@ -205,14 +204,14 @@ impl McpClient {
         self.start_request("tools/call", params)
     }
 
-    /// Waits for the answer to the request `id`, a number or other JSON text.
+    /// Waits for the response to the request `id`, a number or other JSON text.
     #[track_caller]
     pub fn wait_answer(&self, id: impl Display) -> Value {
         let text = self.wait_answer_text(id);
         serde_json::from_str(&text).unwrap_or_else(|cause| panic!("{cause}: {text}"))
     }
 
-    /// The same, as it came.
+    /// Waits for the response to the request `id`, and returns its original text.
     #[track_caller]
     pub fn wait_answer_text(&self, id: impl Display) -> String {
         let id = id.to_string();
@@ -229,20 +228,20 @@ impl McpClient {
         }
     }
 
-    /// The answer to the request `id` if it comes within `limit`.
+    /// Returns the response to the request `id` if it arrives within `limit`.
     pub fn answer_within(&self, id: impl Display, limit: Duration) -> Option<Value> {
         let id = id.to_string();
         let text = self.ear.inbox.wait(limit, |heard| heard.take_answer(&id))?;
         serde_json::from_str(&text).ok()
     }
 
-    /// Says that the answer to the request `id` is no longer wanted.
+    /// Cancels the request `id`.
     #[track_caller]
     pub fn cancel(&self, id: &Value) {
         self.notify("notifications/cancelled", json!({ "requestId": id }));
     }
 
-    /// Sends a notification; no params if they are null.
+    /// Sends a notification, without params if they are null.
     #[track_caller]
     pub fn notify(&self, method: &str, params: Value) {
         let mut message = json!({ "jsonrpc": "2.0", "method": method });
@@ -252,24 +251,24 @@ impl McpClient {
         self.carry(&message.to_string(), None);
     }
 
-    /// Sends a text as it is: a line, or the body of a POST. Whatever is answered is heard.
+    /// Sends a text unchanged: a line, or the body of a POST. Responses are received as usual.
     #[track_caller]
     pub fn send_raw(&self, text: &str) {
         self.carry(text, None);
     }
 
-    /// All notifications that came and were not waited for.
+    /// Returns all notifications that were not taken yet.
     pub fn notifications(&self) -> Vec<Value> {
         self.ear.inbox.heard().notifications.iter().cloned().collect()
     }
 
-    /// Takes the first notification of this method, and waits for it if need be.
+    /// Waits for the first notification of this method and takes it.
     #[track_caller]
     pub fn wait_notification(&self, method: &str) -> Value {
         self.wait_notification_that(method, |it| it["method"] == method)
     }
 
-    /// Takes the first notification that is `what`, and waits for it if need be.
+    /// Waits for the first notification that matches and takes it.
     #[track_caller]
     pub fn wait_notification_that(&self, what: &str, is_it: impl Fn(&Value) -> bool) -> Value {
         let found = self.ear.inbox.wait(WAIT_WITHIN, |heard| {
@@ -281,8 +280,8 @@ impl McpClient {
         })
     }
 
-    /// From now on questions of the server's are answered by `answerer`: a result, an error
-    /// object, or `None` to leave one to [`McpClient::wait_question`].
+    /// Sets the handler of server requests. It returns a result, an error object, or `None` to leave
+    /// the request to [`McpClient::wait_question`].
     pub fn answer_with(
         &self,
         answerer: impl Fn(&Value) -> Option<Result<Value, Value>> + Send + 'static,
@@ -291,51 +290,51 @@ impl McpClient {
         *self.ear.answerer.lock().unwrap_or_else(PoisonError::into_inner) = Some(answerer);
     }
 
-    /// Takes the first question of the server's that was not answered, the whole message.
+    /// Waits for the first unanswered server request and takes the whole message.
     #[track_caller]
     pub fn wait_question(&self) -> Value {
         let found = self.ear.inbox.wait(WAIT_WITHIN, |heard| heard.questions.pop_front());
         found.unwrap_or_else(|| panic!("no question in {WAIT_WITHIN:?}; {}", self.describe()))
     }
 
-    /// Answers a question of the server's: with a result, or with an error object.
+    /// Answers a server request with a result or an error object.
     #[track_caller]
     pub fn answer(&self, question: &Value, outcome: Result<Value, Value>) {
         self.carry(&answer_to(question, outcome), None);
     }
 
-    /// From now on everything that comes is kept as it came, for [`McpClient::recorded`].
+    /// Starts keeping the original text of all messages for [`McpClient::recorded`].
     pub fn record(&self) {
         self.ear.inbox.change(|heard| heard.record = Some(Vec::new()));
     }
 
-    /// The text that came as number `index`, from 0, if it comes within `limit`.
+    /// Returns the text of message number `index`, from 0, if it arrives within `limit`.
     pub fn recorded(&self, index: usize, limit: Duration) -> Option<String> {
         self.ear.inbox.wait(limit, |heard| heard.record.as_ref()?.get(index).cloned())
     }
 
-    /// Sends a request as it is written, and does not wait; `id` is the text of its id.
+    /// Sends a request text unchanged without waiting; `id` is the text of its id.
     #[track_caller]
     pub fn start_raw(&self, id: impl Display, request: &str) {
         self.carry(request, Some(&id.to_string()));
     }
 
-    /// Everything that came and was no message.
+    /// Returns everything received that was not a message.
     pub fn strays(&self) -> Vec<String> {
         self.ear.inbox.heard().strays.clone()
     }
 
-    /// Answers that nobody took: to nobody's request, or a second time.
+    /// Returns unexpected responses: to unknown requests, or repeated ones.
     pub fn unclaimed_answers(&self) -> Vec<String> {
         self.ear.inbox.heard().answers.values().flatten().cloned().collect()
     }
 
-    /// Whether the other side has closed, and everything it said has been heard.
+    /// Returns true if the peer has closed the connection and all its messages were received.
     pub fn is_closed(&self) -> bool {
         self.ear.inbox.heard().is_closed
     }
 
-    /// Waits until that is so.
+    /// Waits until the peer has closed the connection.
     #[track_caller]
     pub fn wait_closed(&self) {
         let closed = self.ear.inbox.wait(WAIT_WITHIN, |heard| heard.is_closed.then_some(()));
@@ -361,7 +360,7 @@ impl std::fmt::Debug for McpClient {
     }
 }
 
-/// The text of an answer to a question.
+/// Returns the text of a response to a server request.
 fn answer_to(question: &Value, outcome: Result<Value, Value>) -> String {
     let (name, value) = match outcome {
         Ok(result) => ("result", result),

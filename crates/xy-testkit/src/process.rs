@@ -1,8 +1,8 @@
-//! Which processes a test has started, however far down, by a mark in their
-//! environment; or in an argument, for those that clear their environment.
+//! Finding all descendants of a test by a mark in their environment or in an argument, for
+//! programs that clear their environment.
 //!
-//! Only Linux shows these of others; elsewhere nothing is found, and the oracle of
-//! leaks sees files alone.
+//! Only Linux shows the environment of other processes. On other systems, no processes are found,
+//! and the leak check covers only files.
 
 #[cfg(target_os = "linux")]
 use std::fs;
@@ -10,11 +10,11 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 
 use rustix::process::{Pid, Signal};
 
-/// The variable that carries the mark. Not `XY_…`: xy takes those from its servers. And one of
-/// a family that `xy connect` leaves to a daemon that it starts, which would else be unmarked.
+/// The variable that holds the mark. It is not `XY_…`, as xy removes those from its servers. It has
+/// a prefix that `xy connect` keeps for the daemons that it starts.
 pub(crate) const MARK: &str = "XDG_TESTKIT_MARK";
 
-/// A mark that no other test has.
+/// Returns a mark that no other test uses.
 pub(crate) fn random_mark() -> String {
     let random = || RandomState::new().build_hasher().finish();
     format!("{:016x}{:016x}", random(), random())
@@ -23,7 +23,7 @@ pub(crate) fn random_mark() -> String {
 /// A process that carries a mark.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Proc {
-    /// Its number.
+    /// Its process id.
     pub pid: u32,
     /// Its program and arguments, or its bare name in brackets.
     pub cmdline: String,
@@ -45,19 +45,19 @@ pub fn marked_processes(mark: &str) -> Vec<Proc> {
         .collect()
 }
 
-/// Nothing can be seen here.
+/// Returns nothing, as this system hides the environment of processes.
 #[cfg(not(target_os = "linux"))]
 pub fn marked_processes(_mark: &str) -> Vec<Proc> {
     Vec::new()
 }
 
-/// Whether the process `pid` exists and is not merely unreaped.
+/// Returns true if the process `pid` exists and is not a zombie.
 #[cfg(target_os = "linux")]
 pub fn is_alive(pid: u32) -> bool {
     Stat::of(pid).is_some_and(|stat| !matches!(stat.state, 'Z' | 'X'))
 }
 
-/// Whether the process `pid` exists.
+/// Returns true if the process `pid` exists.
 #[cfg(not(target_os = "linux"))]
 pub fn is_alive(pid: u32) -> bool {
     known(pid).is_some_and(|pid| rustix::process::test_kill_process(pid).is_ok())
@@ -79,7 +79,7 @@ pub fn group_and_session(pid: u32) -> Option<(u32, u32)> {
     group.zip(rustix::process::getsid(pid).ok().map(number))
 }
 
-/// Kills `pid` if it still carries `mark`: numbers are used again.
+/// Kills `pid` if it still carries `mark`, as process ids are reused.
 #[cfg(target_os = "linux")]
 pub(crate) fn kill_marked(pid: u32, mark: &str) {
     use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
@@ -91,7 +91,7 @@ pub(crate) fn kill_marked(pid: u32, mark: &str) {
     }
 }
 
-/// Nothing is marked here.
+/// Does nothing, as this system hides the environment of processes.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn kill_marked(_pid: u32, _mark: &str) {}
 
@@ -112,7 +112,7 @@ fn every_pid() -> Vec<u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// Whether `pid` carries `mark`; what it shows is not always text.
+/// Returns true if `pid` carries `mark`. Environments are not always UTF-8.
 #[cfg(target_os = "linux")]
 fn carries(pid: u32, mark: &str) -> bool {
     let variable = format!("{MARK}={mark}");
@@ -136,11 +136,11 @@ struct Stat {
 
 #[cfg(target_os = "linux")]
 impl Stat {
-    /// `None` once the process is gone.
+    /// Returns `None` if the process is gone.
     fn of(pid: u32) -> Option<Self> {
         let bytes = fs::read(format!("/proc/{pid}/stat")).ok()?;
         let text = String::from_utf8_lossy(&bytes);
-        // The name stands in parentheses and may hold some itself.
+        // The name is in parentheses and may contain parentheses itself.
         let (head, tail) = text.rsplit_once(") ")?;
         let name = head.split_once('(')?.1.to_owned();
         let mut fields = tail.split(' ');

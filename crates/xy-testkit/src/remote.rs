@@ -1,5 +1,5 @@
-//! A server somewhere else, in a thread of the test: an MCP server over HTTP that does what
-//! the test wants, well or badly, and remembers what it was asked.
+//! A remote MCP server over HTTP, in a thread of the test. The test controls its behaviour and
+//! reads the requests that it has received.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -15,41 +15,41 @@ mod tls;
 
 pub use tls::Tls;
 
-/// How long a held answer is held at most: no test waits for ever.
+/// Maximum time that a held response is held.
 const HELD_AT_MOST: Duration = Duration::from_secs(60);
 
-/// How a remote server behaves.
+/// The behaviour of a remote server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mood {
-    /// As it should.
+    /// Behaves correctly.
     Well,
     /// It answers everything with this status, and these headers. If `x-echo-id` is among them,
     /// with an error under the id that it was asked by as well.
     Status(u16, Vec<(String, String)>),
-    /// It answers with this, as JSON.
+    /// Responds with this text as JSON.
     Says(String),
-    /// It answers with a page for people.
+    /// Responds with an HTML page.
     Page,
-    /// It takes requests and never answers.
+    /// Reads requests and never responds.
     Silent,
-    /// It hangs up on each request.
+    /// Closes the connection at each request.
     HangsUp,
-    /// It hangs up in the middle of each answer.
+    /// Closes the connection in the middle of each response.
     BreaksOff,
-    /// It does as it should once the test has let it go.
+    /// Behaves correctly once the test has released it.
     Waits,
-    /// It says so many bytes of an answer, and then no more.
+    /// Sends this many bytes of a response, and then stops.
     HoldsBack(usize),
 }
 
-/// What it applies to.
+/// The requests that a behaviour applies to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum To {
     /// All requests.
     Everything,
-    /// Calls of tools only.
+    /// Tool calls only.
     Calls,
-    /// Greetings only.
+    /// Handshakes only.
     Greetings,
     /// What clients answer to its questions.
     Answers,
@@ -90,7 +90,7 @@ struct State {
     /// What clients answered.
     answers: Vec<Value>,
     is_over: bool,
-    /// Whoever only wants to listen is told that there is nothing there.
+    /// Requests for an event stream are refused.
     has_no_stream: bool,
     /// Calls of `wait` are answered.
     is_let_go: bool,
@@ -157,7 +157,7 @@ impl Remote {
         Self { address, shared }
     }
 
-    /// Where it listens.
+    /// Returns its address.
     pub fn port(&self) -> u16 {
         self.address.port()
     }
@@ -203,7 +203,7 @@ impl Remote {
         self.shared.lock().has_no_stream = true;
     }
 
-    /// Forgets all sessions.
+    /// Removes all sessions.
     pub fn forget(&self) {
         self.shared.lock().sessions.clear();
     }
@@ -213,42 +213,42 @@ impl Remote {
         self.shared.lock().forgets_after = calls.to_vec();
     }
 
-    /// How many sessions have begun.
+    /// Returns the number of sessions that were opened.
     pub fn begun(&self) -> usize {
         self.shared.lock().begun
     }
 
-    /// The sessions it knows.
+    /// Returns the number of known sessions.
     pub fn sessions(&self) -> usize {
         self.shared.lock().sessions.len()
     }
 
-    /// What calls were carried out, in order: the `message` of each.
+    /// Returns the `message` of each executed call, in order.
     pub fn done(&self) -> Vec<String> {
         self.shared.lock().done.clone()
     }
 
-    /// The heads of all requests so far.
+    /// Returns the heads of all requests so far.
     pub fn heads(&self) -> Vec<Head> {
         self.shared.lock().heads.clone()
     }
 
-    /// What clients answered to its questions.
+    /// Returns the clients' answers to server requests.
     pub fn answers(&self) -> Vec<Value> {
         self.shared.lock().answers.clone()
     }
 
-    /// How many connections are open.
+    /// Returns the number of open connections.
     pub fn connections(&self) -> usize {
         self.shared.lock().open.len()
     }
 
-    /// How many listen for what belongs to no call.
+    /// Returns the number of open notification streams.
     pub fn listeners(&self) -> usize {
         self.shared.lock().listeners.len()
     }
 
-    /// Says something to those who listen.
+    /// Sends a message to all notification streams.
     pub fn tell(&self, message: &Value) {
         let mut state = self.shared.lock();
         state.listeners.retain_mut(|listener| event(listener, None, &message.to_string()).is_ok());
@@ -260,7 +260,7 @@ impl Remote {
         self.shared.changed.notify_all();
     }
 
-    /// Closes all connections, and goes on listening.
+    /// Closes all connections and keeps listening.
     pub fn hang_up(&self) {
         let mut state = self.shared.lock();
         state.hang_up();
@@ -275,7 +275,7 @@ impl Drop for Remote {
         state.hang_up();
         drop(state);
         self.shared.changed.notify_all();
-        // Wakes whoever waits for a connection.
+        // Wakes the thread that waits for a connection.
         let _ = TcpStream::connect(self.address);
     }
 }
@@ -308,7 +308,7 @@ fn serve(listener: &TcpListener, shared: &Arc<Shared>) {
         drop(state);
         let shared = shared.clone();
         thread::spawn(move || {
-            let _ = converse(&shared, &connection); // It may be broken at any time.
+            let _ = converse(&shared, &connection); // The connection may break at any time.
             let _ = connection.shutdown(std::net::Shutdown::Both);
             shared.lock().open.remove(&number);
         });
@@ -398,7 +398,7 @@ fn request(reader: &mut BufReader<TcpStream>) -> io::Result<Option<(Head, Vec<u8
     Ok(Some((Head { method, path, headers, message: String::new() }, body)))
 }
 
-/// Does as it should; whether the connection can be used again.
+/// Handles a request correctly. Returns true if the connection can be reused.
 fn well(shared: &Shared, out: &mut TcpStream, head: &Head, message: &Value) -> io::Result<bool> {
     if shared.lock().is_modern {
         return modern::well(shared, out, head, message);
@@ -473,7 +473,7 @@ fn initialize(shared: &Shared, out: &mut TcpStream, message: &Value) -> io::Resu
     answer(out, 200, &headers, &text)
 }
 
-/// Carries out a tool; whether the connection can be used again.
+/// Executes a tool call. Returns true if the connection can be reused.
 fn call(shared: &Shared, out: &mut TcpStream, message: &Value) -> io::Result<bool> {
     let params = &message["params"];
     let said = params["arguments"]["message"].as_str().unwrap_or_default().to_owned();
@@ -502,7 +502,7 @@ fn call(shared: &Shared, out: &mut TcpStream, message: &Value) -> io::Result<boo
             event(out, None, &whole)?;
             end_events(out).map(|()| true)
         }
-        // The stream breaks, and the answer can be fetched.
+        // The stream breaks, and the response can be resumed.
         "cut" => {
             let id = format!("event-{said}");
             shared.lock().kept.insert(id.clone(), whole);
@@ -510,7 +510,7 @@ fn call(shared: &Shared, out: &mut TcpStream, message: &Value) -> io::Result<boo
             event(out, Some(&id), &log(&said))?;
             Ok(false)
         }
-        // The stream breaks for good.
+        // The stream breaks permanently.
         "lost" => {
             begin_events(out)?;
             event(out, None, &log(&said))?;
@@ -548,7 +548,7 @@ fn listen(shared: &Shared, out: &mut TcpStream, head: &Head) -> io::Result<()> {
         return end_events(out);
     }
     shared.lock().listeners.push(out.try_clone()?);
-    // Until the other side hangs up.
+    // Until the client closes the connection.
     let mut rest = [0; 64];
     while out.read(&mut rest)? > 0 {}
     Ok(())

@@ -1,4 +1,4 @@
-//! One command from its start to its end, within a limit.
+//! Running a command to completion, with a time limit.
 
 use std::fs::File;
 use std::io;
@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use crate::wait::poll;
 
-/// What a command did.
+/// The result of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ran {
-    /// Its exit code; 128 and the signal's number if one ended it.
+    /// Its exit code; 128 plus the signal number if a signal ended it.
     pub code: i32,
-    /// What it wrote to stdout.
+    /// Its stdout.
     pub stdout: String,
-    /// What it wrote to stderr.
+    /// Its stderr.
     pub stderr: String,
 }
 
@@ -31,10 +31,9 @@ impl From<Output> for Ran {
     }
 }
 
-/// Runs `command` to its end; kills it and panics if that takes longer than `limit`.
+/// Runs `command` to completion. Kills it and panics if it takes longer than `limit`.
 ///
-/// Its output goes to files: a child it leaves behind may hold a pipe open for
-/// ever, but cannot keep a file from being read.
+/// Its output goes to files, as a child that it leaves behind could keep a pipe open forever.
 #[track_caller]
 pub(crate) fn to_the_end(command: &mut Command, limit: Duration) -> Output {
     let (stdout, stderr) = (scratch(), scratch());

@@ -141,7 +141,7 @@ impl Wait {
         Self { terms, watches_stdin: has_another_end(rustix::stdio::stdin()) }
     }
 
-    /// The same, but the end of stdin means nothing.
+    /// Waits for SIGTERM only, and ignores the end of stdin.
     pub fn for_term_only() -> Self {
         Self { watches_stdin: false, ..Self::new() }
     }
@@ -164,7 +164,7 @@ impl Wait {
         }
     }
 
-    /// Whether there is a SIGTERM, and whether there is something on stdin.
+    /// Polls once. Returns whether SIGTERM arrived, and whether stdin is readable.
     fn poll(&self, until: Option<Instant>) -> (bool, bool) {
         let stdin = rustix::stdio::stdin();
         let mut watched = vec![PollFd::new(&self.terms, PollFlags::IN)];

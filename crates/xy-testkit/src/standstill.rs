@@ -1,22 +1,22 @@
-//! One thread of a process that stands still, as in something that never returns.
+//! Stopping a single thread of a process, to simulate a hang.
 
 use std::path::PathBuf;
 use std::ptr::null_mut;
 use std::{fs, io};
 
-/// A thread that does not run until this is dropped, by whoever has made it: a process may only do
-/// this to those that it has started.
+/// A stopped thread, which continues when this is dropped. A process can do this only to its own
+/// children, and must drop it on the thread that created it.
 #[derive(Debug)]
 pub struct Standstill {
     thread: libc::pid_t,
 }
 
 impl Standstill {
-    /// Of the thread with this name.
+    /// Stops the thread with this name.
     ///
     /// # Panics
     ///
-    /// If there is none, or it cannot be stopped.
+    /// Panics if there is none, or if it cannot be stopped.
     pub fn of(pid: u32, name: &str) -> Self {
         let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("it lives");
         let mut threads = threads.map(|it| it.expect("it lives").path());

@@ -1,5 +1,4 @@
-//! JSON as a tree of texts: the order of keys and the spelling of everything are kept, only
-//! the spaces between are not.
+//! JSON as a tree of texts. Key order and spelling are preserved; whitespace is not.
 
 use std::fmt::{self, Display};
 
@@ -27,19 +26,19 @@ impl Text {
         read.unwrap_or_else(|| panic!("this is no JSON: {text}"))
     }
 
-    /// The first member of this name.
+    /// Returns the first member of this name.
     pub fn get(&self, name: &str) -> Option<&Self> {
         let Self::Object(members) = self else { return None };
         members.iter().find(|(key, _)| key == name).map(|(_, value)| value)
     }
 
-    /// The same, to be changed.
+    /// Returns the first member of this name, mutably.
     pub fn get_mut(&mut self, name: &str) -> Option<&mut Self> {
         let Self::Object(members) = self else { return None };
         members.iter_mut().find(|(key, _)| key == name).map(|(_, value)| value)
     }
 
-    /// A member's text, without quotes if it is a string; empty if it is not there.
+    /// Returns a member's text, without the quotes of a string; empty if there is none.
     pub fn word(&self, name: &str) -> &str {
         match self.get(name) {
             Some(Self::Plain(text)) => text.trim_matches('"'),
@@ -109,7 +108,7 @@ fn array(rest: &mut &str) -> Option<Text> {
     Some(Text::Array(items))
 }
 
-/// What follows a comma, or the end.
+/// Returns the text after a comma, or the text from `end` on.
 fn next(rest: &str, end: char) -> Option<&str> {
     let rest = rest.trim_start();
     match rest.strip_prefix(',') {
@@ -118,7 +117,7 @@ fn next(rest: &str, end: char) -> Option<&str> {
     }
 }
 
-/// A string without its quotes, as it was written.
+/// Returns a string without its quotes, with its original spelling.
 fn string(rest: &mut &str) -> Option<String> {
     let inside = rest.strip_prefix('"')?;
     let mut is_escaped = false;
@@ -135,7 +134,7 @@ fn string(rest: &mut &str) -> Option<String> {
     None
 }
 
-/// Where two values differ: the path, and both texts there.
+/// Returns the differences of two values: each path, and both texts.
 pub fn differences(path: &str, one: &Text, other: &Text) -> Vec<(String, String, String)> {
     let told = |path: String| vec![(path, one.to_string(), other.to_string())];
     match (one, other) {

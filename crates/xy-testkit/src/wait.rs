@@ -1,18 +1,18 @@
-//! Waiting for something to become true, within a limit.
+//! Waiting for a condition, with a time limit.
 
 use std::time::Duration;
 
 use crate::clock;
 
-/// How long between two looks.
+/// Interval between two checks.
 const STEP: Duration = Duration::from_millis(5);
 
-/// What a look can answer: `bool`, or an `Option` whose inside is wanted.
+/// The result of a check: a `bool`, or an `Option` with a value.
 pub trait Sign {
-    /// What is known once the sign is there.
+    /// The value of a successful check.
     type Seen;
 
-    /// The answer, if it is there.
+    /// Returns the value if the check succeeded.
     fn seen(self) -> Option<Self::Seen>;
 }
 
@@ -32,11 +32,11 @@ impl<T> Sign for Option<T> {
     }
 }
 
-/// Looks until there is a sign; `None` if there was none within `limit`.
+/// Checks until it succeeds; returns `None` if it does not within `limit`.
 pub(crate) fn poll<S: Sign>(limit: Duration, mut look: impl FnMut() -> S) -> Option<S::Seen> {
     let until = clock::now() + limit;
     loop {
-        // The clock is read before the look, so that the last look is a late one.
+        // The clock is read before the check, so the last check happens at the limit or later.
         let over = clock::now() >= until;
         if let Some(seen) = look().seen() {
             return Some(seen);

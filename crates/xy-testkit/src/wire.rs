@@ -1,4 +1,4 @@
-//! A raw connection to the control socket: lines of JSON, as they are.
+//! A raw connection to the control socket, which carries lines of JSON.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -11,21 +11,21 @@ use serde_json::{Value, json};
 
 use crate::clock;
 
-/// A daemon that reads nothing for so long is broken.
+/// How long a daemon may take to read what is sent.
 const WRITE_WITHIN: Duration = Duration::from_secs(30);
 
-/// A call is answered within this time, also if an engine has to start a container for it.
+/// Time limit of a call, including the start of a container by an engine.
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 
-/// What a moment of listening brought.
+/// The result of waiting for a message.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Heard {
+pub enum WireEvent {
     /// A message.
     Message(Value),
-    /// The daemon closed the connection, and everything it sent has been heard.
+    /// The daemon closed the connection, and all its messages have been received.
     Closed,
-    /// Nothing within the limit.
-    Silence,
+    /// No message arrived within the limit.
+    TimedOut,
 }
 
 /// A connection to the control socket.
@@ -33,7 +33,7 @@ pub enum Heard {
 pub struct Wire {
     stream: UnixStream,
     unread: Vec<u8>,
-    /// Messages that came while a call waited for its answer.
+    /// Messages that arrived while a call waited for its response.
     earlier: VecDeque<Value>,
     last_id: u64,
 }
@@ -46,13 +46,13 @@ impl Wire {
         Ok(Self { stream, unread: Vec::new(), earlier: VecDeque::new(), last_id: 0 })
     }
 
-    /// Sends one message, and its line end.
+    /// Sends a message and a newline.
     #[track_caller]
     pub fn send(&mut self, message: &Value) {
         self.send_raw(format!("{message}\n").as_bytes());
     }
 
-    /// Sends bytes as they are.
+    /// Sends raw bytes.
     #[track_caller]
     pub fn send_raw(&mut self, bytes: &[u8]) {
         let sent = self.try_send_raw(bytes);
@@ -61,44 +61,44 @@ impl Wire {
         });
     }
 
-    /// Sends bytes as they are, or says why they could not be sent.
+    /// Sends raw bytes, or returns the error.
     pub fn try_send_raw(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.write_all(bytes)
     }
 
-    /// Says that nothing more will be sent; answers can still be heard.
+    /// Closes the connection for writing. Messages can still be received.
     pub fn close_sending(&self) {
         let _ = self.stream.shutdown(Shutdown::Write); // The daemon may have left.
     }
 
-    /// The next message.
+    /// Waits for the next message.
     #[track_caller]
     pub fn next(&mut self, limit: Duration) -> Value {
-        match self.hear(limit) {
-            Heard::Message(message) => message,
-            Heard::Closed => panic!("the daemon closed the connection instead of sending"),
-            Heard::Silence => panic!("the daemon sent nothing within {limit:?}"),
+        match self.receive(limit) {
+            WireEvent::Message(message) => message,
+            WireEvent::Closed => panic!("the daemon closed the connection instead of sending"),
+            WireEvent::TimedOut => panic!("the daemon sent nothing within {limit:?}"),
         }
     }
 
-    /// The next message, the end, or silence.
+    /// Waits for the next message, the end of the connection, or the limit.
     #[track_caller]
-    pub fn hear(&mut self, limit: Duration) -> Heard {
+    pub fn receive(&mut self, limit: Duration) -> WireEvent {
         if let Some(message) = self.earlier.pop_front() {
-            return Heard::Message(message);
+            return WireEvent::Message(message);
         }
-        self.hear_until(clock::now() + limit)
+        self.receive_until(clock::now() + limit)
     }
 
-    /// Asks and waits for the answer: the result, or the error object. Other
-    /// messages that come meanwhile are kept for [`Wire::next`].
+    /// Sends a request and waits for the result or the error object. Other messages that arrive
+    /// meanwhile are kept for [`Wire::next`].
     #[track_caller]
     pub fn call(&mut self, method: &str, params: Value) -> Result<Value, Value> {
         let answer = self.try_call(method, params, ANSWER_WITHIN);
         answer.unwrap_or_else(|cause| panic!("`{method}` was not answered: {cause}"))
     }
 
-    /// Like [`Wire::call`]; a daemon that does not answer is no panic.
+    /// Sends a request like [`Wire::call`]. Returns an error if the daemon does not answer.
     pub(crate) fn try_call(
         &mut self,
         method: &str,
@@ -114,31 +114,33 @@ impl Wire {
         self.try_send_raw(format!("{request}\n").as_bytes())?;
         let until = clock::now() + limit;
         loop {
-            match self.hear_until(until) {
-                Heard::Message(message) if is_answer(&message, &id) => return Ok(outcome(message)),
-                Heard::Message(message) => self.earlier.push_back(message),
-                Heard::Closed => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Heard::Silence => return Err(io::ErrorKind::TimedOut.into()),
+            match self.receive_until(until) {
+                WireEvent::Message(message) if is_answer(&message, &id) => {
+                    return Ok(outcome(message));
+                }
+                WireEvent::Message(message) => self.earlier.push_back(message),
+                WireEvent::Closed => return Err(io::ErrorKind::UnexpectedEof.into()),
+                WireEvent::TimedOut => return Err(io::ErrorKind::TimedOut.into()),
             }
         }
     }
 
     #[track_caller]
-    fn hear_until(&mut self, until: Instant) -> Heard {
+    fn receive_until(&mut self, until: Instant) -> WireEvent {
         loop {
             if let Some(end) = self.unread.iter().position(|&byte| byte == b'\n') {
                 let line: Vec<u8> = self.unread.drain(..=end).collect();
-                return Heard::Message(read_message(&line));
+                return WireEvent::Message(read_message(&line));
             }
             let over = clock::now() >= until;
             match self.read_more(until) {
-                Ok(0) if self.unread.is_empty() => return Heard::Closed,
+                Ok(0) if self.unread.is_empty() => return WireEvent::Closed,
                 Ok(0) => panic!("cut off: {:?}", String::from_utf8_lossy(&self.unread)),
                 Err(cause) if cause.kind() == io::ErrorKind::ConnectionReset => {
-                    return Heard::Closed;
+                    return WireEvent::Closed;
                 }
-                // Bytes that are no line yet, or none in time.
-                Ok(_) | Err(_) if over => return Heard::Silence,
+                // An incomplete line, or no data in time.
+                Ok(_) | Err(_) if over => return WireEvent::TimedOut,
                 Ok(_) | Err(_) => {}
             }
         }
@@ -146,8 +148,8 @@ impl Wire {
 
     fn read_more(&mut self, until: Instant) -> io::Result<usize> {
         let left = until.saturating_duration_since(clock::now());
-        // Zero would mean for ever. It fails only where the other end has closed,
-        // and then a read does not wait.
+        // Zero would mean no limit. The call fails only if the other end has closed the
+        // connection, and then a read does not block.
         let _ = self.stream.set_read_timeout(Some(left.max(Duration::from_millis(1))));
         let mut buffer = [0; 8 * 1024];
         let count = self.stream.read(&mut buffer)?;
@@ -190,19 +192,19 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_told_apart_however_they_arrive() {
+    fn messages_do_not_depend_on_read_sizes() {
         let (mut wire, mut daemon) = pair();
         daemon.write_all(b"{\"a\":1}\n{\"b\"").unwrap();
         assert_eq!(wire.next(SOON), json!({ "a": 1 }));
-        assert_eq!(wire.hear(Duration::from_millis(10)), Heard::Silence);
+        assert_eq!(wire.receive(Duration::from_millis(10)), WireEvent::TimedOut);
         daemon.write_all(b":2}\n").unwrap();
         assert_eq!(wire.next(SOON), json!({ "b": 2 }));
         drop(daemon);
-        assert_eq!(wire.hear(SOON), Heard::Closed);
+        assert_eq!(wire.receive(SOON), WireEvent::Closed);
     }
 
     #[test]
-    fn a_call_keeps_what_came_before_its_answer() {
+    fn call_keeps_earlier_messages() {
         let (mut wire, mut daemon) = pair();
         let told = "{\"method\":\"log\"}\n{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":7}\n";
         daemon.write_all(told.as_bytes()).unwrap();
@@ -211,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_an_answer_too() {
+    fn call_returns_errors() {
         let (mut wire, mut daemon) = pair();
         let told = "{\"jsonrpc\":\"2.0\",\"id\":1,\"error\":{\"code\":-32001}}\n";
         daemon.write_all(told.as_bytes()).unwrap();
@@ -220,7 +222,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "no JSON")]
-    fn what_is_no_json_is_a_fault_of_the_daemon() {
+    fn invalid_json_panics() {
         let (mut wire, mut daemon) = pair();
         daemon.write_all(b"hello\n").unwrap();
         wire.next(SOON);
@@ -228,10 +230,10 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "cut off")]
-    fn a_message_that_is_cut_off_is_a_fault_of_the_daemon() {
+    fn truncated_message_panics() {
         let (mut wire, mut daemon) = pair();
         daemon.write_all(b"{\"a\":").unwrap();
         drop(daemon);
-        wire.hear(SOON);
+        wire.receive(SOON);
     }
 }

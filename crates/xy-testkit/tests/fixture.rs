@@ -1,4 +1,4 @@
-//! The fixture speaks three transports as they should be spoken, and survives those who do not.
+//! Tests of the fixture over its three transports, with valid and invalid clients.
 #![expect(clippy::unwrap_used, reason = "everything in this file is a test")]
 
 use std::io::{BufRead, BufReader, Write};
@@ -8,18 +8,18 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 use serde_json::{Value, json};
 use xy_testkit::{McpClient, McpHttp, McpOlder, McpStdio};
 
-const FIXTURE: &str = env!("CARGO_BIN_EXE_xy-test-fixture");
+const FIXTURE_PATH: &str = env!("CARGO_BIN_EXE_xy-test-fixture");
 
-/// One that listens. Dropping it ends it.
-struct Listening {
+/// A listening fixture, which ends on drop.
+struct Fixture {
     child: Child,
     stderr: BufReader<ChildStderr>,
     address: String,
 }
 
-impl Listening {
+impl Fixture {
     fn start(flag: &str) -> Self {
-        let mut command = Command::new(FIXTURE);
+        let mut command = Command::new(FIXTURE_PATH);
         command.args([flag, "0"]).stdin(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
@@ -33,11 +33,11 @@ impl Listening {
         McpHttp::new(&self.address, "/mcp", "")
     }
 
-    fn older(&self) -> McpOlder {
+    fn legacy_sse(&self) -> McpOlder {
         McpOlder::open(&self.address, "/sse", "")
     }
 
-    /// Lets it end: the last thing that it says.
+    /// Ends the fixture and returns its last line.
     fn end(mut self) -> String {
         drop(self.child.stdin.take());
         assert!(self.child.wait().unwrap().success());
@@ -47,21 +47,21 @@ impl Listening {
     }
 }
 
-impl Drop for Listening {
+impl Drop for Fixture {
     fn drop(&mut self) {
-        let _ = self.child.kill(); // It has ended, or the test has failed.
+        let _ = self.child.kill(); // The fixture has ended, or the test has failed.
         let _ = self.child.wait();
     }
 }
 
-/// Does a little of everything.
-fn uses(client: &McpClient) {
-    uses_all_but_updates(client);
-    hears_of_updates(client);
+/// Exercises all features.
+fn exercise(client: &McpClient) {
+    exercise_requests(client);
+    exercise_updates(client);
 }
 
-/// A list, a call, progress, a question.
-fn uses_all_but_updates(client: &McpClient) {
+/// Exercises a list, a call, progress and an elicitation.
+fn exercise_requests(client: &McpClient) {
     client.answer_with(|question| {
         assert_eq!(question["method"], "elicitation/create");
         Some(Ok(json!({ "action": "decline" })))
@@ -82,37 +82,37 @@ fn uses_all_but_updates(client: &McpClient) {
     assert_eq!(text, "User response: action=decline, content={}");
 }
 
-/// What belongs to no request: over Streamable HTTP it has a stream of its own.
-fn hears_of_updates(client: &McpClient) {
+/// Exercises resource updates. They belong to no request, so Streamable HTTP needs a GET stream.
+fn exercise_updates(client: &McpClient) {
     client.request("resources/subscribe", json!({ "uri": "test://watched-resource" }));
     client.call_text("touch", json!({ "uri": "test://watched-resource" }));
     client.wait_notification("notifications/resources/updated");
 }
 
 #[test]
-fn it_is_the_same_over_every_transport_and_ends_with_its_stdin() {
-    let mut command = Command::new(FIXTURE);
+fn all_transports_behave_alike() {
+    let mut command = Command::new(FIXTURE_PATH);
     command.arg("--stdio");
     let stdio = McpStdio::start(command);
-    uses(&stdio);
+    exercise(&stdio);
     assert!(stdio.close().success());
 
-    let server = Listening::start("--http");
+    let server = Fixture::start("--http");
     let http = server.http();
-    uses_all_but_updates(&http);
+    exercise_requests(&http);
     assert_eq!(http.open_stream(), 200);
-    hears_of_updates(&http);
+    exercise_updates(&http);
     http.close();
     assert_eq!(server.end(), "stopping: stdin closed\n");
 
-    let server = Listening::start("--sse");
-    uses(&server.older());
+    let server = Fixture::start("--sse");
+    exercise(&server.legacy_sse());
     assert_eq!(server.end(), "stopping: stdin closed\n");
 }
 
 #[test]
-fn a_call_that_is_cut_off_is_heard_to_its_end_by_whoever_comes_back() {
-    let server = Listening::start("--http");
+fn interrupted_call_resumes_after_reconnect() {
+    let server = Fixture::start("--http");
     let client = server.http();
     client.initialize();
     let call =
@@ -133,8 +133,8 @@ fn a_call_that_is_cut_off_is_heard_to_its_end_by_whoever_comes_back() {
 }
 
 #[test]
-fn sessions_end_and_strangers_are_turned_away() {
-    let server = Listening::start("--http");
+fn ended_and_unknown_sessions_are_refused() {
+    let server = Fixture::start("--http");
     let client = server.http();
     let list = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
     assert_eq!(client.post(list).status, 400, "no session");
@@ -161,8 +161,8 @@ fn sessions_end_and_strangers_are_turned_away() {
 }
 
 #[test]
-fn garbage_is_refused_and_does_no_harm() {
-    let server = Listening::start("--http");
+fn garbage_is_refused_without_harm() {
+    let server = Fixture::start("--http");
     let client = server.http();
     client.initialize();
     for garbage in ["", "{", "[]", "null", "7", "\u{0}", "{\"jsonrpc\":\"2.0\"}"] {
@@ -173,24 +173,24 @@ fn garbage_is_refused_and_does_no_harm() {
         ["GARBAGE\r\n\r\n", "POST /mcp HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n", &too_long]
     {
         let mut rude = TcpStream::connect(&server.address).unwrap();
-        let _ = rude.write_all(bytes.as_bytes()); // It may be closed in the middle.
+        let _ = rude.write_all(bytes.as_bytes()); // The fixture may close the connection midway.
     }
     assert!(client.tool_names().len() > 20);
 
-    let mut command = Command::new(FIXTURE);
+    let mut command = Command::new(FIXTURE_PATH);
     command.arg("--stdio");
     let stdio = McpStdio::start(command);
     for garbage in ["{", "[]", "null", "{\"jsonrpc\":\"2.0\"}"] {
         stdio.send_raw(garbage);
         assert_eq!(stdio.wait_answer("null")["error"]["code"], -32700, "{garbage}");
     }
-    uses(&stdio);
+    exercise(&stdio);
 }
 
 #[test]
-fn what_asks_in_rounds_in_the_other_era_asks_at_once_in_this_one() {
-    let server = Listening::start("--http");
-    let mut command = Command::new(FIXTURE);
+fn modern_input_rounds_are_direct_requests_in_legacy_era() {
+    let server = Fixture::start("--http");
+    let mut command = Command::new(FIXTURE_PATH);
     command.arg("--stdio");
     let (stdio, http) = (McpStdio::start(command), server.http());
     for client in [&*stdio, &*http] {
@@ -217,8 +217,8 @@ fn what_asks_in_rounds_in_the_other_era_asks_at_once_in_this_one() {
 }
 
 #[test]
-fn a_task_is_over_when_it_has_been_looked_at_twice_or_its_result_is_wanted() {
-    let mut command = Command::new(FIXTURE);
+fn task_completes_after_two_polls_or_result_request() {
+    let mut command = Command::new(FIXTURE_PATH);
     command.arg("--stdio");
     let client = McpStdio::start(command);
     client.initialize();

@@ -1,5 +1,6 @@
-//! The harness sees what it must see. Its xy here is a script, whose daemon is
-//! this very test program started again.
+//! Tests of the harness itself: it must report every fault of a daemon.
+//!
+//! The xy of these tests is a script, whose daemon is this test program, started again.
 #![expect(clippy::unwrap_used, reason = "everything in this file is a test")]
 
 use std::fs;
@@ -16,12 +17,12 @@ use tempfile::TempDir;
 #[cfg(target_os = "linux")]
 use xy_testkit::marked_processes;
 use xy_testkit::standin::Wait;
-use xy_testkit::{Heard, Home, is_alive, read_log_lines};
+use xy_testkit::{Home, WireEvent, is_alive, read_log_lines};
 
-const SOON: Duration = Duration::from_secs(20);
+const EVENT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A home whose xy is a script; `FAULT` says what its daemon does wrong. The
-/// folder holds the script.
+/// Creates a home whose xy is a script, and whose daemon has the fault `fault`. Returns the home
+/// and the folder of the script.
 fn home(fault: &str) -> (Home, TempDir) {
     let folder = tempfile::tempdir_in("/tmp").unwrap();
     let xy = folder.path().join("xy");
@@ -29,7 +30,7 @@ fn home(fault: &str) -> (Home, TempDir) {
     let script = format!(
         r#"#!/bin/sh
 case $1 in
-    daemon) exec "{}" --ignored --exact the_fake_daemon --nocapture ;;
+    daemon) exec "{}" --ignored --exact fake_daemon --nocapture ;;
     detach) "$0" daemon & ;;
     list) echo "[\"$2\"]" ;;
     env) env ;;
@@ -39,8 +40,8 @@ esac
 "#,
         this.display()
     );
-    // Another process makes the file: if we had it open for writing, a fork of a
-    // parallel test could hold it open still, and it could not be executed.
+    // `cp` writes the script. A fork of a parallel test could inherit a file that this process
+    // has open for writing, and the script could not be executed.
     fs::write(folder.path().join("draft"), script).unwrap();
     let copied = Command::new("cp").args(["draft", "xy"]).current_dir(folder.path()).status();
     assert!(copied.unwrap().success());
@@ -49,8 +50,8 @@ esac
 }
 
 #[test]
-#[ignore = "not a test: the daemon that the tests start"]
-fn the_fake_daemon() {
+#[ignore = "not a test: the daemon of the other tests"]
+fn fake_daemon() {
     let Ok(fault) = std::env::var("FAULT") else {
         return;
     };
@@ -61,7 +62,7 @@ fn the_fake_daemon() {
         let left = Command::new("sh").args(["-c", "sleep 60 &"]).status();
         assert!(left.unwrap().success());
     }
-    let _ = fs::remove_file(run.join("xy.sock")); // A daemon that was killed left it.
+    let _ = fs::remove_file(run.join("xy.sock")); // A killed daemon leaves its socket.
     let listener = UnixListener::bind(run.join("xy.sock")).unwrap();
     thread::spawn(move || {
         for client in listener.incoming() {
@@ -77,7 +78,7 @@ fn the_fake_daemon() {
     }
 }
 
-/// Answers what the harness asks; everything else is an error.
+/// Answers the requests of the harness, and any other with an error.
 fn serve(client: &UnixStream) {
     for line in BufReader::new(client).lines() {
         let Ok(line) = line else { return };
@@ -100,7 +101,7 @@ fn serve(client: &UnixStream) {
 }
 
 #[test]
-fn a_daemon_serves_and_ends() {
+fn daemon_serves_and_ends() {
     let (home, _folder) = home("");
     let daemon = home.daemon();
     assert_eq!(home.call("info", Value::Null), Ok(json!({ "pid": daemon.pid })));
@@ -110,9 +111,9 @@ fn a_daemon_serves_and_ends() {
 
     let mut wire = home.connect();
     wire.send_raw(b"{\"id\":\"x\",\"method\":\"version\"}\n");
-    assert_eq!(wire.next(SOON)["id"], "x");
+    assert_eq!(wire.next(EVENT_TIMEOUT)["id"], "x");
     wire.send_raw(b"nonsense\n");
-    assert_eq!(wire.hear(SOON), Heard::Closed);
+    assert_eq!(wire.receive(EVENT_TIMEOUT), WireEvent::Closed);
 
     assert!(daemon.terminate().success());
     assert!(!daemon.is_running());
@@ -121,7 +122,7 @@ fn a_daemon_serves_and_ends() {
 }
 
 #[test]
-fn a_daemon_that_still_runs_is_ended_with_its_home() {
+fn running_daemon_ends_with_home() {
     let (home, _folder) = home("");
     let daemon = home.daemon();
     assert_eq!(home.left_behind(), [""; 0]);
@@ -129,7 +130,7 @@ fn a_daemon_that_still_runs_is_ended_with_its_home() {
 }
 
 #[test]
-fn a_home_that_is_dropped_ends_its_daemon_too() {
+fn dropped_home_ends_daemon() {
     let (home, _folder) = home("");
     let daemon = home.daemon();
     drop(home);
@@ -137,7 +138,7 @@ fn a_home_that_is_dropped_ends_its_daemon_too() {
 }
 
 #[test]
-fn a_daemon_that_is_no_child_is_ended_with_its_home() {
+fn detached_daemon_ends_with_home() {
     let (home, _folder) = home("");
     assert_eq!(home.xy(&["detach"]).code, 0);
     let pid = home.wait_until("a daemon serves", || {
@@ -150,26 +151,26 @@ fn a_daemon_that_is_no_child_is_ended_with_its_home() {
 
 #[test]
 #[should_panic(expected = "ended at once")]
-fn a_daemon_that_does_not_serve_is_told_with_its_stderr() {
+fn failed_daemon_is_reported_with_stderr() {
     home("ends at once").0.daemon();
 }
 
 #[test]
-fn a_daemon_may_be_expected_to_fail() {
+fn daemon_failure_can_be_expected() {
     let (home, _folder) = home("ends at once");
     assert_eq!(home.daemon_fails().status.code(), Some(101));
     home.finish();
 }
 
 #[test]
-fn a_socket_left_by_a_daemon_that_ended_is_found() {
+fn leftover_socket_is_reported() {
     let (home, _folder) = home("leaves its socket");
     home.daemon();
     assert_eq!(home.left_behind(), ["socket run/xy.sock"]);
 }
 
 #[test]
-fn a_daemon_that_was_killed_may_leave_its_socket_but_its_successor_may_not() {
+fn only_killed_daemon_may_leave_socket() {
     let (killed, _folder) = home("");
     killed.daemon().kill9();
     assert!(killed.socket().exists());
@@ -182,7 +183,7 @@ fn a_daemon_that_was_killed_may_leave_its_socket_but_its_successor_may_not() {
 }
 
 #[test]
-fn a_stray_file_is_found_unless_it_is_expected() {
+fn unexpected_file_is_reported() {
     let (careless, _folder) = home("leaves a file");
     careless.daemon();
     assert_eq!(careless.left_behind(), ["file state/xy.tmp"]);
@@ -195,7 +196,7 @@ fn a_stray_file_is_found_unless_it_is_expected() {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn a_process_that_is_left_is_named_and_killed() {
+fn leftover_process_is_named_and_killed() {
     let (home, _folder) = home("leaves a process");
     let mark = home.mark().to_owned();
     let daemon = home.daemon();
@@ -211,7 +212,7 @@ fn a_process_that_is_left_is_named_and_killed() {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn a_test_that_fails_leaves_nothing_alive_either() {
+fn failed_test_leaves_no_process() {
     let (home, _folder) = home("leaves a process");
     let mark = home.mark().to_owned();
     let failed = thread::spawn(move || {
@@ -224,7 +225,7 @@ fn a_test_that_fails_leaves_nothing_alive_either() {
 }
 
 #[test]
-fn a_verb_is_run_in_the_home_and_nowhere_else() {
+fn command_runs_in_home_only() {
     let (home, _folder) = home("");
     let ran = home.xy(&["env"]);
     let root = home.root().display().to_string();
@@ -260,7 +261,7 @@ fn configuration_is_written_and_removed() {
 
 #[test]
 #[should_panic(expected = "cargo build --workspace --all-targets")]
-fn a_test_server_that_was_not_built_is_told_with_the_command() {
+fn missing_test_server_names_build_command() {
     let (home, _folder) = home("");
     home.kdl_command("xy-test-spew", &[]);
 }
@@ -279,7 +280,7 @@ fn log_lines_are_read_oldest_first() {
 }
 
 #[test]
-fn a_home_has_mcp_servers_and_clients() {
+fn home_starts_mcp_servers_and_clients() {
     let (home, folder) = home("");
     let mcp = env!("CARGO_BIN_EXE_xy-test-mcp");
     std::os::unix::fs::symlink(mcp, folder.path().join("xy-test-mcp")).unwrap();

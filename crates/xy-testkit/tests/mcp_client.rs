@@ -1,5 +1,4 @@
-//! The MCP clients hear what is said to them, over a socket and over HTTP, and tell a test
-//! what went wrong.
+//! Tests of the MCP clients over a socket and over HTTP, including how they report failures.
 #![expect(clippy::unwrap_used, reason = "everything in this file is a test")]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -14,7 +13,7 @@ use xy_testkit::{McpHttp, McpSocket};
 
 const MCP: &str = env!("CARGO_BIN_EXE_xy-test-mcp");
 
-/// The test server over HTTP, and where it listens.
+/// The test server over HTTP, and its address.
 struct Server(Child, String);
 
 impl Server {
@@ -32,22 +31,22 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         drop(self.0.stdin.take());
-        let _ = self.0.wait(); // It ends with its stdin.
+        let _ = self.0.wait(); // The server exits at the end of its stdin.
     }
 }
 
-/// A server that says one scripted answer on each connection, and shows what it was asked.
+/// Starts a server that gives one scripted answer per connection, and returns the requests.
 fn scripted(answers: Vec<String>) -> (String, thread::JoinHandle<Vec<String>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let asked = thread::spawn(move || {
-        answers.iter().map(|answer| converse(listener.accept().unwrap().0, answer)).collect()
+        answers.iter().map(|answer| serve_one(listener.accept().unwrap().0, answer)).collect()
     });
     (address, asked)
 }
 
-/// Reads a request, head and body, and answers.
-fn converse(stream: TcpStream, answer: &str) -> String {
+/// Reads a request, head and body, answers it, and returns it.
+fn serve_one(stream: TcpStream, answer: &str) -> String {
     let mut reader = BufReader::new(stream);
     let mut request = String::new();
     while !request.ends_with("\r\n\r\n") {
@@ -74,7 +73,7 @@ fn chunked(head: &str, chunks: &[&str]) -> String {
 }
 
 #[test]
-fn a_server_can_be_spoken_with_over_http() {
+fn client_calls_server_over_http() {
     let server = Server::start();
     let client = McpHttp::new(&server.1, "/mcp", "");
     assert_eq!(client.initialize()["serverInfo"]["name"], "xy-test-mcp");
@@ -89,7 +88,7 @@ fn a_server_can_be_spoken_with_over_http() {
 }
 
 #[test]
-fn session_token_revision_and_headers_are_sent_along() {
+fn client_sends_session_token_and_revision() {
     let introduced = r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-06-18"}}"#;
     let (address, asked) = scripted(vec![
         http("200 OK\r\nContent-Type: application/json\r\nMcp-Session-Id: s1", introduced),
@@ -117,7 +116,7 @@ fn session_token_revision_and_headers_are_sent_along() {
 }
 
 #[test]
-fn a_stream_of_events_is_heard_whole() {
+fn client_reads_whole_event_stream() {
     let (address, asked) = scripted(vec![chunked(
         "200 OK\r\nContent-Type: text/event-stream",
         &[
@@ -134,7 +133,7 @@ fn a_stream_of_events_is_heard_whole() {
 }
 
 #[test]
-fn a_question_on_a_stream_is_answered_by_a_post() {
+fn client_answers_streamed_request_by_post() {
     let question = "data: {\"jsonrpc\":\"2.0\",\"id\":\"q\",\"method\":\"roots/list\"}\n\n";
     let head = "200 OK\r\nContent-Type: text/event-stream";
     let (address, asked) = scripted(vec![chunked(head, &[question]), http("202 Accepted", "")]);
@@ -151,7 +150,7 @@ fn a_question_on_a_stream_is_answered_by_a_post() {
 }
 
 #[test]
-fn a_test_can_be_rude_and_see_the_bare_answer() {
+fn raw_post_returns_bare_answer() {
     let (address, asked) = scripted(vec![http("403 Forbidden\r\nX-Why: host", "{\"no\":1}")]);
     let client = McpHttp::new(&address, "/mcp", "secret");
     let headers = [("Host", "evil.example"), ("Authorization", "")];
@@ -167,14 +166,14 @@ fn a_test_can_be_rude_and_see_the_bare_answer() {
 
 #[test]
 #[should_panic(expected = "status 404: gone")]
-fn a_status_that_is_no_answer_is_told_to_whoever_waits() {
+fn error_status_fails_waiting_call() {
     let (address, _asked) = scripted(vec![http("404 Not Found", "gone")]);
     McpHttp::new(&address, "/mcp", "").request("ping", Value::Null);
 }
 
 #[test]
 #[should_panic(expected = "request 1 has no answer: the exchange broke")]
-fn a_connection_that_breaks_is_told_to_whoever_waits() {
+fn broken_connection_fails_waiting_call() {
     let server = Server::start();
     let client = McpHttp::new(&server.1, "/mcp", "");
     let id = client.start_call("never", json!({}));
@@ -184,7 +183,7 @@ fn a_connection_that_breaks_is_told_to_whoever_waits() {
 }
 
 #[test]
-fn a_socket_is_greeted_and_then_carries_messages() {
+fn socket_carries_messages_after_handshake() {
     let folder = tempfile::tempdir_in("/tmp").unwrap();
     let path = folder.path().join("s");
     let listener = UnixListener::bind(&path).unwrap();
@@ -210,7 +209,7 @@ fn a_socket_is_greeted_and_then_carries_messages() {
 
 #[test]
 #[should_panic(expected = "request 1 has no answer")]
-fn a_socket_that_closes_is_told_to_whoever_waits() {
+fn closed_socket_fails_waiting_call() {
     let folder = tempfile::tempdir_in("/tmp").unwrap();
     let path = folder.path().join("s");
     let listener = UnixListener::bind(&path).unwrap();

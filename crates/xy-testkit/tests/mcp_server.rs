@@ -1,5 +1,4 @@
-//! The MCP server for tests does what it is asked and what its flags say, and its client
-//! hears exactly that.
+//! Tests of the MCP server `xy-test-mcp`: its tools, its flags, and what a client receives.
 #![expect(clippy::unwrap_used, reason = "everything in this file is a test")]
 
 use std::fs;
@@ -14,8 +13,8 @@ use xy_testkit::McpStdio;
 
 const MCP: &str = env!("CARGO_BIN_EXE_xy-test-mcp");
 
-/// Long enough to see that nothing comes.
-const A_WHILE: Duration = Duration::from_millis(150);
+/// How long a test waits to see that no message arrives.
+const QUIET_PERIOD: Duration = Duration::from_millis(150);
 
 fn start(flags: &[&str]) -> McpStdio {
     let mut command = Command::new(MCP);
@@ -29,14 +28,14 @@ fn ready(flags: &[&str]) -> McpStdio {
     client
 }
 
-/// What the client of a `raw` call hears as the result.
+/// Returns the result in the raw text of an answer.
 fn result_of(answer: &str) -> &str {
     let (_, rest) = answer.split_once("\"result\":").unwrap();
     rest.strip_suffix('}').unwrap()
 }
 
 #[test]
-fn it_introduces_itself_and_ends_with_its_stdin() {
+fn server_initializes_and_exits_at_end_of_stdin() {
     let client = start(&["--name", "it", "--instructions", "be kind"]);
     let told = client.initialize();
     assert_eq!(told["serverInfo"], json!({ "name": "it", "version": "1.0.0" }));
@@ -52,7 +51,7 @@ fn it_introduces_itself_and_ends_with_its_stdin() {
 }
 
 #[test]
-fn term_ends_it() {
+fn sigterm_ends_server() {
     let mut client = ready(&[]);
     let pid = Pid::from_raw(client.pid().try_into().unwrap()).unwrap();
     kill_process(pid, Signal::TERM).unwrap();
@@ -61,7 +60,7 @@ fn term_ends_it() {
 }
 
 #[test]
-fn it_agrees_on_the_clients_revision_or_insists_on_another() {
+fn server_negotiates_protocol_revision() {
     let agreed = |flags: &[&str], wanted: &str| {
         let params = json!({ "protocolVersion": wanted, "capabilities": {} });
         start(flags).initialize_as(params)["result"]["protocolVersion"].clone()
@@ -72,7 +71,7 @@ fn it_agrees_on_the_clients_revision_or_insists_on_another() {
 }
 
 #[test]
-fn what_is_declared_is_what_there_is() {
+fn flags_limit_declared_capabilities() {
     let declared = |flags: &[&str]| -> Vec<String> {
         let told = start(flags).initialize();
         told["capabilities"].as_object().unwrap().keys().cloned().collect()
@@ -86,7 +85,7 @@ fn what_is_declared_is_what_there_is() {
 }
 
 #[test]
-fn an_echo_and_its_id_come_back_as_they_came() {
+fn echo_preserves_argument_and_id() {
     let client = ready(&[]);
     let params = r#"{"name":"echo","arguments":{"message":"h\u00e9\ud83d\ude00\/"}}"#;
     client.start_request_as("\"ä\\u0041\"", "ping", Value::Null);
@@ -102,7 +101,7 @@ fn an_echo_and_its_id_come_back_as_they_came() {
 }
 
 #[test]
-fn a_raw_result_is_not_touched() {
+fn raw_result_is_unchanged() {
     let client = ready(&[]);
     let odd = r#"{"z":1.50,"b":1e400,"a":123456789012345678901234567890,"z2":-0,"x":{"?":[]}}"#;
     let id = client.start_call("raw", json!({ "result": odd }));
@@ -110,7 +109,7 @@ fn a_raw_result_is_not_touched() {
 }
 
 #[test]
-fn many_calls_can_be_in_flight_and_the_quick_overtake_the_slow() {
+fn fast_calls_overtake_slow_calls() {
     let client = ready(&[]);
     let slow = client.start_call("slow_echo", json!({ "message": "slow", "ms": 200 }));
     let quick: Vec<u64> =
@@ -128,7 +127,7 @@ fn many_calls_can_be_in_flight_and_the_quick_overtake_the_slow() {
 }
 
 #[test]
-fn a_cancelled_call_is_not_answered() {
+fn cancelled_call_gets_no_answer() {
     let client = ready(&[]);
     let calls = [
         client.start_call("slow_echo", json!({ "message": "x", "ms": 60_000 })),
@@ -140,11 +139,11 @@ fn a_cancelled_call_is_not_answered() {
         client.cancel(&id.into());
     }
     assert_eq!(client.call_text("echo", json!({ "message": "after" })), "after");
-    assert!(calls.iter().all(|id| client.answer_within(id, A_WHILE).is_none()));
+    assert!(calls.iter().all(|id| client.answer_within(id, QUIET_PERIOD).is_none()));
 }
 
 #[test]
-fn progress_and_logs_are_told_while_a_call_runs() {
+fn progress_and_logs_arrive_during_call() {
     let client = ready(&[]);
     let mut params = json!({ "name": "progress", "arguments": { "steps": 2 } });
     assert_eq!(
@@ -171,7 +170,7 @@ fn progress_and_logs_are_told_while_a_call_runs() {
 }
 
 #[test]
-fn it_can_ask_its_client_in_the_middle_of_a_call() {
+fn server_sends_requests_during_call() {
     let client = ready(&[]);
     client.answer_with(|question| match question["method"].as_str() {
         Some("sampling/createMessage") => {
@@ -191,7 +190,7 @@ fn it_can_ask_its_client_in_the_middle_of_a_call() {
 }
 
 #[test]
-fn it_knows_who_its_client_is_and_where_it_runs() {
+fn server_reports_client_and_environment() {
     let client = start(&[]);
     client.initialize_with(&json!({ "roots": { "listChanged": true } }));
     let who = client.call("who", json!({}))["result"]["structuredContent"].take();
@@ -203,7 +202,7 @@ fn it_knows_who_its_client_is_and_where_it_runs() {
 }
 
 #[test]
-fn lists_have_pages_and_everything_that_was_asked_for() {
+fn lists_have_pages_and_requested_tools() {
     let whole = ready(&["--tools", "50", "--odd-names", "--v2"]);
     let names = whole.tool_names();
     let paged = ready(&["--tools", "50", "--odd-names", "--v2", "--page", "7"]);
@@ -225,7 +224,7 @@ fn lists_have_pages_and_everything_that_was_asked_for() {
 }
 
 #[test]
-fn its_list_can_change() {
+fn tool_list_changes() {
     let client = ready(&[]);
     let changed = "notifications/tools/list_changed";
     assert_eq!(client.call("new", json!({}))["error"]["code"], -32602);
@@ -241,7 +240,7 @@ fn its_list_can_change() {
 }
 
 #[test]
-fn prompts_resources_and_completion_are_there() {
+fn server_has_prompts_resources_and_completion() {
     let client = ready(&[]);
     let greet =
         client.request("prompts/get", json!({ "name": "greet", "arguments": { "name": "Ada" } }));
@@ -270,7 +269,7 @@ fn prompts_resources_and_completion_are_there() {
 }
 
 #[test]
-fn unknown_methods_are_refused_or_passed_back() {
+fn unknown_method_is_refused_or_echoed() {
     assert_eq!(ready(&[]).request("x/y", json!({}))["error"]["code"], -32601);
     let client = ready(&["--pass-unknown"]);
     assert_eq!(client.request("x/y", json!({ "z": 1 }))["result"], json!({ "z": 1 }));
@@ -278,7 +277,7 @@ fn unknown_methods_are_refused_or_passed_back() {
 }
 
 #[test]
-fn what_is_no_message_is_said_so() {
+fn invalid_message_gets_parse_error() {
     let client = ready(&[]);
     client.send_raw("hello");
     assert_eq!(client.wait_answer("null")["error"]["code"], -32700);
@@ -287,7 +286,7 @@ fn what_is_no_message_is_said_so() {
 }
 
 #[test]
-fn it_dies_when_it_is_asked_to() {
+fn server_crashes_on_request() {
     let mut client = ready(&[]);
     client.start_call("crash", json!({ "code": 7 }));
     assert_eq!(client.wait_exit().code(), Some(7));
@@ -300,7 +299,7 @@ fn it_dies_when_it_is_asked_to() {
 }
 
 #[test]
-fn it_can_die_once() {
+fn server_dies_once() {
     let folder = tempfile::tempdir().unwrap();
     let once = json!({ "message": "again", "die_once": folder.path().join("died") });
     let mut first = ready(&[]);
@@ -310,7 +309,7 @@ fn it_can_die_once() {
 }
 
 #[test]
-fn its_diary_holds_every_line_as_it_came() {
+fn diary_holds_every_line_unchanged() {
     let folder = tempfile::tempdir().unwrap();
     let diary = folder.path().join("diary");
     let client = start(&["--diary", diary.to_str().unwrap()]);
@@ -323,8 +322,8 @@ fn its_diary_holds_every_line_as_it_came() {
 }
 
 #[test]
-#[cfg(target_os = "linux")] // Elsewhere the end that writes does not show what is unread.
-fn what_an_unbuffered_one_has_not_heard_stays_in_the_pipe() {
+#[cfg(target_os = "linux")] // Elsewhere the write end does not report unread bytes.
+fn unbuffered_server_leaves_unread_input_in_pipe() {
     use std::io::Write;
     let mut command = Command::new(MCP);
     command.arg("--unbuffered").stdin(Stdio::piped()).stdout(Stdio::null());
@@ -337,7 +336,7 @@ fn what_an_unbuffered_one_has_not_heard_stays_in_the_pipe() {
 }
 
 #[test]
-fn an_introduction_can_be_late_refused_or_missing() {
+fn initialize_is_late_refused_or_unanswered() {
     let client = start(&["--slow-init", "50"]);
     client.initialize();
     let params = json!({ "protocolVersion": "2025-11-25", "capabilities": {} });
@@ -346,11 +345,11 @@ fn an_introduction_can_be_late_refused_or_missing() {
     let client = start(&["--never-init"]);
     let id = client.start_request("initialize", params);
     assert_eq!(client.request("ping", Value::Null)["result"], json!({}));
-    assert_eq!(client.answer_within(id, A_WHILE), None);
+    assert_eq!(client.answer_within(id, QUIET_PERIOD), None);
 }
 
 #[test]
-fn a_list_can_be_bad_huge_or_missing() {
+fn list_is_bad_huge_or_missing() {
     let list = |flags: &[&str]| ready(flags).request("tools/list", Value::Null)["result"].take();
     assert_eq!(list(&["--bad-list"]), json!({ "tools": "many" }));
     let damaged = list(&["--bad-tools"]);
@@ -365,11 +364,11 @@ fn a_list_can_be_bad_huge_or_missing() {
     let client = ready(&["--list-never"]);
     let id = client.start_request("tools/list", Value::Null);
     assert_eq!(client.call_text("echo", json!({ "message": "x" })), "x");
-    assert_eq!(client.answer_within(id, A_WHILE), None);
+    assert_eq!(client.answer_within(id, QUIET_PERIOD), None);
 }
 
 #[test]
-fn garbage_comes_before_and_between_messages() {
+fn garbage_precedes_every_message() {
     let client = ready(&["--garbage-first"]);
     assert_eq!(client.call_text("echo", json!({ "message": "x" })), "x");
     let strays = client.strays();
@@ -382,7 +381,7 @@ fn garbage_comes_before_and_between_messages() {
 }
 
 #[test]
-fn answers_can_be_too_many_or_in_pieces() {
+fn answers_are_duplicated_or_split() {
     let client = ready(&[]);
     let id = client.start_call("answer_twice", json!({}));
     client.wait_answer(id);
@@ -396,11 +395,11 @@ fn answers_can_be_too_many_or_in_pieces() {
 }
 
 #[test]
-fn it_can_fall_silent_in_three_ways() {
+fn server_falls_silent_in_three_ways() {
     let client = ready(&["--mute-after", "2"]);
     assert_eq!(client.request("ping", Value::Null)["result"], json!({}));
     let id = client.start_request("ping", Value::Null);
-    assert_eq!(client.answer_within(id, A_WHILE), None);
+    assert_eq!(client.answer_within(id, QUIET_PERIOD), None);
     assert!(!client.is_closed());
 
     let client = ready(&["--close-stdout-after", "1"]);

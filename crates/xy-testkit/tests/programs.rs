@@ -1,7 +1,6 @@
-//! The test servers do what their flags say.
+//! Tests of the flags of the test servers.
 //!
-//! A read here has no limit of its own: a test server that forgets to speak is
-//! ended by its safety limit.
+//! Reads here have no timeout. The safety limit of a test server ends one that stays silent.
 #![expect(clippy::unwrap_used, reason = "everything in this file is a test")]
 
 use std::fs;
@@ -47,7 +46,7 @@ impl Server {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// What it still says, and how it ends.
+    /// Waits for the end. Returns the remaining output, the exit code and the signal.
     fn end(mut self) -> (String, Option<i32>, Option<i32>) {
         let mut rest = String::new();
         self.stderr.read_to_string(&mut rest).unwrap();
@@ -65,10 +64,10 @@ fn text(bytes: &[u8]) -> &str {
 }
 
 #[test]
-fn a_sleep_server_ticks_until_term() {
+fn sleep_server_ticks_until_sigterm() {
     let mut server = Server::start(SLEEP_SERVER, &["--every", "5"], Stdio::null());
     assert_eq!(server.line(), format!("started {}", server.child.id()));
-    // Stdin is /dev/null, which is always at its end and means nothing.
+    // Stdin is /dev/null, whose end the server ignores.
     assert_eq!(server.line(), "tick 1");
     assert_eq!(server.line(), "tick 2");
     server.send(Signal::TERM);
@@ -78,7 +77,7 @@ fn a_sleep_server_ticks_until_term() {
 }
 
 #[test]
-fn a_sleep_server_ends_with_its_stdin() {
+fn sleep_server_exits_at_end_of_stdin() {
     let mut server = Server::start(SLEEP_SERVER, &["--every", "600000"], Stdio::piped());
     assert!(server.line().starts_with("started "));
     drop(server.child.stdin.take());
@@ -86,7 +85,7 @@ fn a_sleep_server_ends_with_its_stdin() {
 }
 
 #[test]
-fn a_sleep_server_can_speak_on_stdout() {
+fn sleep_server_writes_to_stdout() {
     let mut command = Command::new(SLEEP_SERVER);
     command.arg("--stdout").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let said = command.spawn().unwrap().wait_with_output().unwrap();
@@ -95,21 +94,21 @@ fn a_sleep_server_can_speak_on_stdout() {
 }
 
 #[test]
-fn an_exit_has_a_code_and_last_words() {
+fn exit_has_code_and_final_output() {
     let ran = run(EXIT, &["--code", "7", "--after", "5", "--say", "goodbye"]);
     assert_eq!((ran.status.code(), text(&ran.stderr)), (Some(7), "goodbye\n"));
     assert_eq!(run(EXIT, &[]).status.code(), Some(1));
 }
 
 #[test]
-fn an_exit_can_be_by_a_signal() {
+fn exit_by_signal() {
     for signal in [6, 9, 11, 13, 15] {
         assert_eq!(run(EXIT, &["--signal", &signal.to_string()]).status.signal(), Some(signal));
     }
 }
 
 #[test]
-fn an_exit_can_be_only_for_the_first_lives() {
+fn exit_applies_to_first_runs_only() {
     let folder = tempfile::tempdir().unwrap();
     let lives = folder.path().join("lives");
     let args = ["--lives", lives.to_str().unwrap(), "--until", "2", "--code", "3"];
@@ -123,7 +122,7 @@ fn an_exit_can_be_only_for_the_first_lives() {
 }
 
 #[test]
-fn only_a_kill_ends_the_one_that_ignores_term() {
+fn ignore_term_ends_only_by_sigkill() {
     let mut server = Server::start(IGNORE_TERM, &[], Stdio::piped());
     assert_eq!(server.line(), "ready");
     drop(server.child.stdin.take());
@@ -136,7 +135,7 @@ fn only_a_kill_ends_the_one_that_ignores_term() {
 }
 
 #[test]
-fn spewed_lines_are_numbered_and_of_one_width() {
+fn spew_numbers_lines_at_fixed_width() {
     let ran = run(SPEW, &["--lines", "3", "--text", "a", "--stream", "both"]);
     assert_eq!(text(&ran.stdout), "a0000001\na0000002\na0000003\n");
     assert_eq!(ran.stdout, ran.stderr);
@@ -144,7 +143,7 @@ fn spewed_lines_are_numbered_and_of_one_width() {
 }
 
 #[test]
-fn blocks_hold_the_same_as_lines() {
+fn spew_blocks_equal_lines() {
     let by_line = run(SPEW, &["--lines", "20000", "--stream", "out"]);
     let by_block = run(SPEW, &["--lines", "20000", "--stream", "out", "--flush", "block"]);
     assert_eq!(text(&by_line.stdout).lines().count(), 20_000);
@@ -152,7 +151,7 @@ fn blocks_hold_the_same_as_lines() {
 }
 
 #[test]
-fn a_spew_can_end_in_the_middle_of_a_line() {
+fn spew_ends_within_a_line() {
     let ran = run(SPEW, &["--lines", "2", "--no-newline-at-end"]);
     assert_eq!(text(&ran.stderr), "line 0000001\nline 0000002");
     let ran = run(SPEW, &["--lines", "1", "--bytes-without-newline", "70000"]);
@@ -160,7 +159,7 @@ fn a_spew_can_end_in_the_middle_of_a_line() {
 }
 
 #[test]
-fn a_spew_can_sleep_afterwards() {
+fn spew_sleeps_after_output() {
     let args = ["--lines", "1", "--then", "sleep"];
     let mut server = Server::start(SPEW, &args, Stdio::piped());
     assert_eq!(server.line(), "line 0000001");
@@ -169,7 +168,7 @@ fn a_spew_can_sleep_afterwards() {
 }
 
 #[test]
-fn a_mirror_shows_what_it_was_given() {
+fn mirror_prints_its_environment() {
     let mut command = Command::new("sh");
     command.args(["-c", r#"exec "$0" an-argument <&-"#, MIRROR]);
     command.env_clear().env("TESTED", "yes").current_dir("/");
@@ -196,14 +195,14 @@ fn a_mirror_shows_what_it_was_given() {
     if cfg!(target_os = "linux") {
         assert_eq!(seen["fds"]["1"], "/dev/null");
         assert!(seen["fds"]["2"].as_str().unwrap().starts_with("pipe:["), "{seen}");
-        // Not even SIGPIPE, which Rust programs ignore: it looks before they do.
+        // Not even SIGPIPE: the program reads the mask before the Rust runtime ignores it.
         assert_eq!(seen["signals"]["caught"], json!([]));
         assert!(!seen["signals"]["ignored"].as_array().unwrap().contains(&json!(13)), "{seen}");
     }
 }
 
 #[test]
-fn a_tree_that_has_no_children_is_ready_and_ends_when_told_to() {
+fn childless_tree_is_ready_and_ends_on_signal() {
     let mut server = Server::start(TREE, &[], Stdio::piped());
     assert_eq!(server.line(), "ready");
     drop(server.child.stdin.take());
@@ -211,7 +210,7 @@ fn a_tree_that_has_no_children_is_ready_and_ends_when_told_to() {
 
     let mut server = Server::start(TREE, &["--close", "stdin"], Stdio::piped());
     assert_eq!(server.line(), "ready");
-    drop(server.child.stdin.take()); // It has closed its own end, and goes on.
+    drop(server.child.stdin.take()); // The server has closed its own end, and continues.
     server.send(Signal::TERM);
     assert_eq!(server.end(), (String::new(), Some(0), None));
 
@@ -230,7 +229,7 @@ mod trees {
 
     use super::*;
 
-    /// A tree of which the test finds all processes again.
+    /// A process tree whose processes carry a tag.
     struct Tree {
         server: Server,
         tag: String,
@@ -245,18 +244,18 @@ mod trees {
             Self { server, tag }
         }
 
-        /// Its descendants: they carry its number.
-        fn below(&self) -> Vec<Proc> {
+        /// Returns the descendants, which carry the pid of the leader in their tag.
+        fn descendants(&self) -> Vec<Proc> {
             marked_processes(&format!("{}-{}", self.tag, self.server.child.id()))
         }
 
-        /// Kills its descendants; one that hops may be missed by a look, so there are many.
+        /// Kills the descendants. Looks several times, because one look can miss a hopper.
         fn kill_all(&self) {
             let mut empty_looks = 0;
             while empty_looks < 10 {
-                let below = self.below();
-                empty_looks = if below.is_empty() { empty_looks + 1 } else { 0 };
-                for process in &below {
+                let descendants = self.descendants();
+                empty_looks = if descendants.is_empty() { empty_looks + 1 } else { 0 };
+                for process in &descendants {
                     let _ = kill_process(pid(process), Signal::KILL); // It may have ended.
                 }
             }
@@ -268,15 +267,15 @@ mod trees {
     }
 
     #[test]
-    fn each_kind_of_child_is_where_it_should_be() {
+    fn each_child_has_expected_group_and_session() {
         for (kind, count) in
             [("same-group", 1), ("session", 1), ("daemon", 1), ("storm", 64), ("holds-output", 1)]
         {
             let tree = Tree::start(&["--child", kind]);
             let (leader_group, leader_session) = group_and_session(tree.server.child.id()).unwrap();
-            let below = tree.below();
-            assert_eq!(below.len(), count, "{kind}: {below:#?}");
-            for process in below.iter().map(|it| it.pid) {
+            let descendants = tree.descendants();
+            assert_eq!(descendants.len(), count, "{kind}: {descendants:#?}");
+            for process in descendants.iter().map(|it| it.pid) {
                 let stays = !matches!(kind, "session" | "daemon");
                 let (group, session) = group_and_session(process).unwrap();
                 assert_eq!(group == leader_group, stays, "{kind}");
@@ -289,27 +288,27 @@ mod trees {
     }
 
     #[test]
-    fn a_hopper_is_never_the_same_for_long_and_has_an_end() {
+    fn hopper_changes_pid_and_ends() {
         let tree = Tree::start(&["--child", "hopper", "--hop-for", "20000"]);
         let mut seen: Vec<u32> = Vec::new();
         while seen.len() < 2 {
-            seen.extend(tree.below().iter().map(|process| process.pid));
+            seen.extend(tree.descendants().iter().map(|process| process.pid));
             seen.sort_unstable();
             seen.dedup();
         }
-        tree.kill_all(); // Or it ends by itself: it is hard to catch from outside.
+        tree.kill_all(); // A hopper is hard to catch; one that escapes ends by itself.
         drop(tree.server.child.stdin);
     }
 
     #[test]
-    fn the_deaf_hear_nothing_and_those_without_environment_have_none() {
+    fn deaf_children_ignore_signals() {
         for args in [
             &["--child", "session", "--deaf"][..],
             &["--child", "daemon", "--deaf", "--without-environment"],
             &["--child", "same-group", "--without-environment"],
         ] {
             let tree = Tree::start(args);
-            let [one] = &tree.below()[..] else { panic!("{args:?}") };
+            let [one] = &tree.descendants()[..] else { panic!("{args:?}") };
             let environ = fs::read(format!("/proc/{}/environ", one.pid)).unwrap();
             assert_eq!(environ.is_empty(), args.contains(&"--without-environment"), "{args:?}");
             let status = fs::read_to_string(format!("/proc/{}/status", one.pid)).unwrap();
@@ -324,18 +323,18 @@ mod trees {
     }
 
     #[test]
-    fn the_output_of_a_server_that_has_ended_can_be_held() {
+    fn child_holds_output_of_ended_server() {
         let mut tree = Tree::start(&["--child", "holds-output", "--then", "exit", "3"]);
         assert_eq!(tree.server.child.wait().unwrap().code(), Some(3));
-        let [holder] = &tree.below()[..] else { panic!("nobody holds it") };
+        let [holder] = &tree.descendants()[..] else { panic!("no process holds the output") };
         let held = fs::read_link(format!("/proc/{}/fd/2", holder.pid)).unwrap();
         assert!(held.to_str().unwrap().starts_with("pipe:["), "{held:?}");
         tree.kill_all();
-        assert_eq!(tree.server.line(), ""); // The end of it, at last.
+        assert_eq!(tree.server.line(), ""); // End of file.
     }
 
     #[test]
-    fn a_tree_can_stop_itself_and_goes_on() {
+    fn stopped_tree_continues() {
         let tree = Tree::start(&["--stop-self"]);
         let leader = tree.server.child.id();
         let state = || marked_processes(&tree.tag).into_iter().find(|it| it.pid == leader);
@@ -346,8 +345,8 @@ mod trees {
     }
 }
 
-/// Runs one life of a server `a` that keeps a diary there.
-fn one_life(folder: &Path) -> Output {
+/// Runs the server `a` once, with its diary in `folder`.
+fn run_once(folder: &Path) -> Output {
     let args = ["--every", "1", "--width", "60", "--at-most", "3", "--ends-after", "20"];
     let mut command = Command::new(DIARY);
     command.arg("--diary").arg(folder).args(args).env("XY_SERVER", "a");
@@ -355,10 +354,10 @@ fn one_life(folder: &Path) -> Output {
 }
 
 #[test]
-fn a_diary_holds_what_each_life_wrote_and_how_it_ended() {
+fn diary_records_output_and_end_of_each_run() {
     let folder = tempfile::tempdir().unwrap();
     for number in 1..=2 {
-        let ended = one_life(folder.path());
+        let ended = run_once(folder.path());
         assert_eq!(ended.status.code(), Some(number));
         let lines: Vec<&str> = text(&ended.stdout).lines().collect();
         assert_eq!((lines.len(), text(&ended.stderr).lines().count()), (3, 3));
@@ -371,10 +370,10 @@ fn a_diary_holds_what_each_life_wrote_and_how_it_ended() {
 }
 
 #[test]
-fn a_life_that_finds_another_one_complains() {
+fn second_concurrent_run_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let lock = fs::File::create(folder.path().join("a.lock")).unwrap();
     lock.try_lock().unwrap();
-    one_life(folder.path());
+    run_once(folder.path());
     assert!(folder.path().join("a.twice").exists());
 }

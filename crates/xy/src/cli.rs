@@ -1,4 +1,4 @@
-//! The command line: what can be typed, and what the process ends with.
+//! The command line: parses arguments, runs a verb, and turns its result into an exit code.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -16,8 +16,8 @@ use crate::verbs;
     name = "xy",
     version,
     about = "Keeps MCP servers alive",
-    long_about = "Keeps MCP servers alive: a daemon runs what the files in \
-        ~/.config/xy/servers describe, and these verbs talk to it.",
+    long_about = "Keeps MCP servers alive. A daemon runs the servers that are configured in \
+        ~/.config/xy/servers; the commands below control it.",
     after_help = "Example:\n  xy daemon --detach && xy list\n\n\
         Exit codes:\n   0  done\n   1  the operation failed\n   2  the daemon cannot be reached\n   \
         3  the configuration is invalid\n  64  wrong usage",
@@ -58,43 +58,43 @@ pub(crate) enum Verb {
     SampleServer(verbs::sample_server::Args),
 }
 
-/// The flag that every verb with an answer has.
+/// The flag that selects JSON output.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct Json {
-    /// Print JSON, exactly as the daemon answers; an error is {"error": …} on stdout
+    /// Print the daemon's JSON; an error is printed to stdout as {"error": …}
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// Files of MCP clients, in `daemon` and `check`.
+/// Configuration files of MCP clients, for `daemon` and `check`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct McpJson {
-    /// Also read the servers of an MCP client's file (`mcpServers` or `servers`); may be repeated
+    /// Also read servers from an MCP client's file (`mcpServers` or `servers`); can be repeated
     #[arg(long, value_name = "FILE")]
     mcp_json: Vec<PathBuf>,
 }
 
 impl McpJson {
-    /// The files, wherever the process will be.
+    /// Returns absolute paths, as the daemon changes its working directory.
     pub(crate) fn files(&self) -> Vec<PathBuf> {
         let absolute = |file: &PathBuf| std::path::absolute(file).unwrap_or_else(|_| file.clone());
         self.mcp_json.iter().map(absolute).collect()
     }
 }
 
-/// Which servers, in `start`, `stop` and `restart`.
+/// The servers that `start`, `stop` or `restart` is for.
 #[derive(Debug, Clone, Args)]
 #[group(required = true, multiple = false)]
 pub(crate) struct Which {
     /// The server's name
     #[arg(value_name = "NAME")]
     pub(crate) name: Option<String>,
-    /// Every configured server
+    /// All configured servers
     #[arg(long)]
     pub(crate) all: bool,
 }
 
-/// Does what the command line says.
+/// Runs the command line and returns its exit code.
 pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let mut output = Output::new();
     let verb = match Cli::try_parse_from(arguments) {
@@ -114,11 +114,11 @@ fn explain_usage(usage: &clap::Error, output: &mut Output) -> Exit {
     let text = usage.render().ansi().to_string();
     if matches!(usage.kind(), UsageKind::DisplayHelp | UsageKind::DisplayVersion) {
         return match output.print(&text).and_then(|()| output.flush()) {
-            Ok(()) | Err(Failure::NobodyReads) => Exit::Done,
+            Ok(()) | Err(Failure::StdoutClosed) => Exit::Done,
             Err(_) => Exit::Failed,
         };
     }
-    output.tell(&text);
+    output.print_stderr(&text);
     Exit::Usage
 }
 
@@ -127,14 +127,14 @@ fn explain(failure: Failure, json: bool, output: &mut Output) -> Exit {
     let (Failure::Failed(error) | Failure::Unreachable(error)) = failure else {
         return exit;
     };
-    // What was printed before it comes before it.
+    // Earlier output must appear before the error.
     let flushed = output.flush();
     if json {
         if let Err(failure) = flushed.and_then(|()| output.json_error(&error)) {
             return failure.exit();
         }
     } else {
-        output.tell(&crate::render::error::render(&error));
+        output.print_stderr(&crate::render::error::render(&error));
     }
     exit
 }
@@ -176,9 +176,9 @@ impl Verb {
             Self::Daemon(args) => args.json.json,
             Self::List(args) => args.json.json,
             Self::Status(args) => args.json.json,
-            Self::Start(args) => args.ask.json.json,
-            Self::Stop(args) => args.ask.json.json,
-            Self::Restart(args) => args.ask.json.json,
+            Self::Start(args) => args.servers.json.json,
+            Self::Stop(args) => args.servers.json.json,
+            Self::Restart(args) => args.servers.json.json,
             Self::Reload(args) => args.json.json,
             Self::Add(args) => args.json.json,
             Self::Remove(args) => args.json.json,
@@ -212,12 +212,12 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_is_sound() {
+    fn command_line_is_valid() {
         Cli::command().debug_assert();
     }
 
     #[test]
-    fn every_help_text_reads_well() {
+    fn help_texts_match_snapshots() {
         let mut command = Cli::command().term_width(80);
         command.build();
         insta::assert_snapshot!("help-xy", command.render_long_help());
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_verb_on_servers_takes_a_name_or_all_of_them() {
+    fn server_verbs_take_a_name_or_all() {
         for verb in ["start", "stop", "restart"] {
             let neither = usage_of(&format!("xy {verb}"));
             assert_eq!(neither.kind(), UsageKind::MissingRequiredArgument);

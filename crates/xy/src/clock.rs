@@ -1,13 +1,13 @@
-//! The clocks of a blocking program: a limit on waiting, and the time of day for people.
+//! Deadlines, stopwatches and the time of day, for blocking code.
 
 use std::time::{Duration, Instant, SystemTime};
 
 use xy_protocol::time::Timestamp;
 
-/// A moment after which waiting is over.
+/// A moment at which waiting ends.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Deadline {
-    /// `None` is never.
+    /// `None` means never.
     at: Option<Instant>,
 }
 
@@ -24,18 +24,18 @@ impl Deadline {
         self.left() == Some(Duration::ZERO)
     }
 
-    /// What is left until then; `None` is for ever.
+    /// Returns the remaining time; `None` if there is no deadline.
     pub(crate) fn left(self) -> Option<Duration> {
         self.at.map(|at| at.saturating_duration_since(monotonic_now()))
     }
 
-    /// What is left, but at most `most`.
+    /// Returns the remaining time, but at most `most`.
     pub(crate) fn left_at_most(self, most: Duration) -> Duration {
         self.left().map_or(most, |left| left.min(most))
     }
 }
 
-/// The time since a moment.
+/// A measurement of elapsed time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stopwatch {
     started: Instant,
@@ -52,7 +52,7 @@ impl Stopwatch {
     }
 }
 
-/// The time of day.
+/// Returns the current time of day.
 #[expect(clippy::disallowed_methods, reason = "it is shown, and nothing waits by it")]
 pub(crate) fn now() -> Timestamp {
     SystemTime::now().into()

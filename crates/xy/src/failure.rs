@@ -1,11 +1,11 @@
-//! Why a verb did not do what was asked, and the exit code that says so.
+//! Failures of a verb, and their exit codes.
 
 use std::process::ExitCode;
 
 use xy_config::PathError;
 use xy_protocol::error::{CallError, ErrorKind};
 
-/// What the process ends with; part of the interface.
+/// The exit code of the process. The numbers are part of the public interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
     Done,
@@ -13,7 +13,7 @@ pub(crate) enum Exit {
     NoDaemon,
     BadConfig,
     Usage,
-    /// Whatever a daemon that could not start ended with.
+    /// The exit code of a child process, passed on.
     Other(u8),
 }
 
@@ -30,17 +30,17 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// Why a verb ended before its end.
+/// The reason why a verb ended early.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// What was asked did not happen.
+    /// The operation failed.
     Failed(CallError),
-    /// There is no daemon to ask, or it went away.
+    /// No daemon could be reached, or the connection was lost.
     Unreachable(CallError),
-    /// All has been said; only the exit code is left.
-    Told(Exit),
-    /// Whoever read our stdout has had enough, which is fine.
-    NobodyReads,
+    /// The failure is already reported; only the exit code is left.
+    Reported(Exit),
+    /// The reader of stdout closed it, which is not an error.
+    StdoutClosed,
 }
 
 impl Failure {
@@ -49,12 +49,12 @@ impl Failure {
             Self::Failed(error) if error.kind == ErrorKind::ConfigInvalid => Exit::BadConfig,
             Self::Failed(_) => Exit::Failed,
             Self::Unreachable(_) => Exit::NoDaemon,
-            Self::Told(exit) => *exit,
-            Self::NobodyReads => Exit::Done,
+            Self::Reported(exit) => *exit,
+            Self::StdoutClosed => Exit::Done,
         }
     }
 
-    /// A failure of the system or of xy itself.
+    /// Creates a failure of the system or of xy itself.
     pub(crate) fn internal(message: impl Into<String>, cause: impl std::fmt::Display) -> Self {
         Self::Failed(CallError::new(ErrorKind::Internal, message).cause(cause))
     }
@@ -77,11 +77,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exit_codes_tell_failures_apart() {
+    fn failures_have_exit_codes() {
         let error = |kind| CallError::new(kind, "x");
         assert_eq!(Failure::Failed(error(ErrorKind::PortConflict)).exit(), Exit::Failed);
         assert_eq!(Failure::Failed(error(ErrorKind::ConfigInvalid)).exit(), Exit::BadConfig);
         assert_eq!(Failure::Unreachable(error(ErrorKind::Internal)).exit(), Exit::NoDaemon);
-        assert_eq!(Failure::NobodyReads.exit(), Exit::Done);
+        assert_eq!(Failure::StdoutClosed.exit(), Exit::Done);
     }
 }

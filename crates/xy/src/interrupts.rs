@@ -1,4 +1,4 @@
-//! Ctrl-C and its kin as something that can be waited for, for verbs with things to tidy up.
+//! Waiting for termination signals, for verbs that must clean up.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -8,18 +8,18 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-/// What ended a wait.
+/// The event that ended a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Woken {
-    /// Somebody wants us to end.
+pub(crate) enum WaitResult {
+    /// A termination signal arrived.
     Interrupted,
-    /// The other thing that was waited for is there.
+    /// The other source is readable.
     Ready,
-    /// The time is over.
-    TimeIsUp,
+    /// The time limit is reached.
+    TimedOut,
 }
 
-/// From its making on, a signal to end only wakes us.
+/// A handler of termination signals. While it exists, they only wake [`Interrupts::wait`].
 #[derive(Debug)]
 pub(crate) struct Interrupts {
     signals: UnixStream,
@@ -34,23 +34,23 @@ impl Interrupts {
         Ok(Self { signals })
     }
 
-    /// Waits for a signal, for `other` to become readable, or until `within` is over.
-    pub(crate) fn wait(&self, other: Option<BorrowedFd<'_>>, within: Duration) -> Woken {
+    /// Waits until a signal arrives, `other` becomes readable, or `within` has passed.
+    pub(crate) fn wait(&self, other: Option<BorrowedFd<'_>>, within: Duration) -> WaitResult {
         match other {
             Some(other) => match readable(&[self.signals.as_fd(), other], within)[..] {
-                [true, _] => Woken::Interrupted,
-                [_, true] => Woken::Ready,
-                _ => Woken::TimeIsUp,
+                [true, _] => WaitResult::Interrupted,
+                [_, true] => WaitResult::Ready,
+                _ => WaitResult::TimedOut,
             },
             None => match readable(&[self.signals.as_fd()], within)[..] {
-                [true] => Woken::Interrupted,
-                _ => Woken::TimeIsUp,
+                [true] => WaitResult::Interrupted,
+                _ => WaitResult::TimedOut,
             },
         }
     }
 }
 
-/// Waits until one of `sources` is readable or at its end; with none, just waits.
+/// Waits until a source is readable or closed, and returns which are. Sleeps if there are none.
 pub(crate) fn readable(sources: &[BorrowedFd<'_>], within: Duration) -> Vec<bool> {
     let mut polled: Vec<PollFd<'_>> =
         sources.iter().map(|source| PollFd::new(source, PollFlags::IN)).collect();
@@ -60,7 +60,7 @@ pub(crate) fn readable(sources: &[BorrowedFd<'_>], within: Duration) -> Vec<bool
     };
     match poll(&mut polled, Some(&limit)) {
         Ok(_) => polled.iter().map(|source| !source.revents().is_empty()).collect(),
-        // Interrupted by a signal: whoever waits looks again.
+        // Interrupted by a signal: the caller waits again.
         Err(_) => vec![false; sources.len()],
     }
 }
@@ -72,14 +72,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wait_ends_by_a_signal_by_a_word_or_by_itself() {
+    fn wait_ends_by_signal_input_or_timeout() {
         let interrupts = Interrupts::listen().unwrap();
-        let (ours, mut theirs) = UnixStream::pair().unwrap();
-        let wait = |within| interrupts.wait(Some(ours.as_fd()), Duration::from_millis(within));
-        assert_eq!(wait(1), Woken::TimeIsUp);
-        theirs.write_all(b"x").unwrap();
-        assert_eq!(wait(5000), Woken::Ready);
+        let (reader, mut writer) = UnixStream::pair().unwrap();
+        let wait = |within| interrupts.wait(Some(reader.as_fd()), Duration::from_millis(within));
+        assert_eq!(wait(1), WaitResult::TimedOut);
+        writer.write_all(b"x").unwrap();
+        assert_eq!(wait(5000), WaitResult::Ready);
         signal_hook::low_level::raise(SIGHUP).unwrap();
-        assert_eq!(wait(5000), Woken::Interrupted);
+        assert_eq!(wait(5000), WaitResult::Interrupted);
     }
 }

@@ -1,4 +1,4 @@
-//! Starting this very program as a daemon, and waiting until it answers.
+//! Starts this program as a daemon and waits until it is ready.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -11,26 +11,26 @@ use xy_protocol::control::{Info, Request};
 
 use crate::clock::Deadline;
 
-/// How long a daemon may take to answer; it may have shims to adopt.
-pub(crate) const ANSWERS_WITHIN: Duration = Duration::from_secs(15);
+/// How long a daemon may take to become ready, including the adoption of shims.
+pub(crate) const START_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// How long is waited between two looks.
-const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(10);
+/// Interval between two checks.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// What became of a daemon that was started.
+/// The outcome of starting a daemon.
 #[derive(Debug)]
-pub(crate) enum Came {
-    /// It is there.
-    Answers(Box<Info>),
-    /// It has ended.
-    Ended(ExitStatus),
-    /// It lives and says nothing.
-    TooLate,
-    /// Whoever waited does not want to any more.
-    GivenUp,
+pub(crate) enum StartOutcome {
+    /// The daemon answers.
+    Ready(Box<Info>),
+    /// The daemon has exited.
+    Exited(ExitStatus),
+    /// The daemon runs but does not answer in time.
+    TimedOut,
+    /// The caller stopped waiting.
+    Interrupted,
 }
 
-/// A command that runs this very program, even if its file has been replaced since.
+/// Returns a command that runs this program, even if its file has been replaced since.
 pub(crate) fn this_program() -> io::Result<Command> {
     let mut command = if cfg!(target_os = "linux") {
         Command::new("/proc/self/exe")
@@ -41,35 +41,35 @@ pub(crate) fn this_program() -> io::Result<Command> {
     Ok(command)
 }
 
-/// Waits until the daemon `child` answers at one of `places`, or ends, or the time is over.
+/// Waits until the daemon `child` answers at one of `places`, exits, or the time limit is reached.
 ///
-/// `pause` waits a moment, and says whether to go on.
-pub(crate) fn until_it_answers(
+/// `pause` sleeps for a moment, and returns false to stop waiting.
+pub(crate) fn wait_until_ready(
     child: &mut Child,
     places: &[PathBuf],
     mut pause: impl FnMut(Duration) -> bool,
-) -> io::Result<Came> {
-    let deadline = Deadline::after(ANSWERS_WITHIN);
+) -> io::Result<StartOutcome> {
+    let deadline = Deadline::after(START_TIMEOUT);
     while !deadline.has_passed() {
         if let Some(status) = child.try_wait()? {
-            return Ok(Came::Ended(status));
+            return Ok(StartOutcome::Exited(status));
         }
-        if let Some(info) = ask_who_it_is(places, deadline)
+        if let Some(info) = query_info(places, deadline)
             && info.pid == child.id()
         {
-            return Ok(Came::Answers(Box::new(info)));
+            return Ok(StartOutcome::Ready(Box::new(info)));
         }
-        if !pause(deadline.left_at_most(LOOK_AGAIN_AFTER)) {
-            return Ok(Came::GivenUp);
+        if !pause(deadline.left_at_most(POLL_INTERVAL)) {
+            return Ok(StartOutcome::Interrupted);
         }
     }
-    Ok(Came::TooLate)
+    Ok(StartOutcome::TimedOut)
 }
 
-/// Asks the daemon at one of `places` who it is; `None` if none answers.
-pub(crate) fn ask_who_it_is(places: &[PathBuf], deadline: Deadline) -> Option<Info> {
+/// Queries the daemon at one of `places`; returns `None` if none answers.
+pub(crate) fn query_info(places: &[PathBuf], deadline: Deadline) -> Option<Info> {
     let mut client = Client::find(places).ok()?;
-    let within = deadline.left_at_most(ANSWERS_WITHIN).max(Duration::from_millis(1));
-    client.answer_within(Some(within)).ok()?;
+    let within = deadline.left_at_most(START_TIMEOUT).max(Duration::from_millis(1));
+    client.set_timeout(Some(within)).ok()?;
     client.call_as(&Request::Info).ok()
 }

@@ -1,4 +1,4 @@
-//! A verb's connection to the daemon, and what a person reads when there is none.
+//! A verb's connection to the daemon, and the errors if there is none.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,8 +13,8 @@ use xy_protocol::error::{CallError, ErrorKind};
 
 use crate::failure::Failure;
 
-/// How long a question that needs no work may take; longer means a daemon that hangs.
-const PROMPTLY: Duration = Duration::from_secs(10);
+/// Time limit of requests that the daemon answers immediately; a daemon that exceeds it hangs.
+const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A connection to the daemon.
 pub(crate) struct Link {
@@ -24,64 +24,64 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Connects to the daemon of this user; never starts one.
+    /// Connects to the daemon of this user. Never starts a daemon.
     pub(crate) fn open() -> Result<Self, Failure> {
         Self::open_at(&Paths::from_env()?)
     }
 
     pub(crate) fn open_at(paths: &Paths) -> Result<Self, Failure> {
-        Self::find(&paths.control_places())
+        Self::find(&paths.control_socket_candidates())
     }
 
     /// Connects to the daemon that listens at one of `places`.
     pub(crate) fn find(places: &[PathBuf]) -> Result<Self, Failure> {
         let found = find(places).map_err(|error| no_daemon(&error))?;
-        Ok(Self { client: Client::over(found.stream), socket: found.socket })
+        Ok(Self { client: Client::from_stream(found.stream), socket: found.socket })
     }
 
-    /// Asks something that is answered at once.
-    pub(crate) fn ask_promptly(&mut self, request: &Request) -> Result<Box<RawValue>, Failure> {
-        self.limit(Some(PROMPTLY))?;
-        let result = self.ask(request);
+    /// Sends a request that the daemon answers immediately, and returns the result.
+    pub(crate) fn query(&mut self, request: &Request) -> Result<Box<RawValue>, Failure> {
+        self.limit(Some(QUERY_TIMEOUT))?;
+        let result = self.call(request);
         self.limit(None)?;
         result
     }
 
-    /// Asks something that may take as long as it takes.
-    pub(crate) fn ask(&mut self, request: &Request) -> Result<Box<RawValue>, Failure> {
+    /// Sends a request without a time limit, and returns the result.
+    pub(crate) fn call(&mut self, request: &Request) -> Result<Box<RawValue>, Failure> {
         self.client.call(request).map_err(call_failed)
     }
 
-    /// Asks something that the daemon itself gives up after `within`, if that is said.
-    pub(crate) fn ask_within(
+    /// Sends a request that the daemon aborts after `within`, and returns the result.
+    pub(crate) fn call_with_timeout(
         &mut self,
         request: &Request,
         within: Option<Duration>,
     ) -> Result<Box<RawValue>, Failure> {
-        self.limit(within.map(|within| within.saturating_add(PROMPTLY)))?;
-        let result = self.ask(request);
+        self.limit(within.map(|within| within.saturating_add(QUERY_TIMEOUT)))?;
+        let result = self.call(request);
         self.limit(None)?;
         result
     }
 
-    /// The next notification of a stream.
+    /// Waits for the next notification of a stream.
     pub(crate) fn next(&mut self) -> Result<Notification<'_>, Failure> {
         self.client.next_notification().map_err(call_failed)
     }
 
     fn limit(&mut self, within: Option<Duration>) -> Result<(), Failure> {
         self.client
-            .answer_within(within)
-            .map_err(|cause| Failure::internal("the connection has no time limit", cause))
+            .set_timeout(within)
+            .map_err(|cause| Failure::internal("could not set the connection's time limit", cause))
     }
 }
 
-/// Reads a result as its type.
+/// Deserializes a result.
 pub(crate) fn read<T: DeserializeOwned>(result: &RawValue) -> Result<T, Failure> {
     read_result(result).map_err(call_failed)
 }
 
-/// What a person reads when nobody can be asked.
+/// Returns the error for a failed connection.
 pub(crate) fn no_daemon(error: &ConnectError) -> Failure {
     let start_one = "start one with `xy daemon` (or `xy daemon --detach`)";
     let unreachable = |message: &str, cause: String, hint: &str| {
@@ -113,7 +113,7 @@ pub(crate) fn no_daemon(error: &ConnectError) -> Failure {
         ConnectError::TimedOut { .. } => unreachable(
             "the daemon cannot be reached",
             cause,
-            "it may be stopped or overloaded: look at its process",
+            "its process may be stopped or overloaded: check it with `ps`",
         ),
         ConnectError::Other { .. } => unreachable(
             "the daemon cannot be reached",
@@ -123,14 +123,12 @@ pub(crate) fn no_daemon(error: &ConnectError) -> Failure {
     }
 }
 
-/// What a person reads when a call had no result.
+/// Returns the error for a request without a result.
 pub(crate) fn call_failed(failure: CallFailure) -> Failure {
     let lost = |cause: String| {
         let error = CallError::new(ErrorKind::OutcomeUnknown, "the daemon did not answer");
         Failure::Unreachable(
-            error
-                .cause(cause)
-                .hint("the daemon's log says why; `xy info` tells whether it answers again"),
+            error.cause(cause).hint("look for the reason in the daemon's log, and try `xy info`"),
         )
     };
     match failure {

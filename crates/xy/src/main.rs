@@ -1,4 +1,4 @@
-//! The binary: one file per verb in `verbs/`, and the shim's entry before anything else.
+//! The `xy` binary: dispatches to the shim, the stream holder, or the command line.
 
 use std::process::ExitCode;
 
@@ -13,13 +13,13 @@ mod render;
 mod verbs;
 
 fn main() -> ExitCode {
-    // A shim is tiny and has one thread: nothing else may have been set up before it.
+    // A shim must stay small and single-threaded, so it starts before any other setup.
     let verb = std::env::args_os().nth(1).unwrap_or_default();
     if verb == "shim" {
         return xy_shim::run();
     }
-    if verb == xy_shim::grip::VERB {
-        return xy_shim::grip::run();
+    if verb == xy_shim::stream_holder::VERB {
+        return xy_shim::stream_holder::run();
     }
     cli::run(std::env::args_os())
 }

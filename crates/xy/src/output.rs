@@ -1,8 +1,8 @@
-//! The only file that writes to stdout and stderr.
+//! Output to stdout and stderr; no other module writes to them.
 //!
-//! Texts come with their colours in them, and lose them here unless a terminal
-//! reads them (and `NO_COLOR` is not set). If a terminal reads them, `terminal.rs` escapes
-//! whatever else it would obey. Nothing here panics on a closed stdout.
+//! Texts contain colour codes, which are removed here unless a terminal reads the output and
+//! `NO_COLOR` is not set. For a terminal, `terminal.rs` escapes all other control sequences.
+//! Nothing here panics if stdout is closed.
 
 pub(crate) mod terminal;
 
@@ -21,10 +21,10 @@ use xy_protocol::error::CallError;
 
 use crate::failure::Failure;
 
-/// Gathered before it is written; a follower of a busy log prints hundreds of lines with it.
+/// Size of the stdout buffer. It lets `xy logs -f` write hundreds of lines at once.
 const BUFFER: usize = 64 * 1024;
 
-/// stdout for what was asked for, stderr for what there is to say about it.
+/// The output of a verb: results go to stdout, messages to stderr.
 #[derive(Debug)]
 pub(crate) struct Output {
     stdout: BufWriter<Stdout>,
@@ -32,7 +32,7 @@ pub(crate) struct Output {
     stderr_reader: Reader,
 }
 
-/// Who reads an output.
+/// The properties of the reader of a stream.
 #[derive(Debug, Clone, Copy)]
 struct Reader {
     is_terminal: bool,
@@ -54,17 +54,17 @@ impl Output {
         }
     }
 
-    /// Whether what is printed may have colours.
+    /// Returns true if stdout is printed in colour.
     pub(crate) fn has_colour(&self) -> bool {
         self.stdout_reader.has_colour
     }
 
-    /// Whether a terminal reads stdout, and would obey what is written.
+    /// Returns true if stdout is a terminal, which interprets control sequences.
     pub(crate) fn is_terminal(&self) -> bool {
         self.stdout_reader.is_terminal
     }
 
-    /// Columns of the terminal that reads stdout; `None` if none does.
+    /// Returns the number of columns of the terminal; `None` if stdout is not a terminal.
     pub(crate) fn width(&self) -> Option<usize> {
         if !self.is_terminal() {
             return None;
@@ -73,27 +73,27 @@ impl Output {
         (size.ws_col > 0).then_some(usize::from(size.ws_col))
     }
 
-    /// Prints a text of ours; its colours go if nobody sees them.
+    /// Prints a text of xy, without its colours unless stdout shows them.
     pub(crate) fn print(&mut self, text: &str) -> Result<(), Failure> {
         let text = plain_unless(self.stdout_reader.has_colour, text);
         self.write_raw(terminal::text(&text, self.stdout_reader.is_terminal).as_bytes())
     }
 
-    /// Prints a text with the colours that it has.
+    /// Prints a text and keeps its colours.
     pub(crate) fn write(&mut self, text: &str) -> Result<(), Failure> {
         self.write_raw(terminal::text(text, self.stdout_reader.is_terminal).as_bytes())
     }
 
-    /// Prints a text as it is, also to a terminal: only if the user has asked for that.
+    /// Prints a text without escaping it, even to a terminal. Only for users who request this.
     pub(crate) fn write_unescaped(&mut self, text: &str) -> Result<(), Failure> {
         self.write_raw(text.as_bytes())
     }
 
     fn write_raw(&mut self, bytes: &[u8]) -> Result<(), Failure> {
-        self.stdout.write_all(bytes).map_err(not_written)
+        self.stdout.write_all(bytes).map_err(write_error)
     }
 
-    /// Prints JSON as it came, and a newline. A terminal gets the same JSON, escaped.
+    /// Prints JSON and a newline. For a terminal, control characters in it are escaped.
     pub(crate) fn json(&mut self, value: &RawValue) -> Result<(), Failure> {
         self.write_json(value.get())
     }
@@ -103,7 +103,7 @@ impl Output {
         self.write_raw(b"\n")
     }
 
-    /// Prints an error the way scripts read it.
+    /// Prints an error as JSON, for scripts.
     pub(crate) fn json_error(&mut self, error: &CallError) -> Result<(), Failure> {
         #[derive(Serialize)]
         struct Line<'a> {
@@ -114,27 +114,27 @@ impl Output {
         self.flush()
     }
 
-    /// Lets the reader see everything printed so far.
+    /// Writes all buffered output.
     pub(crate) fn flush(&mut self) -> Result<(), Failure> {
-        self.stdout.flush().map_err(not_written)
+        self.stdout.flush().map_err(write_error)
     }
 
-    /// Says something on stderr. If nobody listens, there is nobody to complain to.
-    pub(crate) fn tell(&mut self, text: &str) {
-        self.pass_on(&plain_unless(self.stderr_reader.has_colour, text));
+    /// Prints a message to stderr, and ignores failures, as they cannot be reported anywhere.
+    pub(crate) fn print_stderr(&mut self, text: &str) {
+        self.write_stderr(&plain_unless(self.stderr_reader.has_colour, text));
     }
 
-    /// Hands on to stderr what somebody else has written, with the colours that it has.
-    pub(crate) fn pass_on(&mut self, text: &str) {
-        let _ = self.stdout.flush(); // What was said before is seen before.
+    /// Writes the text of another process to stderr, and keeps its colours.
+    pub(crate) fn write_stderr(&mut self, text: &str) {
+        let _ = self.stdout.flush(); // Earlier output must appear first.
         let text = terminal::text(text, self.stderr_reader.is_terminal);
         let _ = io::stderr().lock().write_all(text.as_bytes());
     }
 
-    /// Something that moves while the person at the terminal waits.
+    /// Shows a spinner while the user waits.
     pub(crate) fn spinner(&mut self, text: impl Into<Cow<'static, str>>) -> Spinner {
         let _ = self.stdout.flush();
-        // Draws on stderr, and not at all if that is no terminal.
+        // It draws on stderr, and only if that is a terminal.
         let text = terminal::text(&text.into(), true).into_owned();
         let bar = ProgressBar::new_spinner().with_message(text);
         if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} {elapsed}") {
@@ -145,8 +145,8 @@ impl Output {
     }
 }
 
-/// stdout as the carrier of a protocol: past every buffer and lock, so that a reader who has
-/// stopped reading keeps nobody else from ending.
+/// Unbuffered stdout that carries a protocol. It takes no lock, so a client that stops reading
+/// cannot prevent the process from exiting.
 #[derive(Debug)]
 pub(crate) struct Protocol {
     stdout: BorrowedFd<'static>,
@@ -157,7 +157,7 @@ impl Protocol {
         Self { stdout: rustix::stdio::stdout() }
     }
 
-    /// Writes all of it, waiting even if somebody made stdout non-blocking.
+    /// Writes all bytes. Blocks even if another process has made stdout non-blocking.
     pub(crate) fn write(&mut self, mut bytes: &[u8]) -> Result<(), Failure> {
         while !bytes.is_empty() {
             match rustix::io::write(self.stdout, bytes) {
@@ -165,36 +165,36 @@ impl Protocol {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => {
                     let mut polled = [PollFd::new(&self.stdout, PollFlags::OUT)];
-                    let _ = poll(&mut polled, None); // If it fails, the write will tell.
+                    let _ = poll(&mut polled, None); // If polling fails, the next write reports it.
                 }
-                Err(cause) => return Err(not_written(cause.into())),
+                Err(cause) => return Err(write_error(cause.into())),
             }
         }
         Ok(())
     }
 }
 
-/// Gone without a trace when dropped.
+/// A spinner on the terminal, removed when dropped.
 #[derive(Debug)]
 pub(crate) struct Spinner {
     bar: ProgressBar,
 }
 
 impl Spinner {
-    /// Who can say something else beside it meanwhile; nobody, if nobody sees it.
-    pub(crate) fn teller(&self) -> Option<Teller> {
-        (!self.bar.is_hidden()).then(|| Teller { bar: self.bar.clone() })
+    /// Returns a handle that can change the text; `None` if the spinner is not shown.
+    pub(crate) fn handle(&self) -> Option<SpinnerHandle> {
+        (!self.bar.is_hidden()).then(|| SpinnerHandle { bar: self.bar.clone() })
     }
 }
 
-/// Says what a spinner shows, from anywhere.
+/// A handle that changes the text of a spinner from any thread.
 #[derive(Debug, Clone)]
-pub(crate) struct Teller {
+pub(crate) struct SpinnerHandle {
     bar: ProgressBar,
 }
 
-impl Teller {
-    pub(crate) fn say(&self, text: &str) {
+impl SpinnerHandle {
+    pub(crate) fn set_text(&self, text: &str) {
         self.bar.set_message(terminal::text(text, true).into_owned());
     }
 }
@@ -212,9 +212,9 @@ fn plain_unless(has_colour: bool, text: &str) -> Cow<'_, str> {
     Cow::Owned(anstream::adapter::strip_str(text).to_string())
 }
 
-fn not_written(cause: io::Error) -> Failure {
+fn write_error(cause: io::Error) -> Failure {
     if cause.kind() == io::ErrorKind::BrokenPipe {
-        return Failure::NobodyReads;
+        return Failure::StdoutClosed;
     }
     Failure::internal("the output could not be written", cause)
 }
@@ -235,9 +235,9 @@ mod tests {
         }
     }
 
-    /// Every verb prints through `Output`, and `Output` writes only what `terminal.rs` let pass.
+    /// All verbs print through `Output`, which passes all text through `terminal.rs`.
     #[test]
-    fn nothing_is_printed_past_the_escaping() {
+    fn all_output_is_escaped() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
         let mut found = Vec::new();
         sources(&root, &mut found);
@@ -254,6 +254,6 @@ mod tests {
         let raw: Vec<&str> = own.lines().filter(|it| it.contains("self.write_raw(")).collect();
         assert_eq!(raw.len(), 5, "{raw:?}");
         let is_escaped = |it: &&&str| it.contains("terminal::") || it.contains(r#"b"\n""#);
-        assert_eq!(raw.iter().filter(is_escaped).count(), 4, "but for the one that says so");
+        assert_eq!(raw.iter().filter(is_escaped).count(), 4, "all but `write_unescaped`");
     }
 }

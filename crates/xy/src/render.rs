@@ -1,10 +1,10 @@
-//! Values to text, purely: colours are always in it, and `output.rs` takes them out.
+//! Rendering of values as text. The text always has colours; `output.rs` removes them if needed.
 //!
-//! Whatever came from a server goes through [`safe_text`], or it could steer the terminal.
+//! Text from servers must pass through [`safe_text`], as it could control the terminal.
 
 #![expect(
     clippy::format_push_string,
-    reason = "texts of a few lines read better so; where there are millions it is not used"
+    reason = "it is more readable for short texts; code for long output does not use it"
 )]
 
 use std::borrow::Cow;
@@ -36,12 +36,12 @@ pub(crate) const RED: Style = AnsiColor::Red.on_default();
 pub(crate) const RED_BOLD: Style = RED.bold();
 pub(crate) const PLAIN: Style = Style::new();
 
-/// `text` in `style`.
+/// Returns `text` in `style`.
 pub(crate) fn paint(style: Style, text: impl Display) -> String {
     format!("{style}{text}{style:#}")
 }
 
-/// The colour of a state.
+/// Returns the colour of a state.
 pub(crate) fn style_of(state: ServerState) -> Style {
     match state {
         ServerState::Running => GREEN,
@@ -51,7 +51,7 @@ pub(crate) fn style_of(state: ServerState) -> Style {
     }
 }
 
-/// `text` with everything escaped that a terminal would obey instead of show.
+/// Returns `text` with control characters escaped, except tabs.
 pub(crate) fn safe_text(text: &str) -> Cow<'_, str> {
     let harmless = |byte: u8| byte == b'\t' || (b' '..0x7f).contains(&byte);
     if text.bytes().all(harmless) || !text.contains(must_be_escaped) {
@@ -76,7 +76,7 @@ fn must_be_escaped(character: char) -> bool {
     is_deceptive(character) && character != '\t'
 }
 
-/// A text of several lines, each of them safe and indented.
+/// Returns a text of several lines, escaped and indented after the first line.
 pub(crate) fn safe_lines(text: &str, indent: &str) -> String {
     let mut lines = text.trim_end().lines().map(safe_text);
     let mut safe = lines.next().unwrap_or_default().into_owned();
@@ -90,7 +90,7 @@ pub(crate) fn safe_lines(text: &str, indent: &str) -> String {
     safe
 }
 
-/// A span of time by its two largest units: `3d 4h`, `12m 5s`.
+/// Formats a duration with its two largest units: `3d 4h`, `12m 5s`.
 pub(crate) fn span(span: Duration) -> String {
     let seconds = span.as_secs();
     let (days, hours) = (seconds / 86_400, seconds / 3600 % 24);
@@ -103,24 +103,24 @@ pub(crate) fn span(span: Duration) -> String {
     }
 }
 
-/// How long before `now` something happened.
+/// Formats the time between `moment` and `now`: `12m 5s ago`.
 pub(crate) fn ago(moment: Timestamp, now: Timestamp) -> String {
     let passed = now.unix_millis().saturating_sub(moment.unix_millis());
     format!("{} ago", span(Duration::from_millis(passed)))
 }
 
-/// The time of day of a moment, in UTC as everywhere in xy.
+/// Formats the time of day of a moment, in UTC as everywhere in xy.
 pub(crate) fn clock(moment: Timestamp) -> String {
     let text = moment.to_string();
     format!("{}Z", text.get(11..19).unwrap_or(&text))
 }
 
-/// `1 file`, `2 files`.
+/// Formats a count with its noun: `1 file`, `2 files`.
 pub(crate) fn count(number: usize, one: &str) -> String {
     if number == 1 { format!("1 {one}") } else { format!("{number} {one}s") }
 }
 
-/// What a snapshot shows of a text: no colours.
+/// Returns a text without colours, for snapshots.
 #[cfg(test)]
 pub(crate) fn uncoloured(text: &str) -> String {
     anstream::adapter::strip_str(text).to_string()
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_terminal_would_obey_is_shown_instead() {
+    fn control_characters_are_escaped() {
         assert_eq!(safe_text("plain\ttext é"), "plain\ttext é");
         assert_eq!(safe_text("a\x1b[31mb\x07\u{9b}1m"), "a\\x1b[31mb\\x07\\x9b1m");
         assert_eq!(safe_text("a\nb\r"), "a\\nb\\r");
@@ -144,15 +144,15 @@ mod tests {
     }
 
     #[test]
-    fn spans_have_their_two_largest_units() {
+    fn durations_show_two_largest_units() {
         let seconds = [0, 59, 60, 725, 3600, 7380, 86_400, 273_600];
-        let told = seconds.map(|seconds| span(Duration::from_secs(seconds)));
+        let formatted = seconds.map(|seconds| span(Duration::from_secs(seconds)));
         let expected = ["0s", "59s", "1m 0s", "12m 5s", "1h 0m", "2h 3m", "1d 0h", "3d 4h"];
-        assert_eq!(told, expected);
+        assert_eq!(formatted, expected);
     }
 
     #[test]
-    fn a_clock_that_went_back_makes_no_negative_span() {
+    fn clock_change_gives_no_negative_duration() {
         let (early, late) = (Timestamp::from_unix_millis(0), Timestamp::from_unix_millis(5000));
         assert_eq!(ago(late, early), "0s ago");
         assert_eq!(clock(late), "00:00:05Z");
@@ -160,7 +160,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn safe_text_never_holds_a_control(text in any::<String>()) {
+        fn safe_text_has_no_control_characters(text in any::<String>()) {
             prop_assert!(!safe_text(&text).chars().any(must_be_escaped));
         }
     }

@@ -1,4 +1,4 @@
-//! One file per verb: what can be typed, what is asked, how the answer is shown.
+//! One module per verb: its arguments, its request, and the display of the result.
 
 pub(crate) mod add;
 pub(crate) mod call;
@@ -39,56 +39,56 @@ use crate::link::{Link, read};
 use crate::output::Output;
 use crate::render::outcome::Outcome;
 use crate::render::safe_text;
-use crate::verbs::progress::Following;
+use crate::verbs::progress::ProgressMonitor;
 
-/// What `start`, `stop` and `restart` have in common.
+/// The arguments of `start`, `stop` and `restart`.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Ask {
+pub(crate) struct ServerArgs {
     #[command(flatten)]
     which: Which,
-    /// Return at once, without waiting until the servers have settled
+    /// Return immediately instead of waiting for the servers
     #[arg(long)]
     no_wait: bool,
     #[command(flatten)]
     pub(crate) json: Json,
 }
 
-/// Asks, waits, and shows what became of the servers.
-fn carry_out<T: DeserializeOwned>(
-    ask: &Ask,
+/// Sends a request for servers, waits for the result, and prints it.
+fn run_on_servers<T: DeserializeOwned>(
+    args: &ServerArgs,
     gerund: &str,
     request: fn(Select) -> Request,
     judge: fn(&T, bool) -> Outcome,
     output: &mut Output,
 ) -> Result<(), Failure> {
-    let Which { name, all } = ask.which.clone();
+    let Which { name, all } = args.which.clone();
     let shown = name.as_deref().map_or("all servers".into(), safe_text).into_owned();
     let mut link = Link::open()?;
     let spinner = output.spinner(format!("{gerund} {shown}"));
-    let following = name.clone().zip(spinner.teller()).filter(|_| !ask.no_wait);
-    let following = following.map(|(name, teller)| Following::begin(name, teller));
-    let result = link.ask(&request(Select { name, all, wait: !ask.no_wait }))?;
+    let following = name.clone().zip(spinner.handle()).filter(|_| !args.no_wait);
+    let following = following.map(|(name, handle)| ProgressMonitor::begin(name, handle));
+    let result = link.call(&request(Select { name, all, wait: !args.no_wait }))?;
     drop(following);
     drop(spinner);
-    let outcome = judge(&read(&result)?, !ask.no_wait);
-    if ask.json.json {
+    let outcome = judge(&read(&result)?, !args.no_wait);
+    if args.json.json {
         output.json(&result)?;
     } else {
         show(&outcome, output)?;
     }
-    if outcome.has_failed { Err(Failure::Told(Exit::Failed)) } else { Ok(()) }
+    if outcome.has_failed { Err(Failure::Reported(Exit::Failed)) } else { Ok(()) }
 }
 
 fn show(outcome: &Outcome, output: &mut Output) -> Result<(), Failure> {
     if outcome.is_empty() {
-        output.tell("no servers are configured\n");
+        output.print_stderr("no servers are configured\n");
     }
     output.print(&outcome.lines)?;
-    output.tell(&outcome.troubles);
+    output.print_stderr(&outcome.messages);
     Ok(())
 }
 
-/// A time as the wire has it; what is too long for it is for ever.
+/// Converts a duration to milliseconds, saturating at the maximum.
 fn in_millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,4 +1,4 @@
-//! Servers that are added and removed while a daemon runs, and those for one client each.
+//! Servers added and removed at runtime, and isolated servers.
 #![expect(clippy::unwrap_used, reason = "everything in this file is a test")]
 
 mod support;
@@ -9,22 +9,22 @@ use std::thread;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use support::{ask, refused, running, says, sleeper, status};
+use support::{ask, refused, running, sleeper, status, wait_for_line};
 use xy_testkit::{Home, Ran, is_alive};
 
-/// A home whose servers are ready once they run: these speak no MCP.
+/// Returns a home whose servers are ready once they run: the test servers speak no MCP.
 fn home() -> Home {
     let home = support::home();
     home.write_config("xy.kdl", "defaults { ready { probe \"process\"; }; }");
     home
 }
 
-/// The path of a test server.
+/// Returns the path of a test server.
 fn program(home: &Home, name: &str) -> String {
     home.program(name).to_str().unwrap().to_owned()
 }
 
-/// `xy add` of a server that lives until it is told to end, with more flags.
+/// Runs `xy add` for a server that runs until it is stopped, with further flags.
 fn add(home: &Home, name: &str, flags: &[&str]) -> Ran {
     let sleeps = program(home, "xy-test-sleep-server");
     home.xy(&[&["add", name], flags, &["--", &sleeps]].concat())
@@ -40,7 +40,7 @@ fn file_of(home: &Home, name: &str) -> PathBuf {
 }
 
 #[test]
-fn an_added_server_survives_a_killed_daemon_and_a_new_one_and_goes_when_removed() {
+fn added_server_survives_daemon_restarts_until_removed() {
     let home = home();
     home.server("filed", &sleeper(&home));
     let daemon = home.daemon();
@@ -60,7 +60,7 @@ fn an_added_server_survives_a_killed_daemon_and_a_new_one_and_goes_when_removed(
     daemon.terminate();
     home.daemon();
     let again = running(&home, "extra");
-    assert_ne!(again, pid, "it was started anew");
+    assert_ne!(again, pid, "it was restarted");
 
     let removed = home.xy(&["remove", "extra"]);
     assert_eq!(removed.code, 0, "{removed:?}");
@@ -74,11 +74,11 @@ fn an_added_server_survives_a_killed_daemon_and_a_new_one_and_goes_when_removed(
 }
 
 #[test]
-fn one_that_is_removed_is_in_no_list_while_it_still_ends_and_is_killed_after_its_grace() {
+fn removed_server_is_unlisted_and_killed_after_its_grace() {
     let home = home();
     home.daemon();
     let ignores = program(&home, "xy-test-ignore-term");
-    // One whose grace never comes to its end is alive for certain when the list is looked at.
+    // With a grace of one hour the server is alive when the test reads the list.
     for (name, grace) in [("slow", "1h"), ("quick", "200ms")] {
         let added = home.xy(&["add", name, "--grace", grace, "--", &ignores]);
         assert_eq!(added.code, 0, "{added:?}");
@@ -88,7 +88,7 @@ fn one_that_is_removed_is_in_no_list_while_it_still_ends_and_is_killed_after_its
         assert_eq!(home.xy(&["remove", name]).code, 0);
     }
     assert_eq!(names(&home), [""; 0]);
-    assert!(is_alive(pids[0]), "nobody has to wait for it");
+    assert!(is_alive(pids[0]), "the removal does not wait for it");
     home.wait_until("it is killed", || !is_alive(pids[1]));
     assert!(is_alive(pids[0]), "its grace is not over");
     support::signal(pids[0], Signal::KILL);
@@ -97,7 +97,7 @@ fn one_that_is_removed_is_in_no_list_while_it_still_ends_and_is_killed_after_its
 }
 
 #[test]
-fn an_add_that_fails_registers_nothing_and_says_why() {
+fn failed_add_registers_nothing_and_gives_the_reason() {
     let home = home();
     home.server("filed", &sleeper(&home));
     home.daemon();
@@ -130,8 +130,9 @@ fn an_add_that_fails_registers_nothing_and_says_why() {
 }
 
 #[test]
-fn removing_a_server_that_is_being_added_ends_its_start() {
-    let home = support::home(); // Ready once it speaks MCP, which this one never does.
+fn removal_cancels_a_start_in_progress() {
+    // The default readiness needs MCP, which this server does not speak.
+    let home = support::home();
     home.daemon();
     thread::scope(|scope| {
         let adding = scope.spawn(|| add(&home, "slow", &["--ready-within", "10m"]));
@@ -145,14 +146,14 @@ fn removing_a_server_that_is_being_added_ends_its_start() {
         assert!(added.code == 1 && added.stderr.contains("it was removed while it was starting"));
         assert!(!is_alive(pid), "{added:?}");
     });
-    // Nothing is left of the first, so that another has its name.
+    // The failed server is gone, so that its name is free.
     let again = home.xy(&["add", "slow", "--", "/bin/false"]);
     assert!(again.stderr.contains("exited with code 1"), "{again:?}");
     home.finish();
 }
 
 #[test]
-fn what_is_asked_for_is_what_runs() {
+fn added_server_runs_as_requested() {
     let home = home();
     home.daemon();
     let folder = home.root().join("home").canonicalize().unwrap();
@@ -167,8 +168,8 @@ fn what_is_asked_for_is_what_runs() {
     );
     assert_eq!((&added["name"], &added["state"]), (&json!("a"), &json!("running")));
     assert!(added["pid"].is_u64(), "{added:#}");
-    says(&home, "a", "quoted \"text\" with \\ and é");
-    says(&home, "a", folder.to_str().unwrap());
+    wait_for_line(&home, "a", "quoted \"text\" with \\ and é");
+    wait_for_line(&home, "a", folder.to_str().unwrap());
     let removed = home.xy_json(&["remove", "a"]);
     let log = home.log_file("a");
     assert_eq!(removed, json!({ "name": "a", "log_file": log.to_str().unwrap() }));
@@ -176,7 +177,7 @@ fn what_is_asked_for_is_what_runs() {
 }
 
 #[test]
-fn added_server_is_restarted_unless_told_otherwise() {
+fn added_server_is_restarted_by_default() {
     let home = home();
     home.daemon();
     let dies = program(&home, "xy-test-exit");
@@ -189,7 +190,7 @@ fn added_server_is_restarted_unless_told_otherwise() {
     assert_eq!(usual.code, 0, "{usual:?}");
     home.wait_until("it is restarted", || status(&home, "usual")["restarts_total"] != 0);
     assert_eq!(status(&home, "never")["restarts_total"], 0);
-    let told = "not restarted when it ends (policy `never`): the agent or person that added it";
+    let told = "not restarted when it ends (policy `never`): the agent or user that added it";
     for verb in [&["list"][..], &["status", "never"]] {
         let shown = home.xy(verb).stdout;
         assert_eq!(shown.matches(told).count(), 1, "{shown}");
@@ -198,7 +199,7 @@ fn added_server_is_restarted_unless_told_otherwise() {
 }
 
 #[test]
-fn one_that_shall_stay_gets_a_file_like_all_others() {
+fn persistent_server_is_written_to_a_file() {
     let home = home();
     home.daemon();
     let added = add(&home, "stays", &["--persist", "--env", "A=b \"c\""]);
@@ -215,7 +216,11 @@ fn one_that_shall_stay_gets_a_file_like_all_others() {
 
     let refused = home.xy(&["remove", "stays"]);
     assert_eq!(refused.code, 1, "{refused:?}");
-    assert!(refused.stderr.contains("its file `servers/stays.kdl` would bring it back"));
+    assert!(
+        refused
+            .stderr
+            .contains("its file `servers/stays.kdl` configures it again at the next reload")
+    );
     assert_eq!(names(&home), ["stays"]);
     let removed = home.xy(&["remove", "stays", "--persist"]);
     assert_eq!(removed.code, 0, "{removed:?}");
@@ -224,14 +229,14 @@ fn one_that_shall_stay_gets_a_file_like_all_others() {
 }
 
 #[test]
-fn a_file_is_never_overwritten_and_wins_over_what_was_added() {
+fn server_file_overrides_added_server() {
     let home = home();
     home.daemon();
     home.server("a", &format!("{}stop {{ grace \"3s\" }}\n", sleeper(&home)));
     let text = fs::read_to_string(file_of(&home, "a")).unwrap();
     let refused = add(&home, "a", &["--persist"]);
     assert_eq!(refused.code, 1, "{refused:?}");
-    assert!(refused.stderr.contains("there is a file `servers/a.kdl`"), "{refused:?}");
+    assert!(refused.stderr.contains("the file `servers/a.kdl` exists"), "{refused:?}");
     assert_eq!(fs::read_to_string(file_of(&home, "a")).unwrap(), text);
     assert!(names(&home).is_empty());
 
@@ -247,7 +252,7 @@ fn a_file_is_never_overwritten_and_wins_over_what_was_added() {
 }
 
 #[test]
-fn one_server_is_reloaded_alone() {
+fn single_server_is_reloaded() {
     let home = home();
     home.server("one", &sleeper(&home));
     home.server("two", &sleeper(&home));
@@ -274,7 +279,7 @@ fn one_server_is_reloaded_alone() {
 }
 
 #[test]
-fn a_server_for_each_client_waits_for_them() {
+fn isolated_server_waits_for_clients() {
     let home = home();
     home.server("each", &format!("{}isolation \"client\"\n", sleeper(&home)));
     let daemon = home.daemon();
@@ -307,7 +312,7 @@ fn a_server_for_each_client_waits_for_them() {
 }
 
 #[test]
-fn logs_are_purged_only_when_asked() {
+fn logs_are_purged_only_on_request() {
     let home = home();
     home.daemon();
     for name in ["kept", "gone"] {
@@ -320,7 +325,7 @@ fn logs_are_purged_only_when_asked() {
     }
     let kept = home.xy(&["remove", "kept"]);
     let log = home.log_file("kept");
-    assert_eq!(kept.stdout, format!("removed kept\nits log stays: {}\n", log.display()));
+    assert_eq!(kept.stdout, format!("removed kept\nits log is kept: {}\n", log.display()));
     assert!(log.exists() && log.with_extension("log.1").exists());
 
     let gone = home.xy(&["remove", "gone", "--purge"]);

@@ -1,28 +1,28 @@
-//! A daemon that is killed, and the one that comes after it.
+//! Killed daemons, and the daemons that adopt their servers.
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "everything here is a test")]
 
-#[path = "adoption/alone.rs"]
-mod alone;
+#[path = "adoption/continuity.rs"]
+mod continuity;
+#[path = "adoption/discovery.rs"]
+mod discovery;
 #[path = "adoption/files.rs"]
 mod files;
-#[path = "adoption/found.rs"]
-mod found;
-#[path = "adoption/goes_on.rs"]
-mod goes_on;
 #[path = "adoption/replace.rs"]
 mod replace;
 mod support;
+#[path = "adoption/without_daemon.rs"]
+mod without_daemon;
 
-use support::{deaf, parent_of, sleeper};
+use support::{parent_of, sleeper, term_ignorer};
 use xy_testkit::Home;
 
-/// A server that does what a script says, with its own stdin.
+/// Returns the settings of a server that runs this script, with its own stdin.
 fn shell(script: &str) -> String {
     format!("command \"bash\"\nargs \"-c\" #\"{script}\"#\n")
 }
 
-/// Waits until a server runs that is not the one from before, which must be gone.
+/// Waits until another instance of a server runs, and asserts that the previous one is gone.
 #[track_caller]
 fn renewed(home: &Home, name: &str, before: u32) {
     home.wait_until(&format!("there is another `{name}`"), || {

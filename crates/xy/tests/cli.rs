@@ -1,4 +1,4 @@
-//! Each verb as a person uses it, with a real daemon: what is printed, and the exit code.
+//! Each verb as a user runs it, with a real daemon: the output and the exit code.
 #![expect(clippy::unwrap_used, reason = "everything in this file is a test")]
 
 use std::path::Path;
@@ -18,51 +18,51 @@ mod terminal;
 #[path = "cli/verbs.rs"]
 mod verbs;
 
-/// Nothing here takes this long unless it never comes.
-const SOON: Duration = Duration::from_secs(20);
+/// Timeout of a wait; nothing that works takes this long.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A home for the xy under test.
+/// Returns a home for the xy under test.
 fn home() -> Home {
     Home::new(Path::new(env!("CARGO_BIN_EXE_xy")))
 }
 
-/// The file of a server that says three lines and sleeps.
+/// Returns the file of a server that prints three lines and sleeps.
 fn speaker(home: &Home) -> String {
     home.kdl_command("xy-test-spew", &["--lines", "3", "--then", "sleep"])
 }
 
-/// These servers speak no MCP, and a port is another one each time.
+/// The servers speak no MCP, and no gateway listens, because its port would differ each time.
 const CONFIG: &str = "gateway { listen \"off\"; }\ndefaults { ready { probe \"process\"; }; }\n";
 
-/// A home whose daemon runs the server `one`, which has said three lines.
+/// Returns a home whose daemon runs the server `one`, which has printed three lines.
 fn home_with_one() -> Home {
     let home = home();
     home.write_config("xy.kdl", CONFIG);
     home.server("one", &speaker(&home));
     home.daemon();
-    has_spoken(&home, "one");
+    wait_until_printed(&home, "one");
     home
 }
 
-/// Waits until the server `name` runs and has said three lines.
+/// Waits until the server `name` runs and has printed three lines.
 #[track_caller]
-fn has_spoken(home: &Home, name: &str) {
+fn wait_until_printed(home: &Home, name: &str) {
     home.wait_for_state(name, "running");
-    home.wait_until("it has spoken", || {
+    home.wait_until("it has printed its lines", || {
         let mut wire = home.connect();
         wire.call("logs", json!({ "name": name, "tail": 3 })).unwrap();
-        (0..3).all(|_| wire.next(SOON)["method"] == "log")
+        (0..3).all(|_| wire.next(TIMEOUT)["method"] == "log")
     });
 }
 
-/// What a run came to, without what only this run has.
+/// Formats the result of a command, without the parts that differ between runs.
 fn shown(home: &Home, ran: &Ran) -> String {
     let Ran { code, stdout, stderr } = ran;
     let text = format!("exit {code}\n--- stdout\n{stdout}--- stderr\n{stderr}");
     plain(home, &redact::redact(home, &text))
 }
 
-/// Takes processes, spans of time and hours out, and with them the widths of columns.
+/// Replaces process ids, durations and times, and removes the column widths that depend on them.
 fn plain(home: &Home, text: &str) -> String {
     let pids = pids(home);
     let lines = text.lines().map(|line| {
@@ -72,14 +72,14 @@ fn plain(home: &Home, text: &str) -> String {
             _ if is_hour(word) => "[hour]",
             _ => word,
         });
-        let line = squeezed(&words.collect::<Vec<_>>().join(" "));
-        // How much a server uses is up to the machine, and whether that is told.
+        let line = collapse_spaces(&words.collect::<Vec<_>>().join(" "));
+        // The resource usage, and whether it is shown, depends on the machine.
         if line.trim_start().starts_with("uses ") { String::new() } else { line + "\n" }
     });
     lines.collect()
 }
 
-/// The processes of the daemon and of its servers; none without a daemon.
+/// Returns the process ids of the daemon and of its servers; none without a daemon.
 fn pids(home: &Home) -> Vec<String> {
     let Ok(mut wire) = Wire::open(&home.socket()) else {
         return Vec::new();
@@ -90,19 +90,19 @@ fn pids(home: &Home) -> Vec<String> {
     all.filter_map(|it| it["pid"].as_u64()).map(|pid| pid.to_string()).collect()
 }
 
-/// `3s`, `120ms`, `2m`.
+/// Returns true for `3s`, `120ms` or `2m`.
 fn is_span(word: &str) -> bool {
     let unit = word.trim_start_matches(|character: char| character.is_ascii_digit());
     unit.len() < word.len() && ["ms", "s", "m", "h"].contains(&unit.trim_end_matches([':', ',']))
 }
 
-/// `20:14:25Z`.
+/// Returns true for `20:14:25Z`.
 fn is_hour(word: &str) -> bool {
     word.len() == 9 && word.ends_with('Z') && word.split(':').count() == 3
 }
 
-/// At most two blanks in a row, but for those a line begins with, and in what is underlined.
-fn squeezed(line: &str) -> String {
+/// Collapses runs of spaces to two, except indentation and underlined source lines.
+fn collapse_spaces(line: &str) -> String {
     let text = line.trim_start();
     if text.starts_with('|') {
         return line.to_owned();

@@ -1,4 +1,4 @@
-//! The control socket from outside: every word on the wire, and every kind of client.
+//! The control socket from outside: every message on the wire, and every kind of client.
 #![expect(clippy::unwrap_used, reason = "everything in this file is a test")]
 
 use std::path::Path;
@@ -21,25 +21,26 @@ mod talk;
 #[path = "control/words.rs"]
 mod words;
 
-/// Nothing here takes this long unless it never comes.
-const SOON: Duration = Duration::from_secs(20);
+/// Timeout of a wait; nothing that works takes this long.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A home for the xy under test.
+/// Returns a home for the xy under test.
 fn home() -> Home {
     Home::new(Path::new(env!("CARGO_BIN_EXE_xy")))
 }
 
-/// A home whose daemon runs the server `one`.
+/// Returns a home whose daemon runs the server `one`.
 fn home_with_one() -> Home {
     let home = home();
-    home.write_config("xy.kdl", "gateway { listen \"off\"; }\n"); // A port is another one each time.
+    // A gateway port would differ each time.
+    home.write_config("xy.kdl", "gateway { listen \"off\"; }\n");
     home.server("one", &home.kdl_command("xy-test-sleep-server", &["--every", "600000"]));
     home.daemon();
     home.wait_for_state("one", "running");
     home
 }
 
-/// Kills the process `pid` of a server: for those that would take their time.
+/// Kills a server's process, for servers that would end slowly.
 fn kill(pid: &serde_json::Value) {
     let pid = i32::try_from(pid.as_i64().unwrap()).unwrap();
     let pid = rustix::process::Pid::from_raw(pid).unwrap();

@@ -1,5 +1,5 @@
-//! Many clients with many servers at once: every answer goes to its own caller, and when all
-//! have gone nothing of them is left.
+//! Many clients with many servers at once: every answer goes to its own caller, and nothing is left
+//! when all clients have gone.
 #![expect(clippy::unwrap_used, reason = "everything in this file is a test")]
 
 mod support;
@@ -22,7 +22,7 @@ const STEPS: usize = 12;
 
 const HELLO: &str = r#"{"xy":"hello","protocol":1,"view":{"profile":"default"}}"#;
 
-/// The same numbers in every run.
+/// A random generator with the same numbers in every run.
 struct Chance(u64);
 
 impl Chance {
@@ -34,14 +34,14 @@ impl Chance {
     }
 }
 
-/// One client, whichever door it came in by.
-enum Anyone {
+/// A client over any transport.
+enum AnyClient {
     Local(McpSocket),
     Bridged(McpStdio),
     Http(McpHttp),
 }
 
-impl Deref for Anyone {
+impl Deref for AnyClient {
     type Target = McpClient;
 
     fn deref(&self) -> &McpClient {
@@ -53,8 +53,8 @@ impl Deref for Anyone {
     }
 }
 
-impl Anyone {
-    /// Ends it: as it should be, or by vanishing.
+impl AnyClient {
+    /// Ends the client properly, or by breaking its connection.
     fn leave(self, politely: bool) {
         match self {
             Self::Local(client) => client.close(),
@@ -64,7 +64,7 @@ impl Anyone {
                 if politely {
                     client.close();
                 } else {
-                    // The session is left to its idle limit.
+                    // The session ends by its idle timeout.
                     client.break_connections();
                 }
             }
@@ -76,8 +76,8 @@ fn server(number: usize) -> String {
     format!("server{number:02}")
 }
 
-/// What one client does; what it says is its own, so an answer to somebody else shows.
-fn live(home: &Home, client: Anyone, number: usize) {
+/// Runs one client. Its messages are unique, so that misrouted answers are detected.
+fn run_client(home: &Home, client: AnyClient, number: usize) {
     let mut chance = Chance(0x9e37_79b9_7f4a_7c15 ^ (number as u64 + 1));
     client.initialize();
     let mut open: Vec<(u64, String)> = Vec::new();
@@ -94,12 +94,12 @@ fn live(home: &Home, client: Anyone, number: usize) {
                 open.push((id, own));
             }
             8 => {
-                // Never answered, and taken back.
+                // Never answered, and cancelled.
                 let id = client.start_call(&format!("{server}__never"), json!({}));
                 client.cancel(&json!(id));
             }
             9 | 10 => {
-                // Told of its progress under a token that is its own.
+                // Gets progress under a unique token.
                 let name = format!("{server}__progress");
                 let meta = json!({ "progressToken": own });
                 let arguments = json!({ "steps": 3, "ms": chance.below(5) });
@@ -107,8 +107,8 @@ fn live(home: &Home, client: Anyone, number: usize) {
                 open.push((client.start_request("tools/call", params), "3 steps".to_owned()));
             }
             // Over HTTP a cancellation may overtake its call.
-            11 if !matches!(client, Anyone::Http(_)) => {
-                // The same, for hours, and taken back amid it.
+            11 if !matches!(client, AnyClient::Http(_)) => {
+                // A progress call of many hours, cancelled in the middle.
                 let name = format!("{server}__progress");
                 let meta = json!({ "progressToken": own });
                 let arguments = json!({ "steps": 1_000_000, "ms": 5 });
@@ -126,7 +126,7 @@ fn live(home: &Home, client: Anyone, number: usize) {
                 }
             }
             14 => {
-                // Whoever watches its counter is told.
+                // Subscribed clients are notified of this change.
                 assert!(client.call(&format!("{server}__bump"), json!({})).get("result").is_some());
             }
             _ => {
@@ -141,20 +141,20 @@ fn live(home: &Home, client: Anyone, number: usize) {
         }
     }
     assert_eq!(client.unclaimed_answers(), [""; 0], "client {number}");
-    for told in client.notifications() {
-        let token = told["params"]["progressToken"].as_str();
+    for notification in client.notifications() {
+        let token = notification["params"]["progressToken"].as_str();
         let is_own = token.is_none_or(|token| token.starts_with(&format!("{number}/")));
-        assert!(is_own, "client {number} was told of another's: {told}");
+        assert!(is_own, "client {number} got another's notification: {notification}");
     }
     if chance.below(2) == 0 {
-        // It vanishes with a call open, which is never answered, or when it has gone.
+        // The client vanishes with an open call, which is never answered, or answered after that.
         let name = ["never", "slow_echo"][chance.below(2)];
         let tool = format!("{}__{name}", server(chance.below(SERVERS)));
         let arguments = json!({ "message": format!("late for {number}"), "ms": 100 });
         match &client {
-            Anyone::Local(client) => drop(client.start_call(&tool, arguments)),
-            Anyone::Bridged(client) => drop(client.start_call(&tool, arguments)),
-            Anyone::Http(client) => abandon(home, &client.session().unwrap(), &tool, &arguments),
+            AnyClient::Local(client) => drop(client.start_call(&tool, arguments)),
+            AnyClient::Bridged(client) => drop(client.start_call(&tool, arguments)),
+            AnyClient::Http(client) => abandon(home, &client.session().unwrap(), &tool, &arguments),
         }
         client.leave(false);
     } else {
@@ -162,7 +162,7 @@ fn live(home: &Home, client: Anyone, number: usize) {
     }
 }
 
-/// Sends a call over HTTP, and hangs up.
+/// Sends a call over HTTP, and closes the connection.
 fn abandon(home: &Home, session: &str, tool: &str, arguments: &Value) {
     let body = json!({
         "jsonrpc": "2.0", "id": "abandoned", "method": "tools/call",
@@ -184,9 +184,9 @@ fn text(answer: &Value) -> String {
     answer["result"]["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned()
 }
 
-/// How much of everything there is: all that the gateway keeps, and what its door for HTTP has
-/// open, but for the connection by which one looks.
-fn census(home: &Home) -> BTreeMap<String, u64> {
+/// Returns all gauges of retained state and of the HTTP service, except for the connection of this
+/// request.
+fn gauges(home: &Home) -> BTreeMap<String, u64> {
     let answer = home.mcp_http("/metrics").exchange("GET", &[], "");
     assert_eq!(answer.status, 200, "{answer:?}");
     let is_meant = |line: &&str| {
@@ -197,25 +197,25 @@ fn census(home: &Home) -> BTreeMap<String, u64> {
         let (name, count) = line.rsplit_once(' ')?;
         Some((name.to_owned(), count.parse().ok()?))
     };
-    let census: BTreeMap<String, u64> =
+    let gauges: BTreeMap<String, u64> =
         answer.body.lines().filter(is_meant).filter_map(number).collect();
-    assert!(census.len() > 30, "much is counted: {census:?}");
-    census
+    assert!(gauges.len() > 30, "much is counted: {gauges:?}");
+    gauges
 }
 
-/// How much of one thing there is.
-fn kept(census: &BTreeMap<String, u64>, what: &str) -> u64 {
-    census[&format!("xy_kept{{what=\"{what}\"}}")]
+/// Returns the value of one gauge.
+fn gauge(gauges: &BTreeMap<String, u64>, what: &str) -> u64 {
+    gauges[&format!("xy_kept{{what=\"{what}\"}}")]
 }
 
-/// What was given up is forgotten only once its server cannot speak of it any more.
-const LATER: &str = "xy_kept{what=\"calls_given_up\"}";
+/// Cancelled calls are forgotten only once their server can no longer refer to them.
+const CANCELLED_CALLS: &str = "xy_kept{what=\"calls_given_up\"}";
 
-/// What there is more of than before, which a test that fails tells.
+/// Gauges that differ from before; printed if the test fails.
 #[derive(Default)]
-struct Left(BTreeMap<String, u64>);
+struct Leftovers(BTreeMap<String, u64>);
 
-impl Drop for Left {
+impl Drop for Leftovers {
     #[expect(clippy::print_stderr, reason = "what a failed run found is for a person")]
     fn drop(&mut self) {
         if thread::panicking() {
@@ -225,7 +225,7 @@ impl Drop for Left {
 }
 
 #[test]
-fn of_200_clients_with_20_servers_each_gets_its_own_answers_and_leaves_nothing() {
+fn answers_of_200_clients_are_not_mixed_up_and_leave_nothing() {
     let home = home();
     home.write_config("xy.kdl", "gateway { listen \"127.0.0.1:0\"; idle \"20s\"; }\n");
     for number in 0..SERVERS {
@@ -236,44 +236,45 @@ fn of_200_clients_with_20_servers_each_gets_its_own_answers_and_leaves_nothing()
         home.wait_for_state(&server(number), "running");
     }
     let before = home.wait_until("all of them are known", || {
-        let census = census(&home);
-        let is_known = kept(&census, "manifests") == SERVERS as u64 && kept(&census, "calls") == 0;
-        is_known.then_some(census)
+        let gauges = gauges(&home);
+        let is_known =
+            gauge(&gauges, "manifests") == SERVERS as u64 && gauge(&gauges, "calls") == 0;
+        is_known.then_some(gauges)
     });
     let start = |number: usize| {
         if number < LOCAL_CLIENTS {
-            Anyone::Local(McpSocket::connect(&home.mcp_socket(), HELLO))
+            AnyClient::Local(McpSocket::connect(&home.mcp_socket(), HELLO))
         } else if number < LOCAL_CLIENTS + BRIDGED_CLIENTS {
-            Anyone::Bridged(home.mcp_connect(&[]))
+            AnyClient::Bridged(home.mcp_connect(&[]))
         } else {
-            Anyone::Http(home.mcp_http("/mcp"))
+            AnyClient::Http(home.mcp_http("/mcp"))
         }
     };
     thread::scope(|scope| {
         for number in 0..LOCAL_CLIENTS + BRIDGED_CLIENTS + HTTP_CLIENTS {
             let (home, start) = (&home, &start);
-            scope.spawn(move || live(home, start(number), number));
+            scope.spawn(move || run_client(home, start(number), number));
         }
-        // The census counts them: else it would be empty without telling anything.
+        // The gauges count these clients, otherwise the test would prove nothing.
         home.wait_until("some of them are there", || {
-            let now = census(&home);
-            let has = |what| kept(&now, what) > 0;
+            let now = gauges(&home);
+            let has = |what| gauge(&now, what) > 0;
             has("clients") && has("clients_in_memory") && has("instance_users")
         });
     });
-    let mut left = Left::default();
+    let mut leftovers = Leftovers::default();
     home.wait_until("nothing of them is left", || {
-        left.0 = census(&home);
-        left.0.retain(|what, count| before[what] != *count);
-        left.0.keys().all(|what| what == LATER)
+        leftovers.0 = gauges(&home);
+        leftovers.0.retain(|what, count| before[what] != *count);
+        leftovers.0.keys().all(|what| what == CANCELLED_CALLS)
     });
-    // A server that ends can speak of nothing any more; one that lives on could for a minute.
+    // A server that has ended can refer to no call, while a living one could for a minute.
     let ran = home.xy(&["restart", "--all"]);
     assert_eq!(ran.code, 0, "{ran:#?}");
-    home.wait_until("nor of what they gave up", || {
-        left.0 = census(&home);
-        left.0.retain(|what, count| before[what] != *count);
-        left.0.is_empty()
+    home.wait_until("nor of their cancelled calls", || {
+        leftovers.0 = gauges(&home);
+        leftovers.0.retain(|what, count| before[what] != *count);
+        leftovers.0.is_empty()
     });
     home.finish();
 }

@@ -1,4 +1,4 @@
-//! The daemon as the system meets it: its boot, its files, its terminal, its end.
+//! The daemon and its system: boot, files, terminal and shutdown.
 #![expect(clippy::unwrap_used, reason = "everything in this file is a test")]
 
 use std::path::Path;
@@ -26,33 +26,33 @@ mod pty;
 #[path = "control/redact.rs"]
 mod redact;
 
-/// A home for the xy under test.
+/// Returns a home for the xy under test.
 fn home() -> Home {
     Home::new(Path::new(env!("CARGO_BIN_EXE_xy")))
 }
 
-/// A home with the file of one server, `one`.
+/// Returns a home with the file of one server, `one`.
 fn home_with_one() -> Home {
     let home = home();
     home.server("one", &home.kdl_command("xy-test-sleep-server", &["--every", "600000"]));
     home
 }
 
-/// What a run came to, as a person sees it.
+/// Formats the result of a command, as a user sees it.
 fn shown(home: &Home, ran: &Ran) -> String {
     let Ran { code, stdout, stderr } = ran;
     let text = format!("exit {code}\n--- stdout\n{stdout}--- stderr\n{stderr}");
     redact::redact(home, &text)
 }
 
-/// A daemon that must not start, and what it says.
+/// Runs a daemon that must not start, and formats its output.
 #[track_caller]
 fn refusal(home: &Home) -> String {
     let output: Output = home.daemon_fails();
     shown(home, &Ran::from(output))
 }
 
-/// `xy daemon` started by `script`, in which it is `"$@"`.
+/// Returns a command in which `script` starts `xy daemon` as `"$@"`.
 fn daemon_by(home: &Home, script: &str) -> Command {
     let daemon = home.command(&["daemon"]);
     let mut shell = Command::new("sh");
@@ -62,9 +62,9 @@ fn daemon_by(home: &Home, script: &str) -> Command {
     shell
 }
 
-/// Waits until the daemon `child` serves; one that is no child of the harness.
+/// Waits until the daemon `child` serves; the harness did not start it.
 #[track_caller]
-fn serves(home: &Home, child: &mut Child) {
+fn wait_until_serving(home: &Home, child: &mut Child) {
     let pid = child.id();
     home.wait_until("the daemon serves", || {
         assert_eq!(child.try_wait().unwrap(), None, "it ended");
@@ -72,9 +72,9 @@ fn serves(home: &Home, child: &mut Child) {
     });
 }
 
-/// Ends the daemon `child` as its operator would.
+/// Stops the daemon `child` as its operator would.
 #[track_caller]
-fn ends(home: &Home, child: &mut Child) {
+fn stop_daemon(home: &Home, child: &mut Child) {
     home.call("shutdown", Value::Null).unwrap();
     let status = home.wait_until("the daemon ends", || child.try_wait().unwrap());
     assert!(status.success(), "{status}");

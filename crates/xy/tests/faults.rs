@@ -1,7 +1,7 @@
-//! Servers that misbehave, and what xy makes of it. `docs/design/faults.md` has the list.
+//! Misbehaving servers, and xy's reaction. `docs/design/faults.md` has the list.
 //!
-//! What is left of a server is found by a mark in environments and arguments, never by
-//! xy's own records, and it is looked for in the instant in which xy says that it is gone.
+//! The tests find leftover processes by a mark in environments and arguments, never by xy's own
+//! records. They look at the moment at which xy reports that a server is gone.
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "everything here is a test")]
 
@@ -21,17 +21,17 @@ mod trees;
 use support::{parent_of, running};
 use xy_testkit::{Home, Proc, marked_processes};
 
-/// Restarts come only when somebody asks: until then one can look at what is left.
+/// Restarts happen on request only, so that the test can look for leftover processes.
 const NO_RESTART_SOON: &str = "restart { backoff-initial \"1h\"; backoff-max \"1h\" }\n";
 
-/// A server file for the tree that `args` describe. Everything below it carries the
-/// home's mark in an argument, too.
+/// Returns a server file for the tree that `args` describe. Its processes carry the home's mark in
+/// an argument too.
 fn tree(home: &Home, args: &[&str], more: &str) -> String {
     let args = [args, &["--tag", home.mark()]].concat();
     format!("{}{more}", home.kdl_command("xy-test-tree", &args))
 }
 
-/// Waits until the server has been ready so often, and answers the leader it has now.
+/// Waits until the server has been ready this many times, and returns its current leader.
 #[track_caller]
 fn ready(home: &Home, name: &str, times: usize) -> u32 {
     let log = home.log_file(name);
@@ -42,17 +42,17 @@ fn ready(home: &Home, name: &str, times: usize) -> u32 {
     running(home, name) // The log may be ahead of the daemon.
 }
 
-/// Everything that the leader started, however far down.
-fn below(home: &Home, leader: u32) -> Vec<Proc> {
+/// Returns all descendants of the leader.
+fn descendants(home: &Home, leader: u32) -> Vec<Proc> {
     marked_processes(&format!("{}-{leader}", home.mark()))
 }
 
-/// Makes sure that of all that runs in `home`, only `expected` do.
+/// Checks that only the processes in `expected` run in `home`.
 #[track_caller]
 fn assert_only(home: &Home, expected: &[u32], when: &str) {
-    /// One that is between two processes at the moment of a look is seen by another.
-    const LOOKS: usize = 5;
-    for _ in 0..LOOKS {
+    /// Number of scans. A process that forks during one scan is seen in another.
+    const SCANS: usize = 5;
+    for _ in 0..SCANS {
         let mut left = marked_processes(home.mark());
         left.retain(|process| !expected.contains(&process.pid));
         assert!(left.is_empty(), "{when}: {left:#?}");

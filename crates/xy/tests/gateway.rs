@@ -1,10 +1,7 @@
-//! The gateway as clients and servers meet it: the real daemon, real servers, real clients,
-//! and whatever any of them does wrong.
+//! The gateway with a real daemon, real servers and real clients, including faults of all of them.
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "everything here is a test")]
 
-#[path = "gateway/asking.rs"]
-mod asking;
 #[path = "gateway/attribution.rs"]
 mod attribution;
 #[path = "gateway/bad_clients.rs"]
@@ -13,66 +10,68 @@ mod bad_clients;
 mod bad_servers;
 #[path = "gateway/both_eras.rs"]
 mod both_eras;
-#[path = "gateway/bounds.rs"]
-mod bounds;
-#[path = "gateway/bridge.rs"]
-mod bridge;
-#[path = "rounds/chance.rs"]
-mod chance;
+#[path = "gateway/broken_servers.rs"]
+mod broken_servers;
 #[path = "gateway/chatter.rs"]
 mod chatter;
-#[path = "gateway/deaths.rs"]
-mod deaths;
+#[path = "gateway/crashes.rs"]
+mod crashes;
 #[path = "gateway/debug_log.rs"]
 mod debug_log;
-#[path = "gateway/door.rs"]
-mod door;
+#[path = "gateway/elicitation_owners.rs"]
+mod elicitation_owners;
 #[path = "gateway/eras.rs"]
 mod eras;
-#[path = "gateway/errands.rs"]
-mod errands;
 #[path = "gateway/fidelity.rs"]
 mod fidelity;
+#[path = "gateway/fixtures.rs"]
+mod fixtures;
+#[path = "gateway/http_service.rs"]
+mod http_service;
+#[path = "gateway/input_rounds.rs"]
+mod input_rounds;
 #[path = "gateway/isolated.rs"]
 mod isolated;
+#[path = "gateway/legacy_sse.rs"]
+mod legacy_sse;
+#[path = "gateway/limits.rs"]
+mod limits;
 #[path = "gateway/lists.rs"]
 mod lists;
 #[path = "gateway/matrix.rs"]
 mod matrix;
-#[path = "gateway/mortal_servers.rs"]
-mod mortal_servers;
-#[path = "gateway/older.rs"]
-mod older;
-#[path = "gateway/owners.rs"]
-mod owners;
-#[path = "gateway/park.rs"]
-mod park;
-#[path = "gateway/park_bounds.rs"]
-mod park_bounds;
+#[path = "gateway/modern_tasks.rs"]
+mod modern_tasks;
+#[path = "gateway/queue.rs"]
+mod queue;
+#[path = "gateway/queue_limits.rs"]
+mod queue_limits;
 #[path = "gateway/remote.rs"]
 mod remote;
+#[path = "gateway/restarts.rs"]
+mod restarts;
 #[path = "gateway/resume.rs"]
 mod resume;
+#[path = "rounds/rng.rs"]
+mod rng;
 #[path = "gateway/scopes.rs"]
 mod scopes;
+#[path = "gateway/server_requests.rs"]
+mod server_requests;
 #[path = "gateway/sessions.rs"]
 mod sessions;
-#[path = "gateway/stage.rs"]
-mod stage;
+#[path = "gateway/subscriptions.rs"]
+mod subscriptions;
 mod support;
 #[path = "gateway/tasks.rs"]
 mod tasks;
-#[path = "gateway/torn.rs"]
-mod torn;
 #[path = "gateway/transparent.rs"]
 mod transparent;
 #[path = "gateway/verbatim.rs"]
 mod verbatim;
-#[path = "gateway/watching.rs"]
-mod watching;
 
-/// Tells a figure; it is shown with `--no-capture`, or when the test fails.
+/// Prints a figure. It is shown with `--no-capture`, or if the test fails.
 #[expect(clippy::print_stderr, reason = "the figures of a failed run are for a person")]
-fn tell(figure: &str) {
+fn print_figure(figure: &str) {
     eprintln!("{figure}");
 }

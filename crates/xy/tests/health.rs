@@ -1,4 +1,4 @@
-//! Readiness and health of real servers: who is waited for, who is restarted, and who is not.
+//! Readiness and health of real servers: which are restarted, and which are left alone.
 
 mod support;
 
@@ -12,40 +12,40 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use support::{ask, home, pid_in, running, running_after, says, signal, status};
+use support::{ask, home, pid_in, running, running_after, signal, status, wait_for_line};
 use xy_testkit::remote::{Mood, Remote, To};
 use xy_testkit::{Home, McpSocket, free_port, is_alive};
 
-/// Servers of these tests come back at once.
-const TIRELESS: &str = "restart { backoff-initial \"0s\"; max-attempts 0; max-retries-per-minute 0 }\n\
+/// Restart rules without delays and limits.
+const UNLIMITED_RESTARTS: &str = "restart { backoff-initial \"0s\"; max-attempts 0; max-retries-per-minute 0 }\n\
      stop { grace \"1s\" }\n";
 
-/// Probes that come often and are not patient.
-const HASTY: &str = "health { interval \"50ms\"; timeout \"200ms\"; failures 3 }\n";
+/// Frequent probes with a short timeout.
+const FAST_PROBES: &str = "health { interval \"50ms\"; timeout \"200ms\"; failures 3 }\n";
 
-/// Many times what it takes such probes to find a server dead.
-const A_LONG_TIME: u64 = 4000;
+/// Milliseconds; many times longer than such probes need to find a dead server.
+const LONG_TIME_MS: u64 = 4000;
 
-#[expect(clippy::disallowed_methods, reason = "what must not happen cannot be waited for")]
+#[expect(clippy::disallowed_methods, reason = "no event marks that something did not happen")]
 fn linger(time: Duration) {
     std::thread::sleep(time);
 }
 
 /// Writes the file of a server with these flags.
 fn serve(home: &Home, name: &str, flags: &[&str], more: &str) {
-    home.server(name, &format!("{}{TIRELESS}{more}", home.kdl_mcp(flags)));
+    home.server(name, &format!("{}{UNLIMITED_RESTARTS}{more}", home.kdl_mcp(flags)));
 }
 
-/// Waits until probes say this of a server.
+/// Waits until a server has this health.
 #[track_caller]
-fn has_health(home: &Home, name: &str, health: &str) -> Value {
+fn wait_for_health(home: &Home, name: &str, health: &str) -> Value {
     home.wait_until(&format!("`{name}` is {health}"), || {
         let status = status(home, name);
         (status["health"] == health).then_some(status)
     })
 }
 
-/// A client that sees one server only.
+/// Returns a client of one server.
 #[track_caller]
 fn client(home: &Home, server: &str) -> McpSocket {
     let hello = json!({ "xy": "hello", "protocol": 1, "view": { "server": server } });
@@ -55,36 +55,36 @@ fn client(home: &Home, server: &str) -> McpSocket {
 }
 
 #[test]
-fn one_that_hangs_is_restarted_and_answers_again() {
+fn hanging_server_is_restarted() {
     let home = home();
-    serve(&home, "one", &[], HASTY);
+    serve(&home, "one", &[], FAST_PROBES);
     home.daemon();
     let first = running(&home, "one");
-    has_health(&home, "one", "healthy");
+    wait_for_health(&home, "one", "healthy");
 
     signal(first, Signal::STOP);
     let now = running_after(&home, "one", 1);
     assert_ne!(pid_in(&now), first);
-    let told = now["transitions"].to_string();
-    assert!(told.contains("unhealthy: 3 probes in a row failed"), "{told}");
-    assert!(told.contains("`ping` was not answered within 200ms"), "{told}");
+    let reported = now["transitions"].to_string();
+    assert!(reported.contains("unhealthy: 3 probes in a row failed"), "{reported}");
+    assert!(reported.contains("`ping` was not answered within 200ms"), "{reported}");
     assert_eq!(now["last_exit"]["expected"], false, "it counts: {now:#}");
-    has_health(&home, "one", "healthy");
-    let said = client(&home, "one").call_text("echo", json!({ "message": "hi" }));
-    assert_eq!(said, "hi");
+    wait_for_health(&home, "one", "healthy");
+    let answer = client(&home, "one").call_text("echo", json!({ "message": "hi" }));
+    assert_eq!(answer, "hi");
     home.finish();
 }
 
 #[test]
-fn one_that_hangs_in_the_middle_of_calls_is_restarted_too() {
+fn server_that_hangs_during_calls_is_restarted() {
     let home = home();
-    serve(&home, "one", &[], HASTY);
+    serve(&home, "one", &[], FAST_PROBES);
     home.daemon();
     let first = running(&home, "one");
-    has_health(&home, "one", "healthy");
+    wait_for_health(&home, "one", "healthy");
     let client = client(&home, "one");
-    // What becomes of the call is shown elsewhere: its successor gets it if this one has not
-    // read it.
+    // Other tests cover the outcome of the call: the successor gets it if this process has not read
+    // it.
     client.start_call("never", json!({}));
     signal(first, Signal::STOP);
     let now = running_after(&home, "one", 1);
@@ -93,13 +93,13 @@ fn one_that_hangs_in_the_middle_of_calls_is_restarted_too() {
 }
 
 #[test]
-fn one_that_is_deadlocked_is_restarted_whether_or_not_it_has_calls() {
+fn deadlocked_server_is_restarted() {
     for has_calls in [false, true] {
         let home = home();
-        serve(&home, "one", &["--dull"], HASTY);
+        serve(&home, "one", &["--dull"], FAST_PROBES);
         home.daemon();
         let first = running(&home, "one");
-        has_health(&home, "one", "healthy");
+        wait_for_health(&home, "one", "healthy");
         let client = client(&home, "one");
         if has_calls {
             client.start_call("never", json!({}));
@@ -114,50 +114,50 @@ fn one_that_is_deadlocked_is_restarted_whether_or_not_it_has_calls() {
 }
 
 #[test]
-fn one_that_is_slow_but_busy_is_left_alone() {
-    // Both hear no ping meanwhile: one uses the processor, the other says what it does.
+fn slow_busy_server_is_left_alone() {
+    // Neither server reads pings meanwhile: one uses the processor, the other writes to its log.
     for tool in ["spin", "mutter"] {
         let home = home();
-        serve(&home, "one", &["--dull"], HASTY);
+        serve(&home, "one", &["--dull"], FAST_PROBES);
         home.daemon();
         let first = running(&home, "one");
-        has_health(&home, "one", "healthy");
+        wait_for_health(&home, "one", "healthy");
         let client = client(&home, "one");
-        let slow = client.call_text(tool, json!({ "ms": A_LONG_TIME }));
+        let slow = client.call_text(tool, json!({ "ms": LONG_TIME_MS }));
         assert_eq!(slow, "done", "{tool}");
         let now = status(&home, "one");
         assert_eq!((pid_in(&now), &now["restart_count"]), (first, &json!(0)), "{tool}: {now:#}");
-        has_health(&home, "one", "healthy");
+        wait_for_health(&home, "one", "healthy");
         home.finish();
     }
 }
 
 #[test]
-fn one_that_does_nothing_in_a_call_and_hears_nothing_is_restarted() {
+fn server_idle_in_a_call_without_reading_is_restarted() {
     let home = home();
-    serve(&home, "one", &["--dull"], HASTY);
+    serve(&home, "one", &["--dull"], FAST_PROBES);
     home.daemon();
-    has_health(&home, "one", "healthy");
+    wait_for_health(&home, "one", "healthy");
     let client = client(&home, "one");
     let call = client.start_call("stall", json!({ "ms": 60_000 }));
-    says(&home, "one", "begins to stall");
+    wait_for_line(&home, "one", "begins to stall");
     running_after(&home, "one", 1);
     assert!(client.wait_answer(call)["error"].is_object());
     home.finish();
 }
 
 #[test]
-fn a_call_that_hangs_its_server_does_not_hang_the_next_life() {
+fn call_that_hangs_its_server_is_not_repeated() {
     let home = home();
-    serve(&home, "one", &["--dull"], HASTY);
+    serve(&home, "one", &["--dull"], FAST_PROBES);
     home.daemon();
-    has_health(&home, "one", "healthy");
+    wait_for_health(&home, "one", "healthy");
     let (poison, other) = (client(&home, "one"), client(&home, "one"));
-    // The tool is read-only, so any other end of its server would have it sent again.
+    // The tool is read-only, so after any other end of its server xy would send it again.
     let hangs = poison.start_call("stall", json!({ "ms": 600_000 }));
-    says(&home, "one", "begins to stall");
-    let said = other.call_text("echo", json!({ "message": "hi" }));
-    assert_eq!(said, "hi", "no server had read it before");
+    wait_for_line(&home, "one", "begins to stall");
+    let answer = other.call_text("echo", json!({ "message": "hi" }));
+    assert_eq!(answer, "hi", "no server had read it before");
     let words = poison.wait_answer(hangs)["error"]["message"].to_string();
     assert!(words.contains("outcome unknown: `one` hung"), "{words}");
     assert!(words.contains("the server hung while it was open"), "{words}");
@@ -166,15 +166,15 @@ fn a_call_that_hangs_its_server_does_not_hang_the_next_life() {
 }
 
 #[test]
-fn a_call_that_a_busy_server_does_not_read_gets_an_error_in_time() {
+fn unread_call_of_a_busy_server_fails_in_time() {
     let home = home();
     home.write_config("xy.kdl", "park { queue \"2s\" }\n");
-    serve(&home, "one", &["--dull"], HASTY);
+    serve(&home, "one", &["--dull"], FAST_PROBES);
     home.daemon();
-    has_health(&home, "one", "healthy");
+    wait_for_health(&home, "one", "healthy");
     let (slow, other) = (client(&home, "one"), client(&home, "one"));
-    let spins = slow.start_call("spin", json!({ "ms": 2 * A_LONG_TIME }));
-    says(&home, "one", "begins to spin");
+    let spins = slow.start_call("spin", json!({ "ms": 2 * LONG_TIME_MS }));
+    wait_for_line(&home, "one", "begins to spin");
     let waits = other.start_call("echo", json!({ "message": "hi" }));
     let words = other.wait_answer(waits)["error"]["message"].to_string();
     assert!(words.contains("`one` did not read the call within 2s"), "{words}");
@@ -186,9 +186,9 @@ fn a_call_that_a_busy_server_does_not_read_gets_an_error_in_time() {
 }
 
 #[test]
-fn one_behind_the_cli_of_an_engine_that_does_nothing_in_a_call_is_left_alone() {
+fn server_behind_an_engine_cli_is_left_alone_in_a_call() {
     let home = home();
-    // All that can be seen of such a server is its CLI, which does nothing itself.
+    // xy sees only the CLI of such a server, which is idle itself.
     let cli = home.root().join("harness/docker");
     let server = home.program("xy-test-mcp");
     let script = format!(
@@ -198,16 +198,16 @@ fn one_behind_the_cli_of_an_engine_that_does_nothing_in_a_call_is_left_alone() {
     std::fs::write(&cli, script).unwrap();
     std::fs::set_permissions(&cli, Permissions::from_mode(0o755)).unwrap();
     let process = format!("command \"{}\"\nargs \"run\" \"-i\" \"image\"\n", cli.display());
-    home.server("one", &format!("{process}{TIRELESS}{HASTY}"));
+    home.server("one", &format!("{process}{UNLIMITED_RESTARTS}{FAST_PROBES}"));
     home.daemon();
     let first = running(&home, "one");
-    has_health(&home, "one", "healthy");
+    wait_for_health(&home, "one", "healthy");
     let client = client(&home, "one");
-    assert_eq!(client.call_text("stall", json!({ "ms": A_LONG_TIME })), "done");
+    assert_eq!(client.call_text("stall", json!({ "ms": LONG_TIME_MS })), "done");
     let now = status(&home, "one");
     assert_eq!((pid_in(&now), &now["restart_count"]), (first, &json!(0)), "{now:#}");
-    has_health(&home, "one", "healthy");
-    // Where nobody waits for it, silence is what it is with any other.
+    wait_for_health(&home, "one", "healthy");
+    // Without a pending call, silence means the same as with any other server.
     signal(first, Signal::STOP);
     let now = running_after(&home, "one", 1);
     assert!(now["transitions"].to_string().contains("unhealthy: 3 probes"), "{now:#}");
@@ -215,27 +215,28 @@ fn one_behind_the_cli_of_an_engine_that_does_nothing_in_a_call_is_left_alone() {
 }
 
 #[test]
-fn one_that_ignores_pings_is_never_restarted_for_that() {
+fn server_that_ignores_pings_is_not_restarted() {
     let home = home();
     let diary = home.root().join("harness/one.diary");
     let flags = ["--ignore-ping", "--dull", "--diary", diary.to_str().unwrap()];
-    serve(&home, "one", &flags, HASTY);
+    serve(&home, "one", &flags, FAST_PROBES);
     home.daemon();
     let first = running(&home, "one");
-    let diary_now = || std::fs::read_to_string(&diary).unwrap_or_default(); // It may not be there.
+    // The file may not exist yet.
+    let diary_now = || std::fs::read_to_string(&diary).unwrap_or_default();
     let pings = || diary_now().matches("\"ping\"").count();
-    home.wait_until("it was asked often enough", || pings() >= 3);
-    // Not even while it does nothing in a call.
+    home.wait_until("it was probed often enough", || pings() >= 3);
+    // Not even while it is idle in a call.
     let client = client(&home, "one");
-    let stalled = client.call_text("stall", json!({ "ms": A_LONG_TIME / 2 }));
+    let stalled = client.call_text("stall", json!({ "ms": LONG_TIME_MS / 2 }));
     assert_eq!(stalled, "done");
     let now = status(&home, "one");
     assert_eq!((pid_in(&now), &now["restart_count"]), (first, &json!(0)), "{now:#}");
-    has_health(&home, "one", "unknown");
-    // A few more were made while it said something else, and none since.
-    home.wait_until("it is left in peace", || {
+    wait_for_health(&home, "one", "unknown");
+    // A few more probes ran while the log was read, and none since.
+    home.wait_until("probes have stopped", || {
         let so_far = pings();
-        linger(Duration::from_millis(A_LONG_TIME / 2));
+        linger(Duration::from_millis(LONG_TIME_MS / 2));
         pings() == so_far
     });
     assert!(pings() < 30, "there were only a few: {}", pings());
@@ -243,69 +244,69 @@ fn one_that_ignores_pings_is_never_restarted_for_that() {
 }
 
 #[test]
-fn one_that_hangs_before_it_was_asked_anything_is_restarted() {
-    // It is stopped between its answer to the greeting and all that comes after that.
+fn unused_server_that_hangs_is_restarted() {
+    // The server is suspended right after its answer to the handshake.
     for era in ["legacy", "modern"] {
         let home = home();
         let frozen = home.root().join("harness/frozen");
         let flags = ["--era", era, "--unbuffered", "--freeze-once", frozen.to_str().unwrap()];
-        // So that its greeting is one question.
-        serve(&home, "one", &flags, &format!("{HASTY}era \"{era}\"\n"));
+        // With a fixed era the handshake is one request.
+        serve(&home, "one", &flags, &format!("{FAST_PROBES}era \"{era}\"\n"));
         home.daemon();
         let client = client(&home, "one");
         let call = client.start_call("echo", json!({ "message": "hi" }));
         let now = running_after(&home, "one", 1);
-        let told = now["transitions"].to_string();
-        assert!(told.contains("unhealthy: 3 probes in a row failed"), "{era}: {told}");
-        let said = client.wait_answer(call);
-        assert_eq!(said["result"]["content"][0]["text"], "hi", "{era}: nobody had read it");
-        has_health(&home, "one", "healthy");
+        let reported = now["transitions"].to_string();
+        assert!(reported.contains("unhealthy: 3 probes in a row failed"), "{era}: {reported}");
+        let answer = client.wait_answer(call);
+        assert_eq!(answer["result"]["content"][0]["text"], "hi", "{era}: no process had read it");
+        wait_for_health(&home, "one", "healthy");
         home.finish();
     }
 }
 
 #[test]
-fn one_over_http_that_hangs_before_it_was_asked_anything_is_restarted() {
-    // It is stopped between the end of its greeting and all that comes after that. Its second life
-    // is known to be of the same era.
+fn unused_http_server_that_hangs_is_restarted() {
+    // The server is suspended right after its handshake. In its second life xy expects the same
+    // era.
     let (discover, initialize) = ("server/discover", "initialize");
     let table = [
         ("legacy", &[discover, initialize, "notifications/initialized"][..], initialize),
         ("modern", &[discover], discover),
     ];
-    for (era, greeting, next) in table {
+    for (era, handshake, next) in table {
         let home = home();
         let frozen = home.root().join("harness/frozen");
         let diary = home.root().join("harness/one.diary");
         let port = free_port().to_string();
         let flags = ["--era", era, "--http", &port, "--freeze-once", frozen.to_str().unwrap()];
         let flags = [&flags[..], &["--diary", diary.to_str().unwrap()]].concat();
-        serve(&home, "one", &flags, &format!("port {port}\ntransport \"http\"\n{HASTY}"));
+        serve(&home, "one", &flags, &format!("port {port}\ntransport \"http\"\n{FAST_PROBES}"));
         home.daemon();
         home.wait_until("it is stopped", || frozen.exists());
         let now = running_after(&home, "one", 1);
-        let told = now["transitions"].to_string();
-        assert!(told.contains("unhealthy: 3 probes in a row failed"), "{era}: {told}");
-        has_health(&home, "one", "healthy");
-        // What its first life has heard is the greeting, and nothing else.
+        let reported = now["transitions"].to_string();
+        assert!(reported.contains("unhealthy: 3 probes in a row failed"), "{era}: {reported}");
+        wait_for_health(&home, "one", "healthy");
+        // The first life has received the handshake, and nothing else.
         let diary = std::fs::read_to_string(&diary).unwrap();
         let method = |line: &str| serde_json::from_str::<Value>(line).unwrap()["method"].clone();
-        let heard: Vec<Value> = diary.lines().map(method).collect();
-        assert_eq!(heard[..=greeting.len()], [greeting, &[next]].concat(), "{era}");
-        let said = client(&home, "one").call_text("echo", json!({ "message": "hi" }));
-        assert_eq!(said, "hi", "{era}");
+        let methods: Vec<Value> = diary.lines().map(method).collect();
+        assert_eq!(methods[..=handshake.len()], [handshake, &[next]].concat(), "{era}");
+        let answer = client(&home, "one").call_text("echo", json!({ "message": "hi" }));
+        assert_eq!(answer, "hi", "{era}");
         home.finish();
     }
 }
 
 #[test]
-fn one_of_the_newer_era_is_asked_what_it_knows() {
+fn modern_server_is_probed_with_discover() {
     let home = home();
     let diary = home.root().join("harness/one.diary");
     let flags = ["--era", "modern", "--diary", diary.to_str().unwrap()];
-    serve(&home, "one", &flags, HASTY);
+    serve(&home, "one", &flags, FAST_PROBES);
     home.daemon();
-    let now = has_health(&home, "one", "healthy");
+    let now = wait_for_health(&home, "one", "healthy");
     assert!(!std::fs::read_to_string(&diary).unwrap().contains("\"ping\""));
     signal(pid_in(&now), Signal::STOP);
     let now = running_after(&home, "one", 1);
@@ -314,27 +315,27 @@ fn one_of_the_newer_era_is_asked_what_it_knows() {
 }
 
 #[test]
-fn new_rules_for_probes_apply_to_a_living_server() {
+fn new_probe_rules_apply_to_a_running_server() {
     let home = home();
     serve(&home, "one", &[], "health { probe \"off\" }\n");
     home.daemon();
     let first = running(&home, "one");
     assert_eq!(status(&home, "one")["health"], "unknown");
-    serve(&home, "one", &[], HASTY);
+    serve(&home, "one", &[], FAST_PROBES);
     let reloaded = ask(&home, "reload", json!({}));
     assert_eq!(reloaded["updated"], json!(["one"]), "{reloaded:#}");
-    let now = has_health(&home, "one", "healthy");
+    let now = wait_for_health(&home, "one", "healthy");
     assert_eq!(pid_in(&now), first);
     home.finish();
 }
 
 #[test]
-fn one_that_an_earlier_daemon_knew_to_answer_is_known_to() {
+fn probe_support_survives_a_new_daemon() {
     let home = home();
-    serve(&home, "one", &[], HASTY);
+    serve(&home, "one", &[], FAST_PROBES);
     let daemon = home.daemon();
     let first = running(&home, "one");
-    has_health(&home, "one", "healthy");
+    wait_for_health(&home, "one", "healthy");
     daemon.kill9();
     signal(first, Signal::STOP);
     home.daemon();
@@ -347,7 +348,7 @@ fn one_that_an_earlier_daemon_knew_to_answer_is_known_to() {
 }
 
 #[test]
-fn a_server_is_ready_once_its_page_says_so() {
+fn server_is_ready_once_its_page_is_200() {
     let home = home();
     let port = free_port();
     let flags = ["--http", &port.to_string(), "--well-after", "3"];
@@ -355,13 +356,13 @@ fn a_server_is_ready_once_its_page_says_so() {
     serve(&home, "one", &flags, &more);
     home.daemon();
     running(&home, "one");
-    let said = client(&home, "one").call_text("echo", json!({ "message": "hi" }));
-    assert_eq!(said, "hi");
+    let answer = client(&home, "one").call_text("echo", json!({ "message": "hi" }));
+    assert_eq!(answer, "hi");
     home.finish();
 }
 
 #[test]
-fn a_server_whose_page_never_says_so_is_never_ready() {
+fn server_with_a_failing_page_is_never_ready() {
     let home = home();
     let port = free_port();
     let flags = ["--http", &port.to_string(), "--well-after", "1000000"];
@@ -375,39 +376,39 @@ fn a_server_whose_page_never_says_so_is_never_ready() {
     home.finish();
 }
 
-/// Answers each GET of a path with its status, and says which were asked for.
+/// Serves each path with its status, and returns the port and the requested paths.
 fn pages(answers: &'static [(&'static str, &'static str)]) -> (u16, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("there is a free port");
     let port = listener.local_addr().expect("it listens").port();
-    let asked: Arc<Mutex<Vec<String>>> = Arc::default();
-    let noted = asked.clone();
+    let requested: Arc<Mutex<Vec<String>>> = Arc::default();
+    let log = requested.clone();
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             let mut head = [0; 4096];
             let count = (&stream).read(&mut head).unwrap_or_default();
             let head = String::from_utf8_lossy(&head[..count]);
             let path = head.split(' ').nth(1).unwrap_or_default();
-            noted.lock().expect("nobody panics").push(path.to_owned());
+            log.lock().expect("no thread panics").push(path.to_owned());
             let known = answers.iter().find(|(it, _)| *it == path);
             let status = known.map_or("404 Not Found", |(_, status)| *status);
             let head = format!("HTTP/1.1 {status}\r\nLocation: /fine\r\nContent-Length: 0\r\n\r\n");
-            let _ = (&stream).write_all(head.as_bytes()); // It need not be waited for.
+            let _ = (&stream).write_all(head.as_bytes()); // The client may not wait for the answer.
         }
     });
-    (port, asked)
+    (port, requested)
 }
 
 #[test]
-fn readiness_is_asked_for_at_the_path_that_the_file_names() {
+fn readiness_is_probed_at_the_configured_path() {
     let home = home();
-    // The block, the path it means, and whether what is there is success.
+    // The `ready` block, the resulting path, and whether its status means success.
     let table = [
         ("seed", "", "/mcp/health", true),
         ("deep", "path \"/any/path/at-all.txt\";", "/any/path/at-all.txt", true),
         ("moved", "path \"/moved\";", "/moved", false),
         ("broken", "path \"/broken\";", "/broken", false),
     ];
-    let mut asked = Vec::new();
+    let mut requested = Vec::new();
     for (name, path, ..) in table {
         let (port, paths) = pages(&[
             ("/mcp/health", "204 No Content"),
@@ -416,51 +417,51 @@ fn readiness_is_asked_for_at_the_path_that_the_file_names() {
             ("/moved", "302 Found"),
             ("/broken", "500 Internal Server Error"),
         ]);
-        asked.push(paths);
+        requested.push(paths);
         let process = home.kdl_command("xy-test-sleep-server", &[]);
         let within = if name == "seed" || name == "deep" { "1m" } else { "300ms" };
         let ready = format!("ready {{ probe \"http\"; {path} within \"{within}\" }}\n");
-        let rest = format!("port {port}\n{ready}health {{ probe \"off\" }}\n{TIRELESS}");
+        let rest = format!("port {port}\n{ready}health {{ probe \"off\" }}\n{UNLIMITED_RESTARTS}");
         home.write_config(&format!("servers/{name}.kdl"), &format!("{process}{rest}"));
     }
     home.daemon();
-    for ((name, _, path, is_good), asked) in table.into_iter().zip(asked) {
+    for ((name, _, path, is_good), requested) in table.into_iter().zip(requested) {
         if is_good {
             running(&home, name);
         } else {
             home.wait_until("it was not ready in time", || {
                 status(&home, name)["transitions"].to_string().contains("not ready within 300ms")
             });
-            let told = status(&home, name)["transitions"].to_string();
-            assert!(!told.contains("\"running\""), "{name}: {told}");
+            let reported = status(&home, name)["transitions"].to_string();
+            assert!(!reported.contains("\"running\""), "{name}: {reported}");
         }
-        let asked = asked.lock().unwrap().clone();
-        assert!(asked.iter().any(|it| it == path), "{name}: {asked:?}");
-        // Whoever speaks MCP with it asks at the path for that.
-        assert!(asked.iter().all(|it| it == path || it == "/mcp"), "{name}: {asked:?}");
+        let requested = requested.lock().unwrap().clone();
+        assert!(requested.iter().any(|it| it == path), "{name}: {requested:?}");
+        // Clients that speak MCP with the server use its own path.
+        assert!(requested.iter().all(|it| it == path || it == "/mcp"), "{name}: {requested:?}");
     }
     ask(&home, "stop", json!({ "all": true }));
     home.finish();
 }
 
 #[test]
-fn a_server_that_listens_is_ready_though_it_is_not_greeted_yet() {
+fn listening_server_is_ready_before_its_handshake() {
     let home = home();
     let port = free_port();
     let flags = ["--http", &port.to_string(), "--slow-init", "1500"];
-    let more = format!("port {port}\nready {{ probe \"tcp\"; within \"20s\" }}\n{HASTY}");
+    let more = format!("port {port}\nready {{ probe \"tcp\"; within \"20s\" }}\n{FAST_PROBES}");
     serve(&home, "one", &flags, &more);
     home.daemon();
     running(&home, "one");
-    // What is called now waits until it has been greeted.
-    let said = client(&home, "one").call_text("echo", json!({ "message": "hi" }));
-    assert_eq!(said, "hi");
-    has_health(&home, "one", "healthy");
+    // A call made now waits for the handshake.
+    let answer = client(&home, "one").call_text("echo", json!({ "message": "hi" }));
+    assert_eq!(answer, "hi");
+    wait_for_health(&home, "one", "healthy");
     home.finish();
 }
 
 #[test]
-fn a_page_that_says_nothing_has_its_server_restarted() {
+fn server_with_a_silent_page_is_restarted() {
     let home = home();
     let port = free_port();
     let flags = ["--http", &port.to_string()];
@@ -468,66 +469,66 @@ fn a_page_that_says_nothing_has_its_server_restarted() {
     serve(&home, "one", &flags, &format!("port {port}\n{health}"));
     home.daemon();
     let first = running(&home, "one");
-    has_health(&home, "one", "healthy");
+    wait_for_health(&home, "one", "healthy");
     signal(first, Signal::STOP);
     let now = running_after(&home, "one", 1);
-    let told = now["transitions"].to_string();
-    assert!(told.contains("/mcp/health gave no answer within 500ms"), "{told}");
+    let reported = now["transitions"].to_string();
+    assert!(reported.contains("/mcp/health gave no answer within 500ms"), "{reported}");
     home.finish();
 }
 
-/// A page that answers with these in turn and then with 200, but with 503 for as long as the
-/// process lives whose id it is told; and what it answered.
-fn moody(
+/// Serves these statuses in turn, then 200, but 503 while the process with the given id lives.
+/// Returns the port and the statuses that were sent.
+fn scripted_page(
     script: &'static [&'static str],
-    ill: &Arc<AtomicU32>,
+    failing: &Arc<AtomicU32>,
 ) -> (u16, Arc<Mutex<Vec<&'static str>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("there is a free port");
     let port = listener.local_addr().expect("it listens").port();
-    let told: Arc<Mutex<Vec<&str>>> = Arc::default();
-    let (ill, noted) = (ill.clone(), told.clone());
+    let reported: Arc<Mutex<Vec<&str>>> = Arc::default();
+    let (failing, log) = (failing.clone(), reported.clone());
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             let mut head = [0; 4096];
             let count = (&stream).read(&mut head).unwrap_or_default();
             let status = if head[..count].starts_with(b"GET /mcp/health ") {
-                let mut noted = noted.lock().expect("nobody panics");
-                let ill = ill.load(Ordering::SeqCst);
-                let is_ill = ill != 0 && is_alive(ill);
-                let now = if is_ill { "503 Service Unavailable" } else { "200 OK" };
-                let status = script.get(noted.len()).copied().unwrap_or(now);
-                noted.push(status);
+                let mut log = log.lock().expect("no thread panics");
+                let failing = failing.load(Ordering::SeqCst);
+                let is_failing = failing != 0 && is_alive(failing);
+                let now = if is_failing { "503 Service Unavailable" } else { "200 OK" };
+                let status = script.get(log.len()).copied().unwrap_or(now);
+                log.push(status);
                 status
             } else {
-                "404 Not Found" // Whoever speaks MCP.
+                "404 Not Found" // For MCP clients.
             };
             let head = format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n");
-            let _ = (&stream).write_all(head.as_bytes()); // It need not be waited for.
+            let _ = (&stream).write_all(head.as_bytes()); // The client may not wait for the answer.
         }
     });
-    (port, told)
+    (port, reported)
 }
 
 #[test]
-fn a_page_that_says_503_as_often_in_a_row_as_the_file_says_has_its_server_restarted() {
-    const WELL: &str = "200 OK";
-    const ILL: &str = "503 Service Unavailable";
-    // It is ready; then rows of two, each ended by a good answer.
-    const SCRIPT: [&str; 7] = [WELL, ILL, ILL, WELL, ILL, ILL, WELL];
+fn repeated_503_restarts_the_server() {
+    const GOOD: &str = "200 OK";
+    const BAD: &str = "503 Service Unavailable";
+    // Ready; then rows of two failures, each ended by a success.
+    const SCRIPT: [&str; 7] = [GOOD, BAD, BAD, GOOD, BAD, BAD, GOOD];
     let home = home();
-    let ill = Arc::default();
-    let (port, told) = moody(&SCRIPT, &ill);
+    let failing = Arc::default();
+    let (port, reported) = scripted_page(&SCRIPT, &failing);
     let sleeper = home.kdl_command("xy-test-sleep-server", &["--every", "600000"]);
     let probes = "ready { probe \"http\"; within \"1m\" }\n\
                   health { probe \"http\"; interval \"50ms\"; timeout \"10s\"; failures 3 }\n";
-    home.server("one", &format!("{sleeper}{TIRELESS}port {port}\n{probes}"));
+    home.server("one", &format!("{sleeper}{UNLIMITED_RESTARTS}port {port}\n{probes}"));
     home.daemon();
     let first = running(&home, "one");
-    home.wait_until("it was probed in rows", || told.lock().unwrap().len() > SCRIPT.len());
-    let now = has_health(&home, "one", "healthy");
+    home.wait_until("it was probed in rows", || reported.lock().unwrap().len() > SCRIPT.len());
+    let now = wait_for_health(&home, "one", "healthy");
     assert_eq!((pid_in(&now), &now["restart_count"]), (first, &json!(0)), "{now:#}");
 
-    ill.store(first, Ordering::SeqCst);
+    failing.store(first, Ordering::SeqCst);
     let now = running_after(&home, "one", 1);
     assert_ne!(pid_in(&now), first);
     let why = format!(
@@ -535,41 +536,44 @@ fn a_page_that_says_503_as_often_in_a_row_as_the_file_says_has_its_server_restar
          GET http://127.0.0.1:{port}/mcp/health was answered with status 503"
     );
     assert!(now["transitions"].to_string().contains(&why), "{now:#}");
-    let now = has_health(&home, "one", "healthy");
+    let now = wait_for_health(&home, "one", "healthy");
     assert_eq!(now["restart_count"], 1, "its successor is well: {now:#}");
-    let told = told.lock().unwrap().clone();
-    let rows: Vec<&[&str]> = told.chunk_by(|one, other| one == other).collect();
-    let [before @ .., last, after] = &rows[..] else { panic!("{told:?}") };
-    assert_eq!((before.len(), last[0], after[0]), (5, ILL, WELL), "{told:?}");
-    assert!(last.len() >= 3, "{told:?}");
+    let reported = reported.lock().unwrap().clone();
+    let rows: Vec<&[&str]> = reported.chunk_by(|one, other| one == other).collect();
+    let [before @ .., last, after] = &rows[..] else { panic!("{reported:?}") };
+    assert_eq!((before.len(), last[0], after[0]), (5, BAD, GOOD), "{reported:?}");
+    assert!(last.len() >= 3, "{reported:?}");
     home.finish();
 }
 
 #[test]
-fn one_elsewhere_that_falls_silent_is_unreachable_and_found_again() {
+fn silent_remote_server_is_unreachable_until_it_answers() {
     let home = home();
     let remote = Remote::start();
     let delays = "restart { backoff-initial \"100ms\"; backoff-max \"100ms\" }\n";
-    home.server("far", &format!("{}{delays}ready {{ within \"1s\" }}\n{HASTY}", remote.kdl()));
+    home.server(
+        "far",
+        &format!("{}{delays}ready {{ within \"1s\" }}\n{FAST_PROBES}", remote.kdl()),
+    );
     home.daemon();
-    has_health(&home, "far", "healthy");
+    wait_for_health(&home, "far", "healthy");
     remote.mood(To::Everything, Mood::Silent);
-    let now = has_health(&home, "far", "unreachable");
+    let now = wait_for_health(&home, "far", "unreachable");
     assert_eq!(now["restart_count"], 0, "nothing is counted: {now:#}");
     assert!(now["last_exit"].is_null(), "nothing has ended: {now:#}");
     remote.mood(To::Everything, Mood::Well);
-    has_health(&home, "far", "healthy");
+    wait_for_health(&home, "far", "healthy");
     home.finish();
 }
 
-/// Whether it is alive, and whether it is ready.
+/// Returns whether a server is alive, and whether it is ready.
 fn alive_and_ready(now: &Value) -> (bool, bool) {
-    let is = |word: &str| now[word].as_bool().expect("it is told");
+    let is = |word: &str| now[word].as_bool().expect("a field of `status`");
     (is("alive"), is("ready"))
 }
 
 #[test]
-fn one_that_starts_is_alive_before_it_is_ready() {
+fn starting_server_is_alive_before_ready() {
     let home = home();
     let port = free_port();
     let process = home.kdl_command("xy-test-sleep-server", &[]);
@@ -594,19 +598,22 @@ fn one_that_starts_is_alive_before_it_is_ready() {
 }
 
 #[test]
-fn one_elsewhere_is_alive_and_ready_while_it_answers() {
+fn answering_remote_server_is_alive_and_ready() {
     let home = home();
     let remote = Remote::start();
     let delays = "restart { backoff-initial \"100ms\"; backoff-max \"100ms\" }\n";
-    home.server("far", &format!("{}{delays}ready {{ within \"1s\" }}\n{HASTY}", remote.kdl()));
+    home.server(
+        "far",
+        &format!("{}{delays}ready {{ within \"1s\" }}\n{FAST_PROBES}", remote.kdl()),
+    );
     home.daemon();
-    let now = has_health(&home, "far", "healthy");
+    let now = wait_for_health(&home, "far", "healthy");
     assert_eq!(alive_and_ready(&now), (true, true), "{now:#}");
     remote.mood(To::Everything, Mood::Silent);
-    let now = has_health(&home, "far", "unreachable");
+    let now = wait_for_health(&home, "far", "unreachable");
     assert_eq!(alive_and_ready(&now), (false, false), "{now:#}");
     remote.mood(To::Everything, Mood::Well);
-    let now = has_health(&home, "far", "healthy");
+    let now = wait_for_health(&home, "far", "healthy");
     assert_eq!(alive_and_ready(&now), (true, true), "{now:#}");
     home.finish();
 }

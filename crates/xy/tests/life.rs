@@ -1,4 +1,4 @@
-//! The life of servers under a real daemon: how they come up, go down and come back.
+//! The life of servers under a real daemon: starts, stops and restarts.
 #![expect(clippy::unwrap_used, reason = "everything here is a test")]
 
 #[path = "life/crashes.rs"]
@@ -15,10 +15,10 @@ use std::fs;
 
 use xy_testkit::Home;
 
-/// A moment is told by another clock than a delay is kept by, and cut to milliseconds.
-const TWO_CLOCKS: u64 = 50;
+/// Tolerance in milliseconds: times and delays use different clocks, and times are truncated.
+const CLOCK_TOLERANCE_MS: u64 = 50;
 
-/// Dies with `code` in its first `lives` lives; a later one stays.
+/// Returns the file of a server that exits with `code` in its first `lives` lives, and then stays.
 fn mortal(home: &Home, name: &str, code: &str, lives: &str) -> String {
     home.expect_left("tmp/");
     let file = home.root().join("tmp").join(name);

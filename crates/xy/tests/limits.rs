@@ -1,4 +1,4 @@
-//! What servers may use: kept, shown, and refused where it cannot be kept.
+//! Limits of servers: enforced, shown, and refused where they cannot be enforced.
 #![cfg_attr(target_os = "linux", expect(clippy::unwrap_used, reason = "everything here is a test"))]
 
 mod support;
@@ -7,14 +7,14 @@ use serde_json::json;
 use support::{home, running, status};
 
 #[test]
-fn a_limit_of_open_files_is_kept_and_shown() {
+fn open_file_limit_is_enforced_and_shown() {
     let home = home();
     let script = "ulimit -Hn >&2; exec sleep 60";
     let args = format!("command \"sh\"\nargs \"-c\" \"{script}\"\nport 8421\n");
     home.server("one", &format!("{args}limits {{ nofile 77 }}\n"));
     home.daemon();
     running(&home, "one");
-    support::says(&home, "one", "77");
+    support::wait_for_line(&home, "one", "77");
     let limits = json!([{ "name": "nofile", "value": 77, "kept_by": "rlimit" }]);
     assert_eq!(status(&home, "one")["limits"], limits);
     let shown = home.xy(&["status", "one"]).stdout;
@@ -28,7 +28,7 @@ fn a_limit_of_open_files_is_kept_and_shown() {
 }
 
 #[test]
-fn a_limit_that_cannot_be_kept_is_an_error_of_check_and_of_a_start() {
+fn unenforceable_limit_is_an_error() {
     let home = home();
     home.server("one", "command \"true\"\nlimits { nofile 4294967295 }\n");
     let checked = home.xy(&["check"]);
@@ -40,12 +40,13 @@ fn a_limit_that_cannot_be_kept_is_an_error_of_check_and_of_a_start() {
     home.finish();
 }
 
-/// These need the right to make control groups, and say so where it is missing.
+/// Tests that need the right to create control groups. Each prints a message if the right is
+/// missing.
 #[cfg(target_os = "linux")]
 mod cgroups {
     use rustix::process::Signal;
     use serde_json::Value;
-    use xy_shim::cgroup::{self, Kept};
+    use xy_shim::cgroup::{self, Enforcement};
     use xy_testkit::{Home, marked_processes};
 
     use super::support::signal;
@@ -53,13 +54,13 @@ mod cgroups {
 
     const MEMORY: u64 = 64 << 20;
 
-    /// Whether limits can be kept by groups here; if not, says so.
-    #[expect(clippy::print_stdout, reason = "a test that shows nothing must say so")]
-    fn can_be_had() -> bool {
-        let kept = cgroup::kept();
-        let can = kept.memory == Kept::ByCgroup && kept.pids == Kept::ByCgroup;
+    /// Returns true if groups can enforce limits here; otherwise prints a message.
+    #[expect(clippy::print_stdout, reason = "a skipped test must print its reason")]
+    fn are_supported() -> bool {
+        let support = cgroup::limit_support();
+        let can = support.memory == Enforcement::ByCgroup && support.pids == Enforcement::ByCgroup;
         if !can {
-            println!("SKIPPED: no control groups for limits: {kept:?}");
+            println!("SKIPPED: no control groups for limits: {support:?}");
         }
         can
     }
@@ -77,8 +78,8 @@ mod cgroups {
     }
 
     #[test]
-    fn limits_and_what_holds_a_server_together_are_shown() {
-        if !can_be_had() {
+    fn limits_and_containment_are_shown() {
+        if !are_supported() {
             return;
         }
         let home = home();
@@ -99,8 +100,8 @@ mod cgroups {
     }
 
     #[test]
-    fn a_server_killed_for_want_of_memory_is_told_as_such() {
-        if !can_be_had() {
+    fn out_of_memory_kill_is_reported() {
+        if !are_supported() {
             return;
         }
         let home = home();
@@ -119,19 +120,19 @@ mod cgroups {
         home.finish();
     }
 
-    /// The group in cgroup2 of a process, as the kernel names it.
+    /// Returns the cgroup2 path of a process.
     fn group_of(pid: u32) -> String {
         let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
         let own = groups.lines().find_map(|line| line.strip_prefix("0::"));
         own.unwrap().to_owned()
     }
 
-    /// The shim of a server: its number is in the name of its group.
+    /// Returns the process id of a server's shim, which is in the name of its group.
     fn shim_of(group: &str) -> Option<u32> {
         group.rsplit('/').next()?.split('-').nth(1)?.parse().ok()
     }
 
-    /// The group of a server's leader, and its shim.
+    /// Returns the group of a server's leader, and its shim.
     #[track_caller]
     fn group_and_shim(home: &Home, pid: u32) -> (String, u32) {
         home.wait_until("it is in its group", || {
@@ -141,8 +142,8 @@ mod cgroups {
     }
 
     #[test]
-    fn what_is_left_of_a_daemon_and_a_shim_killed_together_is_ended_by_the_next_daemon() {
-        if !can_be_had() {
+    fn next_daemon_ends_processes_of_a_killed_shim() {
+        if !are_supported() {
             return;
         }
         let home = home();
@@ -153,7 +154,7 @@ mod cgroups {
             let all = marked_processes(home.mark());
             all.into_iter().find(|it| it.cmdline.contains("sleep 601")).map(|it| it.pid)
         });
-        signal(shim, Signal::STOP); // So that it does not hear of the daemon's end.
+        signal(shim, Signal::STOP); // Keeps it from noticing the daemon's end.
         daemon.kill9();
         signal(shim, Signal::KILL);
         let is_left = |pid| marked_processes(home.mark()).iter().any(|it| it.pid == pid);
@@ -165,8 +166,8 @@ mod cgroups {
     }
 
     #[test]
-    fn after_a_killed_shim_nothing_is_left_in_its_group() {
-        if !can_be_had() {
+    fn killed_shim_leaves_its_group_empty() {
+        if !are_supported() {
             return;
         }
         let home = home();

@@ -1,4 +1,4 @@
-//! What servers write: kept on disk to the last line, shown without holding anybody up.
+//! Server output: every line is on disk, and no reader delays a server.
 #![expect(clippy::unwrap_used, reason = "everything in this file is a test")]
 
 mod support;
@@ -6,8 +6,8 @@ mod support;
 use std::fs;
 
 use serde_json::{Value, json};
-use support::{SOON, ask, home, running, says, shown, status, tail, texts};
-use xy_testkit::{Heard, Home, Wire, read_log_lines};
+use support::{SOON, ask, home, running, shown, status, tail, texts, wait_for_line};
+use xy_testkit::{Home, Wire, WireEvent, read_log_lines};
 
 fn spew(home: &Home, args: &[&str]) -> String {
     home.kdl_command("xy-test-spew", args)
@@ -17,7 +17,7 @@ fn ticker(home: &Home, every: &str) -> String {
     home.kdl_command("xy-test-sleep-server", &["--every", every])
 }
 
-/// A server that writes `script`'s output and ends.
+/// Returns the file of a server that writes the output of `script` and ends.
 fn script(script: &str) -> String {
     let quoted = script.replace('\\', "\\\\").replace('"', "\\\"");
     format!("command \"sh\"\nargs \"-c\" \"{quoted}\"\n")
@@ -30,20 +30,20 @@ fn follow(home: &Home, name: &str) -> Wire {
     wire
 }
 
-/// What a follower of numbered lines has seen.
+/// The numbered lines that a follower has received.
 #[derive(Default)]
-struct Seen {
+struct Received {
     shown: u64,
     skipped: u64,
 }
 
-impl Seen {
-    /// Takes one notification; the number of each line must be the one that is due.
-    fn take(&mut self, message: &Value) {
-        let told = &message["params"];
+impl Received {
+    /// Checks one notification; its line must have the next number.
+    fn accept(&mut self, message: &Value) {
+        let entry = &message["params"];
         match message["method"].as_str() {
             Some("log") => {
-                let line = told["line"].as_str().unwrap();
+                let line = entry["line"].as_str().unwrap();
                 let number = line.strip_prefix(NUMBERED).and_then(|it| it.parse::<u64>().ok());
                 let Some(number) = number else {
                     assert_eq!(self.all(), 0, "in the middle of numbers: {line}");
@@ -52,15 +52,15 @@ impl Seen {
                 self.shown += 1;
                 assert_eq!(number, self.all(), "after {} shown", self.shown);
             }
-            Some("log_skipped") => self.skipped += told["count"].as_u64().unwrap(),
+            Some("log_skipped") => self.skipped += entry["count"].as_u64().unwrap(),
             _ => panic!("neither a line nor a gap: {message}"),
         }
     }
 
-    /// Listens until `count` lines have been shown or skipped.
-    fn up_to(&mut self, count: u64, wire: &mut Wire) {
+    /// Reads until `count` lines have been shown or skipped.
+    fn read_up_to(&mut self, count: u64, wire: &mut Wire) {
         while self.all() < count {
-            self.take(&wire.next(SOON));
+            self.accept(&wire.next(SOON));
         }
         assert_eq!(self.all(), count);
     }
@@ -70,10 +70,10 @@ impl Seen {
     }
 }
 
-/// What stands before the number in each line of a flood.
+/// The text before the number in each line of a flood.
 const NUMBERED: &str = "a numbered line ";
 
-/// Makes the server `one` write `lines` numbered lines from now on.
+/// Makes the server `one` write `lines` numbered lines.
 fn begin_flood(home: &Home, lines: u64, rest: &str) {
     let lines = lines.to_string();
     let args = ["--text", NUMBERED, "--flush", "block", "--lines", &lines];
@@ -81,7 +81,7 @@ fn begin_flood(home: &Home, lines: u64, rest: &str) {
     ask(home, "reload", Value::Null);
 }
 
-/// Compares without telling a million lines apart in words.
+/// Compares lines without printing a million of them.
 fn assert_numbered(lines: &[String], tag: &str, count: usize) {
     let numbered: Vec<&str> =
         lines.iter().filter_map(|it| it.strip_prefix(tag)?.strip_prefix(NUMBERED)).collect();
@@ -92,7 +92,7 @@ fn assert_numbered(lines: &[String], tag: &str, count: usize) {
 }
 
 #[test]
-fn a_million_lines_are_all_on_disk_and_a_follower_knows_of_all() {
+fn million_lines_are_written_and_accounted_for() {
     const LINES: u64 = 1_000_000;
     let home = home();
     home.server("one", &ticker(&home, "600000"));
@@ -100,11 +100,11 @@ fn a_million_lines_are_all_on_disk_and_a_follower_knows_of_all() {
     running(&home, "one");
     let mut follower = follow(&home, "one");
 
-    // 30 bytes each: three rotations of 10 MB, and nothing falls off the end.
+    // 30 bytes each: three rotations of 10 MB, and no line is dropped.
     begin_flood(&home, LINES, "");
 
-    let mut seen = Seen::default();
-    seen.up_to(LINES, &mut follower);
+    let mut seen = Received::default();
+    seen.read_up_to(LINES, &mut follower);
     assert!(seen.shown > 0);
     home.wait_for_state("one", "stopped");
     assert_numbered(&read_log_lines(&home, "one"), "[err] ", 1_000_000);
@@ -114,9 +114,9 @@ fn a_million_lines_are_all_on_disk_and_a_follower_knows_of_all() {
 }
 
 #[test]
-fn the_oldest_lines_go_when_there_are_too_many() {
+fn oldest_lines_are_dropped_first() {
     let home = home();
-    // 62 MB of lines for a current file and five older ones.
+    // 62 MB of lines, for a current file and five older ones.
     let text = "x".repeat(993);
     home.server("one", &spew(&home, &["--text", &text, "--flush", "block", "--lines", "62000"]));
     home.daemon();
@@ -132,29 +132,29 @@ fn the_oldest_lines_go_when_there_are_too_many() {
 }
 
 #[test]
-fn a_follower_that_never_reads_delays_neither_the_server_nor_another_follower() {
+fn follower_that_never_reads_delays_no_other() {
     const LINES: u64 = 100_000;
     let home = home();
     home.server("one", &ticker(&home, "600000"));
     home.daemon();
     running(&home, "one");
-    let mut deaf = follow(&home, "one");
+    let mut silent = follow(&home, "one");
     let mut other = follow(&home, "one");
 
     begin_flood(&home, LINES, "");
 
-    Seen::default().up_to(LINES, &mut other);
+    Received::default().read_up_to(LINES, &mut other);
     home.wait_for_state("one", "stopped");
     assert_numbered(&read_log_lines(&home, "one"), "[err] ", 100_000);
 
-    // When it reads at last, it is told what it has missed.
-    let mut seen = Seen::default();
-    seen.up_to(LINES, &mut deaf);
+    // When the follower reads at last, it learns how many lines it has missed.
+    let mut seen = Received::default();
+    seen.read_up_to(LINES, &mut silent);
     assert!(seen.shown > 0 && seen.skipped > 0, "{} and {}", seen.shown, seen.skipped);
 }
 
 #[test]
-fn the_stdout_of_a_stdio_server_is_logged_as_such_and_whole() {
+fn stdout_of_stdio_server_is_logged_as_is() {
     let home = home();
     home.server("one", &ticker(&home, "600000"));
     home.daemon();
@@ -165,7 +165,7 @@ fn the_stdout_of_a_stdio_server_is_logged_as_such_and_whole() {
     home.server("one", &spew(&home, &args));
     ask(&home, "reload", Value::Null);
 
-    Seen::default().up_to(100_000, &mut follower);
+    Received::default().read_up_to(100_000, &mut follower);
     home.wait_for_state("one", "stopped");
     assert_numbered(&read_log_lines(&home, "one"), "[out] ", 100_000);
     let last = tail(&home, "one", 1);
@@ -173,7 +173,7 @@ fn the_stdout_of_a_stdio_server_is_logged_as_such_and_whole() {
 }
 
 #[test]
-fn both_outputs_of_an_http_server_are_logged_under_their_names() {
+fn both_outputs_of_http_server_are_logged() {
     let home = home();
     let args = ["--stream", "both", "--lines", "1000", "--then", "sleep"];
     home.server("one", &format!("{}port 8421\n", spew(&home, &args)));
@@ -192,11 +192,11 @@ fn both_outputs_of_an_http_server_are_logged_under_their_names() {
 }
 
 #[test]
-fn the_last_twenty_lines_are_shown_or_as_many_as_are_wanted() {
+fn last_twenty_lines_are_shown_by_default() {
     let home = home();
     home.server("one", &spew(&home, &["--lines", "100", "--then", "sleep"]));
     home.daemon();
-    says(&home, "one", "line 0000100");
+    wait_for_line(&home, "one", "line 0000100");
 
     let last = |count: usize| -> Vec<String> {
         (101 - count..=100).map(|number| format!("line {number:07}")).collect()
@@ -217,14 +217,14 @@ fn the_last_twenty_lines_are_shown_or_as_many_as_are_wanted() {
 }
 
 #[test]
-fn a_follower_gets_the_tail_then_what_comes_and_after_the_cancel_only_the_end() {
+fn follower_gets_tail_then_new_lines_until_cancel() {
     let home = home();
     home.server("one", &ticker(&home, "5"));
     home.daemon();
-    says(&home, "one", "tick 3");
+    wait_for_line(&home, "one", "tick 3");
     let mut wire = home.connect();
-    let asked = json!({ "name": "one", "tail": 2, "follow": true });
-    let id = wire.call("logs", asked).unwrap()["subscription_id"].clone();
+    let params = json!({ "name": "one", "tail": 2, "follow": true });
+    let id = wire.call("logs", params).unwrap()["subscription_id"].clone();
 
     let seq = |message: &Value| message["params"]["seq"].as_u64().unwrap();
     let first = seq(&wire.next(SOON));
@@ -245,24 +245,24 @@ fn a_follower_gets_the_tail_then_what_comes_and_after_the_cancel_only_the_end() 
         (&json!("log_end"), &json!({ "subscription_id": id }))
     );
 
-    // Others go on, and nothing more comes here.
+    // Other followers continue, and this one receives nothing more.
     let mut other = follow(&home, "one");
     for _ in 0..3 {
         assert_eq!(other.next(SOON)["method"], "log");
     }
     wire.call("version", Value::Null).unwrap();
-    assert_eq!(wire.hear(std::time::Duration::ZERO), Heard::Silence);
+    assert_eq!(wire.receive(std::time::Duration::ZERO), WireEvent::TimedOut);
     let again = wire.call("logs_cancel", json!({ "subscription_id": id })).unwrap_err();
     assert_eq!(again["code"], -32602);
 }
 
 #[test]
-fn a_follower_of_a_server_that_is_removed_gets_its_last_words_and_the_end() {
+fn follower_of_a_removed_server_gets_last_lines() {
     let home = home();
     home.server("one", &ticker(&home, "600000"));
     home.daemon();
     let pid = running(&home, "one");
-    says(&home, "one", &format!("started {pid}"));
+    wait_for_line(&home, "one", &format!("started {pid}"));
     let mut follower = follow(&home, "one");
 
     home.remove_server("one");
@@ -273,24 +273,24 @@ fn a_follower_of_a_server_that_is_removed_gets_its_last_words_and_the_end() {
 }
 
 #[test]
-fn a_follower_sees_one_life_after_the_other() {
+fn follower_continues_across_restarts() {
     let home = home();
     home.server("one", &ticker(&home, "600000"));
     home.daemon();
     let pid = running(&home, "one");
-    says(&home, "one", &format!("started {pid}"));
+    wait_for_line(&home, "one", &format!("started {pid}"));
     let mut follower = follow(&home, "one");
 
     ask(&home, "restart", json!({ "name": "one" }));
 
     let next = running(&home, "one");
-    let heard = [follower.next(SOON), follower.next(SOON)].map(|it| it["params"].clone());
-    assert_eq!(texts(&heard), ["stopping: stdin closed", &format!("started {next}")]);
-    assert_eq!([&heard[0]["seq"], &heard[1]["seq"]], [2, 3]);
+    let received = [follower.next(SOON), follower.next(SOON)].map(|it| it["params"].clone());
+    assert_eq!(texts(&received), ["stopping: stdin closed", &format!("started {next}")]);
+    assert_eq!([&received[0]["seq"], &received[1]["seq"]], [2, 3]);
 }
 
 #[test]
-fn a_last_line_without_a_newline_is_kept() {
+fn last_line_without_newline_is_logged() {
     let home = home();
     home.server("one", &spew(&home, &["--lines", "3", "--no-newline-at-end"]));
     home.daemon();
@@ -302,7 +302,7 @@ fn a_last_line_without_a_newline_is_kept() {
 }
 
 #[test]
-fn bytes_that_are_no_text_are_kept_on_disk_and_shown_safely() {
+fn invalid_utf8_is_stored_and_shown_escaped() {
     let home = home();
     home.server("one", &script(r"printf 'a\377b\000c\r\n\n\033[31mred\033[0m\n' >&2"));
     home.daemon();
@@ -314,7 +314,7 @@ fn bytes_that_are_no_text_are_kept_on_disk_and_shown_safely() {
 }
 
 #[test]
-fn a_line_of_a_megabyte_is_split_and_marked() {
+fn megabyte_line_is_split_and_marked() {
     let home = home();
     home.server("one", &spew(&home, &["--lines", "1", "--bytes-without-newline", "1000000"]));
     home.daemon();
@@ -338,33 +338,33 @@ fn a_line_of_a_megabyte_is_split_and_marked() {
 }
 
 #[test]
-fn lines_from_before_a_daemon_are_still_shown() {
+fn earlier_lines_survive_a_new_daemon() {
     let home = home();
     home.server("one", &ticker(&home, "600000"));
     let daemon = home.daemon();
     let first = running(&home, "one");
-    says(&home, "one", &format!("started {first}"));
+    wait_for_line(&home, "one", &format!("started {first}"));
     daemon.terminate();
 
     home.daemon();
     let second = running(&home, "one");
-    says(&home, "one", &format!("started {second}"));
+    wait_for_line(&home, "one", &format!("started {second}"));
 
     let lines = tail(&home, "one", 20);
-    let told = [
+    let entry = [
         format!("started {first}"),
         "stopping: stdin closed".to_owned(),
         format!("started {second}"),
     ];
-    assert_eq!(texts(&lines), told);
+    assert_eq!(texts(&lines), entry);
     assert_eq!((&lines[0]["ts"], lines[0].get("seq")), (&Value::Null, None));
     assert_eq!(lines[0]["stream"], "stderr");
     assert!(lines[2]["ts"].is_string() && lines[2]["seq"] == 1);
-    assert_eq!(texts(&tail(&home, "one", 2)), told[1..]);
+    assert_eq!(texts(&tail(&home, "one", 2)), entry[1..]);
 }
 
 #[test]
-fn a_server_survives_the_loss_of_its_log_folder_and_the_log_goes_on() {
+fn server_survives_loss_of_its_log_folder() {
     let home = home();
     home.server("one", &ticker(&home, "20"));
     home.daemon();
@@ -381,16 +381,16 @@ fn a_server_survives_the_loss_of_its_log_folder_and_the_log_goes_on() {
 }
 
 #[test]
-fn a_server_whose_log_cannot_be_opened_runs_with_a_warning_until_it_can() {
+fn unopenable_log_is_a_warning() {
     let home = home();
     let log_file = home.log_file("one");
-    fs::create_dir_all(&log_file).unwrap(); // A folder where the file shall be.
+    fs::create_dir_all(&log_file).unwrap(); // A folder in place of the file.
     home.server("one", &ticker(&home, "20"));
     home.daemon();
     let pid = running(&home, "one");
     let warned = home.wait_until("there is a warning", || warning(&home, "one"));
     assert!(warned.contains("log") && warned.contains("one.log"), "{warned}");
-    says(&home, "one", "tick 2"); // The lines are lost to the disk alone.
+    wait_for_line(&home, "one", "tick 2"); // Only the file lacks these lines.
 
     fs::remove_dir(&log_file).unwrap();
 
@@ -401,12 +401,12 @@ fn a_server_whose_log_cannot_be_opened_runs_with_a_warning_until_it_can() {
     assert_eq!(running(&home, "one"), pid);
 }
 
-/// The warning that a server's status shows.
+/// Returns the warning in a server's status.
 fn warning(home: &Home, name: &str) -> Option<String> {
     status(home, name)["warnings"][0].as_str().map(str::to_owned)
 }
 
-/// Only Linux has a device that is always full, and lets a test mount a small disk.
+/// Tests with a full device and a small tmpfs, which only Linux has.
 #[cfg(target_os = "linux")]
 mod full {
     use std::os::unix::fs::symlink;
@@ -417,7 +417,7 @@ mod full {
     use crate::support::disk::SmallDisk;
 
     #[test]
-    fn a_device_that_is_always_full_stops_neither_a_server_nor_its_stop() {
+    fn full_device_does_not_block_a_server() {
         let home = home();
         let log_file = home.log_file("one");
         fs::create_dir_all(log_file.parent().unwrap()).unwrap();
@@ -444,7 +444,7 @@ mod full {
     }
 
     #[test]
-    fn a_full_disk_stops_neither_a_server_nor_its_stop_and_room_is_used_again() {
+    fn full_disk_does_not_block_a_server() {
         let home = home();
         let Some(disk) = SmallDisk::mount(&home) else {
             println!("SKIPPED: no right to mount a small disk");
@@ -472,7 +472,7 @@ mod full {
 
         disk.make_room();
         home.wait_until("the warning is gone", || warning(&home, "one").is_none());
-        home.wait_until("the gap is told", || {
+        home.wait_until("the gap is reported", || {
             read_log_lines(&home, "one").iter().any(|line| line.starts_with("[xy] "))
         });
         assert_eq!(running(&home, "one"), pids[0]);
@@ -486,7 +486,7 @@ mod full {
     }
 
     #[test]
-    fn a_daemon_starts_on_a_full_disk_and_says_so() {
+    fn daemon_starts_on_a_full_disk_and_reports_it() {
         let home = home();
         let Some(disk) = SmallDisk::mount(&home) else {
             println!("SKIPPED: no right to mount a small disk");
@@ -494,7 +494,7 @@ mod full {
         };
         home.server("one", &ticker(&home, "20"));
         home.daemon().terminate();
-        // What has a block already could still be written.
+        // The allocated blocks of the file could still be written.
         fs::write(home.log_file("one"), "").unwrap();
         fs::write(home.root().join("state/xy/xy.pid"), "").unwrap();
         disk.fill();
@@ -510,7 +510,7 @@ mod full {
     }
 
     #[test]
-    fn a_read_only_disk_costs_the_log_and_nothing_else_until_it_can_be_written() {
+    fn read_only_disk_affects_only_the_log() {
         let home = home();
         let folder = home.log_file("one").parent().unwrap().to_owned();
         fs::create_dir_all(&folder).unwrap();
@@ -533,8 +533,8 @@ mod full {
         ask(&home, "stop", json!({ "name": "one" }));
     }
 
-    /// Of the first life: no line is torn, none is twice, and all that are missing have
-    /// been counted.
+    /// Checks the lines of the first life: no line is torn or duplicated, and all missing lines
+    /// were counted.
     fn assert_whole_ticks(lines: &[String]) {
         let mut due = 1;
         for (at, line) in lines.iter().enumerate().skip(1) {

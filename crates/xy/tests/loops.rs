@@ -1,4 +1,4 @@
-//! xy behind xy: a daemon never serves itself, and two of them may serve each other's servers.
+//! xy behind xy: a daemon never serves itself, and two daemons may serve each other's servers.
 #![expect(clippy::unwrap_used, reason = "everything in this file is a test")]
 
 mod support;
@@ -13,7 +13,7 @@ use xy_testkit::{Home, McpHttp, Ran};
 
 const XY: &str = env!("CARGO_BIN_EXE_xy");
 
-/// A home whose daemon serves one server, `one`.
+/// Returns a home whose daemon serves one server, `one`.
 fn home_of_one() -> Home {
     let home = home();
     home.mcp_server("one", &["--only-tools"]);
@@ -27,14 +27,14 @@ fn names(home: &Home) -> Vec<String> {
     list.as_array().unwrap().iter().map(|it| it["name"].as_str().unwrap().to_owned()).collect()
 }
 
-/// The tools that a client over HTTP is shown.
+/// Returns the tools that an HTTP client sees.
 fn tools(home: &Home) -> Vec<String> {
     let client = home.mcp_http("/mcp");
     client.initialize();
     client.tool_names()
 }
 
-/// Writes a program that becomes `xy connect`.
+/// Writes a script that executes `xy connect`.
 fn wrapper(home: &Home, env: &str) -> String {
     let file = home.root().join("harness/wrapper");
     fs::write(&file, format!("#!/bin/sh\n{env}exec {XY} connect \"$@\"\n")).unwrap();
@@ -42,7 +42,7 @@ fn wrapper(home: &Home, env: &str) -> String {
     file.to_str().unwrap().to_owned()
 }
 
-/// A copy of xy under another name: another file.
+/// Copies the xy program to a file with another name.
 fn copy(home: &Home) -> String {
     let file = home.root().join("harness/gate");
     fs::copy(XY, &file).unwrap();
@@ -57,24 +57,24 @@ fn add_url(home: &Home, name: &str, to: &Home, path: &str, more: &[&str]) -> Ran
 }
 
 #[test]
-fn a_server_that_is_xy_itself_is_not_added() {
+fn server_that_is_xy_itself_is_not_added() {
     let home = home_of_one();
     let link = home.root().join("harness/other-name");
     symlink(XY, &link).unwrap();
     for program in [XY, link.to_str().unwrap()] {
         let refused = home.xy(&["add", "me", "--", program, "connect"]);
         assert_eq!(refused.code, 1, "{refused:?}");
-        assert!(refused.stderr.contains("leads back to this daemon"), "{refused:?}");
+        assert!(refused.stderr.contains("connects to this daemon"), "{refused:?}");
         assert!(refused.stderr.contains("hint: "), "{refused:?}");
     }
     let again = home.xy(&["add", "me", "--", XY, "connect", "--direct", "me"]);
-    assert!(again.stderr.contains("again and again"), "{again:?}");
+    assert!(again.stderr.contains("recursively"), "{again:?}");
     assert_eq!(names(&home), ["one"]);
     home.finish();
 }
 
 #[test]
-fn xy_behind_a_script_or_another_name_ends_at_the_first_hop() {
+fn xy_behind_a_script_or_a_copy_fails_at_the_first_hop() {
     let home = home();
     home.mcp_server("one", &["--only-tools"]);
     let (wrapper, copy) = (wrapper(&home, ""), copy(&home));
@@ -103,7 +103,7 @@ fn xy_behind_a_script_or_another_name_ends_at_the_first_hop() {
 }
 
 #[test]
-fn entries_that_are_xy_itself_are_skipped_and_told() {
+fn config_entries_that_are_xy_itself_are_skipped_and_reported() {
     let home = home();
     let file = home.root().join("client.json");
     home.expect_left("client.json");
@@ -118,20 +118,20 @@ fn entries_that_are_xy_itself_are_skipped_and_told() {
     let report = home.xy(&["check", "--mcp-json", file]);
     assert_eq!(report.code, 0, "{report:?}");
     for name in ["xy", "me", "web"] {
-        let told = format!("server `{name}` is this same xy, and is not used");
-        assert!(report.stdout.contains(&told), "{report:?}");
+        let text = format!("server `{name}` is this daemon itself, and is not used");
+        assert!(report.stdout.contains(&text), "{report:?}");
     }
     home.write_config("xy.kdl", "");
     home.remove_server("web");
     let daemon = home.daemon_with(&["--mcp-json", file]);
     home.wait_for_state("one", "running");
     assert_eq!(names(&home), ["one"]);
-    assert!(daemon.stderr().contains("server `xy` is this same xy"), "{}", daemon.stderr());
+    assert!(daemon.stderr().contains("server `xy` is this daemon itself"), "{}", daemon.stderr());
     home.finish();
 }
 
 #[test]
-fn the_daemons_own_address_ends_at_the_first_hop() {
+fn daemons_own_address_is_refused() {
     let home = home_of_one();
     for (path, more) in [
         ("/mcp", &[][..]),
@@ -147,7 +147,7 @@ fn the_daemons_own_address_ends_at_the_first_hop() {
     home.finish();
 }
 
-/// Has a daemon serve another in this way, and looks at what its clients can do then.
+/// Asserts that one daemon serves the tools of another, without its managing tools.
 #[track_caller]
 fn assert_chained(near: &Home, far: &Home) {
     near.wait_for_state("far", "running");
@@ -156,8 +156,8 @@ fn assert_chained(near: &Home, far: &Home) {
     near.wait_until("its tools are there", || {
         plain.tool_names().contains(&"far__one__echo".to_owned())
     });
-    let said = plain.call_text("far__one__echo", json!({ "message": "hello" }));
-    assert_eq!(said, "hello");
+    let echoed = plain.call_text("far__one__echo", json!({ "message": "hello" }));
+    assert_eq!(echoed, "hello");
     let tools = plain.tool_names();
     assert!(tools.iter().all(|it| it.contains("one__")), "{tools:?}");
     let file = far.root().join("harness/ran");
@@ -175,13 +175,13 @@ fn assert_chained(near: &Home, far: &Home) {
 }
 
 #[test]
-fn another_daemon_is_served_over_http_and_cannot_be_managed_through_it() {
+fn daemon_served_over_http_cannot_be_managed_through_another() {
     let (near, far) = (home_of_one(), home_of_one());
     let added = add_url(&near, "far", &far, "/mcp", &[]);
     assert_eq!(added.code, 0, "{added:?}");
     assert_chained(&near, &far);
 
-    // The way back would close a ring.
+    // The reverse direction would close a ring.
     for path in ["/mcp", "/mcp/s/far", "/mcp/s/one"] {
         let back = add_url(&far, "near", &near, path, &[]);
         assert_eq!(back.code, 1, "{path}: {back:?}");
@@ -193,7 +193,7 @@ fn another_daemon_is_served_over_http_and_cannot_be_managed_through_it() {
 }
 
 #[test]
-fn another_daemon_is_served_over_stdio_and_cannot_be_managed_through_it() {
+fn daemon_served_over_stdio_cannot_be_managed_through_another() {
     let (near, far) = (home_of_one(), home_of_one());
     let folder = |name: &str| far.root().join(name).display().to_string();
     let env = format!(

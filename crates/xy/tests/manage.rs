@@ -1,4 +1,5 @@
-//! Servers that MCP clients manage with xy's own tools, and the verbs that ask servers.
+//! Servers that MCP clients manage with xy's own tools, and the commands that send requests to
+//! servers.
 #![expect(clippy::unwrap_used, reason = "everything in this file is a test")]
 
 mod support;
@@ -9,14 +10,14 @@ mod batches;
 mod calls;
 #[path = "manage/lives.rs"]
 mod lives;
+#[path = "manage/permissions.rs"]
+mod permissions;
 #[path = "manage/races.rs"]
 mod races;
 #[path = "manage/refusals.rs"]
 mod refusals;
 #[path = "manage/requests.rs"]
 mod requests;
-#[path = "manage/rights.rs"]
-mod rights;
 #[path = "manage/rotate.rs"]
 mod rotate;
 #[path = "manage/secrets.rs"]
@@ -26,7 +27,7 @@ use serde_json::{Value, json};
 use support::home;
 use xy_testkit::{Home, McpClient, McpStdio};
 
-/// A home whose daemon has no servers yet, and a client of it.
+/// Returns a home whose daemon has no servers yet, and a client.
 fn home_and_client() -> (Home, McpStdio) {
     let home = home();
     home.daemon();
@@ -34,14 +35,14 @@ fn home_and_client() -> (Home, McpStdio) {
     (home, client)
 }
 
-/// A client that has introduced itself.
+/// Connects a client and initializes it.
 fn connect(home: &Home) -> McpStdio {
     let client = home.mcp_connect(&[]);
     client.initialize();
     client
 }
 
-/// A home with one MCP server, which runs.
+/// Returns a home with one MCP server, which runs.
 fn home_with_mcp(args: &[&str]) -> Home {
     let home = home();
     home.mcp_server("one", args);
@@ -50,12 +51,12 @@ fn home_with_mcp(args: &[&str]) -> Home {
     home
 }
 
-/// The path of the scriptable MCP server.
+/// Returns the path of the scriptable MCP server.
 fn mcp_program(home: &Home) -> String {
     home.program("xy-test-mcp").to_str().unwrap().to_owned()
 }
 
-/// Calls one of xy's own tools, which must fail: what it says.
+/// Calls one of xy's own tools, which must fail, and returns its text.
 #[track_caller]
 fn fails(client: &McpClient, tool: &str, arguments: Value) -> String {
     let answer = client.call(tool, arguments);
@@ -72,7 +73,7 @@ fn add(home: &Home, client: &McpClient, name: &str, flags: &[&str]) -> Value {
     client.call_value("add_server", added)
 }
 
-/// What `list_servers` says of one server.
+/// Returns the entry of one server in `list_servers`.
 #[track_caller]
 fn listed(client: &McpClient, name: &str) -> Option<Value> {
     let list = client.call_value("list_servers", json!({}));

@@ -1,4 +1,4 @@
-//! Servers that stand in the file of an MCP client, read in place.
+//! Servers in the file of an MCP client, which xy reads in place.
 
 mod support;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use support::{ask, home, refused, running, status};
 use xy_testkit::{Home, is_alive};
 
-/// Writes the file of a client with these servers, each a program that only lives.
+/// Writes a client's file with these servers, each a program that only sleeps.
 fn write_client(home: &Home, names: &[&str]) -> PathBuf {
     let program = home.program("xy-test-sleep-server");
     let one = |name: &&str| ((*name).to_owned(), json!({"command": program, "env": {"N": 1}}));
@@ -17,7 +17,7 @@ fn write_client(home: &Home, names: &[&str]) -> PathBuf {
     let file = home.root().join("mcp.json");
     home.expect_left("mcp.json");
     fs::write(&file, json!({ "mcpServers": servers }).to_string()).expect("a folder of ours");
-    // They speak no MCP.
+    // The servers speak no MCP.
     home.write_config("xy.kdl", "defaults { ready { probe \"process\" } }\n");
     file
 }
@@ -29,7 +29,7 @@ fn named(home: &Home) -> Vec<String> {
 }
 
 #[test]
-fn servers_of_a_clients_file_live_beside_those_of_server_files_and_follow_it() {
+fn client_file_servers_follow_their_file() {
     let home = home();
     home.server("here", &support::sleeper(&home));
     let file = write_client(&home, &["kept", "gone"]);
@@ -45,20 +45,20 @@ fn servers_of_a_clients_file_live_beside_those_of_server_files_and_follow_it() {
     running(&home, "new");
     assert!(!is_alive(gone));
 
-    // A file that is half written changes nothing.
+    // A partly written file changes nothing.
     fs::write(&file, "{\"mcpServers\": {").unwrap();
     let error = refused(&home, "reload", Value::Null);
     assert!(error.to_string().contains("this is not JSON"), "{error}");
     fs::remove_file(&file).unwrap();
     let error = refused(&home, "reload", Value::Null);
-    assert!(error.to_string().contains("there is no such file"), "{error}");
+    assert!(error.to_string().contains("the file does not exist"), "{error}");
     assert_eq!(named(&home), ["here", "kept", "new"]);
     assert_eq!(running(&home, "kept"), kept);
     home.finish();
 }
 
 #[test]
-fn a_clients_file_is_never_changed_or_deleted() {
+fn client_file_is_never_changed() {
     let home = home();
     let file = write_client(&home, &["theirs"]);
     let before = fs::read(&file).unwrap();
@@ -74,7 +74,7 @@ fn a_clients_file_is_never_changed_or_deleted() {
 }
 
 #[test]
-fn a_detached_daemon_finds_a_file_that_was_named_from_another_folder() {
+fn detached_daemon_finds_a_relative_file() {
     let home = home();
     write_client(&home, &["theirs"]);
     let mut command = home.command(&["daemon", "--detach", "--mcp-json", "mcp.json"]);
@@ -85,7 +85,7 @@ fn a_detached_daemon_finds_a_file_that_was_named_from_another_folder() {
 }
 
 #[test]
-fn check_reads_a_clients_file_without_a_daemon() {
+fn check_reads_client_file_without_a_daemon() {
     let home = home();
     let file = write_client(&home, &["a", "b"]);
     let file = file.to_str().unwrap();
@@ -96,15 +96,15 @@ fn check_reads_a_clients_file_without_a_daemon() {
     );
 
     fs::write(file, "{\n \"mcpServers\": {\"a\": {\"command\": 5}, \"b\": {}}\n}").unwrap();
-    let told = home.xy(&["check", "--mcp-json", file]);
-    assert_eq!(told.code, 3);
-    assert!(told.stdout.contains("`command` must be text, not a number"), "{}", told.stdout);
-    assert!(told.stdout.contains("nothing says what server `b` is"), "{}", told.stdout);
+    let checked = home.xy(&["check", "--mcp-json", file]);
+    assert_eq!(checked.code, 3);
+    assert!(checked.stdout.contains("`command` must be text, not a number"), "{}", checked.stdout);
+    assert!(checked.stdout.contains("server `b` has no `command` or `url`"), "{}", checked.stdout);
     home.finish();
 }
 
 #[test]
-fn a_daemon_that_connect_starts_reads_the_files_that_xy_kdl_names() {
+fn connect_starts_daemon_with_configured_client_files() {
     let home = home();
     let program = home.program("xy-test-mcp");
     let file = home.root().join("mcp.json");
@@ -130,7 +130,7 @@ fn a_daemon_that_connect_starts_reads_the_files_that_xy_kdl_names() {
 }
 
 #[test]
-fn what_a_clients_file_says_of_the_environment_arrives_there_as_it_is_written() {
+fn client_file_environment_is_passed_unchanged() {
     let home = home();
     let file = home.root().join("mcp.json");
     home.expect_left("mcp.json");
@@ -171,7 +171,7 @@ fn what_a_clients_file_says_of_the_environment_arrives_there_as_it_is_written() 
 }
 
 #[test]
-fn whoever_replaces_a_daemon_is_told_which_files_that_one_alone_reads() {
+fn replacement_reports_files_only_the_old_daemon_reads() {
     let home = home();
     let file = write_client(&home, &["one"]);
     let shown = file.to_str().unwrap();
@@ -185,7 +185,7 @@ fn whoever_replaces_a_daemon_is_told_which_files_that_one_alone_reads() {
     let lost = home.xy(&["daemon", "--detach", "--replace"]);
     assert_eq!(lost.code, 0, "{lost:#?}");
     assert!(lost.stderr.starts_with("note: ") && lost.stderr.contains(shown), "{lost:#?}");
-    assert!(lost.stderr.contains("give `--mcp-json FILE` again"), "{lost:#?}");
+    assert!(lost.stderr.contains("pass `--mcp-json FILE` again"), "{lost:#?}");
     assert_eq!(named(&home), [""; 0]);
 
     let silent = home.xy(&["daemon", "--detach", "--replace"]);

@@ -1,4 +1,4 @@
-//! Reading the files again: only what changed is touched, and all of it or nothing.
+//! Reload: only changed servers are affected, and a reload applies completely or not at all.
 
 mod support;
 
@@ -8,7 +8,8 @@ use std::thread;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use support::{
-    ask, deaf, home, pid_in, refused, running, running_after, says, signal, status, tail, texts,
+    ask, home, pid_in, refused, running, running_after, signal, status, tail, term_ignorer, texts,
+    wait_for_line,
 };
 use xy_testkit::{Home, is_alive};
 
@@ -20,7 +21,7 @@ fn reload(home: &Home) -> Value {
     ask(home, "reload", Value::Null)
 }
 
-/// What a reload answers; what is not named is empty.
+/// Returns the answer of a reload with these lists; all others are empty.
 fn answer(lists: &[(&str, &[&str])]) -> Value {
     let mut answer = json!({
         "added": [], "removed": [], "changed": [], "unchanged": [], "restarted": [], "updated": [],
@@ -32,7 +33,7 @@ fn answer(lists: &[(&str, &[&str])]) -> Value {
 }
 
 #[test]
-fn a_new_file_is_a_new_server() {
+fn new_file_adds_a_server() {
     let home = home();
     home.server("old", &sleeper(&home, ""));
     home.daemon();
@@ -41,13 +42,13 @@ fn a_new_file_is_a_new_server() {
     home.server("new", &sleeper(&home, ""));
     assert_eq!(reload(&home), answer(&[("added", &["new"]), ("unchanged", &["old"])]));
 
-    // The answer comes when it has settled.
+    // The answer is sent once the server has settled.
     assert_eq!(status(&home, "new")["state"], "running");
     assert_eq!(running(&home, "old"), old);
 }
 
 #[test]
-fn a_server_whose_file_is_gone_is_ended_and_forgotten() {
+fn removed_file_removes_its_server() {
     let home = home();
     home.server("gone", &sleeper(&home, ""));
     home.server("kept", &sleeper(&home, ""));
@@ -67,7 +68,7 @@ fn a_server_whose_file_is_gone_is_ended_and_forgotten() {
 }
 
 #[test]
-fn a_server_that_is_another_process_now_is_replaced() {
+fn changed_command_replaces_the_server() {
     let home = home();
     home.server("args", &sleeper(&home, ""));
     home.server("env", &sleeper(&home, "env { A 1 }"));
@@ -94,16 +95,16 @@ fn a_server_that_is_another_process_now_is_replaced() {
 }
 
 #[test]
-fn other_rules_hold_for_the_living_process() {
+fn changed_rules_apply_without_a_restart() {
     let home = home();
-    home.server("grace", &deaf(&home, "10m"));
+    home.server("grace", &term_ignorer(&home, "10m"));
     home.server("policy", &sleeper(&home, "restart { policy \"never\" }"));
     home.daemon();
     let grace = running(&home, "grace");
     let policy = running(&home, "policy");
-    says(&home, "grace", "ready");
+    wait_for_line(&home, "grace", "ready");
 
-    home.server("grace", &deaf(&home, "100ms"));
+    home.server("grace", &term_ignorer(&home, "100ms"));
     home.server(
         "policy",
         &sleeper(&home, "restart { policy \"always\"; backoff-initial \"10ms\" }"),
@@ -112,7 +113,7 @@ fn other_rules_hold_for_the_living_process() {
     assert_eq!(reload(&home), answer(&[("changed", &names), ("updated", &names)]));
     assert_eq!([running(&home, "grace"), running(&home, "policy")], [grace, policy]);
 
-    // With the old grace nobody would live to see the end of this.
+    // With the old grace the stop would time out.
     ask(&home, "stop", json!({ "name": "grace" }));
     assert_eq!(status(&home, "grace")["last_exit"]["signal"], 9);
     signal(policy, Signal::KILL);
@@ -120,7 +121,7 @@ fn other_rules_hold_for_the_living_process() {
 }
 
 #[test]
-fn a_broken_file_changes_nothing_and_is_named_with_line_and_column() {
+fn broken_file_is_reported_with_its_location() {
     let home = home();
     home.server("one", &sleeper(&home, ""));
     home.server("two", &sleeper(&home, ""));
@@ -144,7 +145,7 @@ fn a_broken_file_changes_nothing_and_is_named_with_line_and_column() {
     assert_eq!([running(&home, "one"), running(&home, "two")], before);
     assert_eq!(ask(&home, "list", Value::Null).as_array().unwrap().len(), 2);
 
-    // Put right, it is done as if nothing had been.
+    // Once corrected, the file is applied.
     home.server("one", &sleeper(&home, ""));
     let lists: [(&str, &[&str]); 3] =
         [("added", &["three"]), ("removed", &["two"]), ("unchanged", &["one"])];
@@ -152,7 +153,7 @@ fn a_broken_file_changes_nothing_and_is_named_with_line_and_column() {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_as_kdl_changes_nothing() {
+fn invalid_kdl_changes_nothing() {
     let home = home();
     home.server("one", &sleeper(&home, ""));
     home.daemon();
@@ -168,7 +169,7 @@ fn a_file_that_cannot_be_read_as_kdl_changes_nothing() {
 }
 
 #[test]
-fn every_problem_of_every_file_is_told_at_once() {
+fn all_problems_are_reported_at_once() {
     let home = home();
     home.server("one", &sleeper(&home, ""));
     home.daemon();
@@ -187,7 +188,7 @@ fn every_problem_of_every_file_is_told_at_once() {
 }
 
 #[test]
-fn two_files_with_one_port_are_a_conflict_that_names_both() {
+fn port_conflict_names_both_files() {
     let home = home();
     home.server("one", &sleeper(&home, "port 8421"));
     home.daemon();
@@ -198,9 +199,9 @@ fn two_files_with_one_port_are_a_conflict_that_names_both() {
 
     assert_eq!(error["code"], -32002, "{error:#}");
     assert_eq!(error["data"]["kind"], "PortConflict");
-    let told = error["data"]["problems"].to_string();
+    let problems = error["data"]["problems"].to_string();
     for part in ["servers/one.kdl", "servers/two.kdl", "8421"] {
-        assert!(told.contains(part), "{part}: {error:#}");
+        assert!(problems.contains(part), "{part}: {error:#}");
     }
     assert_eq!(running(&home, "one"), before);
     assert_eq!(refused(&home, "status", json!({ "name": "two" }))["code"], -32001);
@@ -221,7 +222,7 @@ fn ports_can_be_swapped() {
 }
 
 #[test]
-fn a_dry_run_tells_the_plan_and_does_nothing() {
+fn dry_run_shows_the_plan_and_changes_nothing() {
     let home = home();
     for name in ["gone", "process", "rules", "same"] {
         home.server(name, &sleeper(&home, ""));
@@ -254,7 +255,7 @@ fn a_dry_run_tells_the_plan_and_does_nothing() {
 }
 
 #[test]
-fn a_dry_run_with_a_broken_file_is_refused_too() {
+fn dry_run_with_a_broken_file_is_refused() {
     let home = home();
     home.server("one", &sleeper(&home, ""));
     home.daemon();
@@ -263,7 +264,7 @@ fn a_dry_run_with_a_broken_file_is_refused_too() {
 }
 
 #[test]
-fn what_an_operator_stopped_stays_stopped_whatever_its_file_says() {
+fn stopped_server_stays_stopped_after_a_file_change() {
     let home = home();
     home.server("process", &sleeper(&home, ""));
     home.server("rules", &sleeper(&home, ""));
@@ -279,17 +280,17 @@ fn what_an_operator_stopped_stays_stopped_whatever_its_file_says() {
         assert_eq!((&down["state"], &down["pid"]), (&json!("stopped"), &Value::Null));
     }
 
-    // And what it will be, when somebody starts it, is what the file says now.
+    // The next start uses the changed file.
     home.server("process", &home.kdl_command("xy-test-mirror", &[]));
     reload(&home);
     ask(&home, "start", json!({ "name": "process" }));
-    home.wait_until("the new program has spoken", || {
+    home.wait_until("the new program has written its record", || {
         texts(&tail(&home, "process", 1)).first().is_some_and(|line| line.starts_with('{'))
     });
 }
 
 #[test]
-fn a_changed_file_clears_a_failure() {
+fn changed_file_clears_a_failure() {
     let home = home();
     home.server("process", "command \"/no/such/program\"\n");
     let lives = home.root().join("tmp/lives");
@@ -314,7 +315,7 @@ fn a_changed_file_clears_a_failure() {
 }
 
 #[test]
-fn an_unchanged_file_does_not_clear_a_failure() {
+fn unchanged_file_keeps_a_failure() {
     let home = home();
     home.server("one", "command \"/no/such/program\"\n");
     home.daemon();
@@ -324,7 +325,7 @@ fn an_unchanged_file_does_not_clear_a_failure() {
 }
 
 #[test]
-fn a_file_that_is_renamed_is_one_gone_and_one_new() {
+fn renamed_file_removes_and_adds_a_server() {
     let home = home();
     home.server("old", &sleeper(&home, "port 8421"));
     home.daemon();
@@ -339,20 +340,20 @@ fn a_file_that_is_renamed_is_one_gone_and_one_new() {
 }
 
 #[test]
-fn a_server_that_takes_its_time_to_go_delays_no_other() {
+fn slow_stop_delays_no_other_server() {
     let home = home();
-    home.server("slow", &deaf(&home, "10m"));
+    home.server("slow", &term_ignorer(&home, "10m"));
     home.server("quick", &sleeper(&home, ""));
     home.daemon();
     let slow = running(&home, "slow");
     running(&home, "quick");
-    says(&home, "slow", "ready");
+    wait_for_line(&home, "slow", "ready");
     let mut reloading = home.connect();
 
     home.remove_server("slow");
     reloading.send(&json!({ "jsonrpc": "2.0", "id": "r", "method": "reload" }));
 
-    // All of this is answered while that reload still waits for `slow`.
+    // The daemon answers these requests while the reload still waits for `slow`.
     home.wait_until("the reload has begun", || {
         ask(&home, "list", Value::Null).as_array().unwrap().len() == 1
     });
@@ -370,12 +371,12 @@ fn a_server_that_takes_its_time_to_go_delays_no_other() {
 }
 
 #[test]
-fn a_server_that_comes_back_waits_for_the_end_of_its_predecessor() {
+fn returning_server_waits_for_its_predecessor() {
     let home = home();
-    home.server("one", &deaf(&home, "10m"));
+    home.server("one", &term_ignorer(&home, "10m"));
     home.daemon();
     let before = running(&home, "one");
-    says(&home, "one", "ready");
+    wait_for_line(&home, "one", "ready");
     let mut reloads = [home.connect(), home.connect()];
 
     home.remove_server("one");
@@ -394,7 +395,7 @@ fn a_server_that_comes_back_waits_for_the_end_of_its_predecessor() {
 }
 
 #[test]
-fn of_two_reloads_at_once_one_does_it_and_both_are_answered() {
+fn concurrent_reloads_are_both_answered() {
     let home = home();
     home.server("old", &sleeper(&home, ""));
     home.server("changed", &sleeper(&home, ""));
@@ -419,7 +420,7 @@ fn of_two_reloads_at_once_one_does_it_and_both_are_answered() {
 }
 
 #[test]
-fn server_that_exits_0_before_it_is_ready_is_told() {
+fn clean_exit_before_ready_is_reported() {
     let home = home();
     home.daemon();
     let brief = home.kdl_command("xy-test-exit", &["--code", "0"]);
@@ -432,7 +433,7 @@ fn server_that_exits_0_before_it_is_ready_is_told() {
 }
 
 #[test]
-fn reload_answers_while_a_start_is_under_way() {
+fn reload_does_not_wait_for_a_start() {
     let home = home();
     let slow = |rest: &str| {
         let never_ready = home.kdl_command("xy-test-sleep-server", &[]);

@@ -10,19 +10,19 @@ use support::{ask, home, refused, running, sleeper, status};
 use xy_testkit::Home;
 
 /// A URL at which nobody listens, with a key in it.
-fn nowhere() -> String {
+fn unreachable_url() -> String {
     // A port that was free a moment ago.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     format!("http://127.0.0.1:{port}/mcp?key=s3cret")
 }
 
 /// The file of such a server.
-fn far(url: &str) -> String {
+fn remote_settings(url: &str) -> String {
     format!("url \"{url}\"\nheaders {{ Authorization \"Bearer s3cret\" }}\n")
 }
 
 /// Everything that was ever said of a server, by anybody.
-fn everything_said(home: &Home, name: &str) -> String {
+fn all_output(home: &Home, name: &str) -> String {
     let told = [&["status", name][..], &["status", name, "--json"], &["list"], &["list", "--json"]]
         .map(|verb| home.xy(verb))
         .map(|ran| ran.stdout + &ran.stderr);
@@ -30,10 +30,10 @@ fn everything_said(home: &Home, name: &str) -> String {
 }
 
 #[test]
-fn one_that_does_not_answer_is_unreachable_and_tried_again() {
+fn silent_remote_is_unreachable_and_retried() {
     let home = home();
-    let url = nowhere();
-    home.server("far", &far(&url));
+    let url = unreachable_url();
+    home.server("far", &remote_settings(&url));
     home.server("near", &sleeper(&home));
     let daemon = home.daemon();
     running(&home, "near");
@@ -47,7 +47,7 @@ fn one_that_does_not_answer_is_unreachable_and_tried_again() {
     assert!(now["last_exit"].is_null(), "nothing has ended: {now:#}");
     let shown = home.xy(&["list"]).stdout;
     assert!(shown.contains("unreachable") && shown.contains("127.0.0.1"), "{shown}");
-    let said = everything_said(&home, "far");
+    let said = all_output(&home, "far");
     assert!(!said.contains("s3cret") && !said.contains("key="), "{said}");
 
     let stopped = home.xy(&["stop", "far"]);
@@ -67,9 +67,9 @@ fn one_that_does_not_answer_is_unreachable_and_tried_again() {
 }
 
 #[test]
-fn it_begins_anew_with_the_daemon_that_takes_over_or_comes_after_a_kill() {
+fn remote_is_reconnected_by_next_daemon() {
     let home = home();
-    home.server("far", &far(&nowhere()));
+    home.server("far", &remote_settings(&unreachable_url()));
     let daemon = home.daemon();
     home.wait_for_state("far", "restarting");
     daemon.kill9();
@@ -83,10 +83,10 @@ fn it_begins_anew_with_the_daemon_that_takes_over_or_comes_after_a_kill() {
 }
 
 #[test]
-fn a_reload_sees_where_it_is_and_what_is_sent_and_may_bring_it_here() {
+fn reload_applies_changed_url_headers_and_kind() {
     let home = home();
-    let url = nowhere();
-    home.server("one", &far(&url));
+    let url = unreachable_url();
+    home.server("one", &remote_settings(&url));
     home.daemon();
     home.wait_for_state("one", "restarting");
     let changed = |file: &str| {
@@ -94,9 +94,12 @@ fn a_reload_sees_where_it_is_and_what_is_sent_and_may_bring_it_here() {
         let answer = ask(&home, "reload", json!(null));
         (answer["restarted"] == json!(["one"]), answer["updated"] == json!(["one"]))
     };
-    assert_eq!(changed(&far(&url).replace("Bearer", "Basic")), (true, false));
-    assert_eq!(changed(&far(&nowhere()).replace("Bearer", "Basic")), (true, false));
-    let last = far(&url);
+    assert_eq!(changed(&remote_settings(&url).replace("Bearer", "Basic")), (true, false));
+    assert_eq!(
+        changed(&remote_settings(&unreachable_url()).replace("Bearer", "Basic")),
+        (true, false)
+    );
+    let last = remote_settings(&url);
     assert_eq!(changed(&last), (true, false));
     assert_eq!(changed(&format!("{last}calls {{ idle \"5m\" }}\n")), (false, true));
     assert_eq!(changed(&sleeper(&home)), (true, false));
@@ -107,10 +110,10 @@ fn a_reload_sees_where_it_is_and_what_is_sent_and_may_bring_it_here() {
 }
 
 #[test]
-fn one_that_cannot_be_reached_is_not_added() {
+fn unreachable_remote_is_not_added() {
     let home = home();
     home.daemon();
-    let url = nowhere();
+    let url = unreachable_url();
     let words = ["add", "far", "--url", &url, "--header", "Authorization: Bearer s3cret"];
     let added = home.xy(&words);
     assert_eq!(added.code, 1, "{added:?}");
@@ -119,8 +122,8 @@ fn one_that_cannot_be_reached_is_not_added() {
     assert_eq!(ask(&home, "list", json!(null)), json!([]));
 
     for (flags, why) in [
-        (["--url", "ftp://a/s3cret?s3cret"], "it starts with `https://` or `http://`"),
-        (["--url", "http://me:s3cret@a/"], "holds a name or a password"),
+        (["--url", "ftp://a/s3cret?s3cret"], "starts with `https://` or `http://`"),
+        (["--url", "http://me:s3cret@a/"], "contains a user name or a password"),
     ] {
         let refused = home.xy(&[&["add", "far"], &flags[..]].concat());
         assert_eq!(refused.code, 3, "{refused:?}");

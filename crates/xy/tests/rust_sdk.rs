@@ -1,4 +1,4 @@
-//! The Rust SDK as a client: what xy itself says, read by types that others wrote.
+//! The Rust SDK as a client: xy's messages fit types that others wrote.
 #![expect(clippy::unwrap_used, reason = "everything in this file is a test")]
 
 mod support;
@@ -18,7 +18,7 @@ use support::home;
 use tokio::process::{Child, Command};
 use xy_testkit::Home;
 
-/// What clients call it that greet as before, that never greet, and that find out.
+/// Returns the client modes, each with its revision: with `initialize`, without it, and negotiated.
 fn lifecycles() -> [(ClientLifecycleMode, ProtocolVersion); 3] {
     let (old, new) = (ProtocolVersion::V_2025_11_25, ProtocolVersion::V_2026_07_28);
     let preferred_versions = vec![new.clone()];
@@ -32,7 +32,7 @@ fn lifecycles() -> [(ClientLifecycleMode, ProtocolVersion); 3] {
     ]
 }
 
-/// A client at `xy connect`, and that.
+/// Starts `xy connect`, and a client on it.
 async fn client(
     home: &Home,
     lifecycle: ClientLifecycleMode,
@@ -52,7 +52,7 @@ fn text(result: &CallToolResult) -> &str {
     &result.content.first().and_then(|it| it.as_text()).unwrap().text
 }
 
-/// A home with two servers, one of each era.
+/// Returns a home with two servers, one of each era.
 fn home_of_both() -> Home {
     let home = home();
     home.mcp_server("old", &[]);
@@ -65,7 +65,7 @@ fn home_of_both() -> Home {
 }
 
 #[tokio::test]
-async fn the_rust_sdk_uses_servers_of_both_eras_in_both_eras() {
+async fn rust_sdk_uses_servers_in_both_eras() {
     let home = home_of_both();
     for (lifecycle, version) in lifecycles() {
         let (client, mut bridge) = client(&home, lifecycle).await;
@@ -74,8 +74,8 @@ async fn the_rust_sdk_uses_servers_of_both_eras_in_both_eras() {
         let tools = client.list_all_tools().await.unwrap();
         for (server, message) in [("old__echo", "one"), ("new__echo", "two")] {
             assert!(tools.iter().any(|tool| tool.name == server), "{server}: {tools:?}");
-            let said = client.call_tool(call(server, json!({ "message": message }))).await;
-            assert_eq!(text(&said.unwrap()), message);
+            let answer = client.call_tool(call(server, json!({ "message": message }))).await;
+            assert_eq!(text(&answer.unwrap()), message);
         }
         let prompts = client.list_all_prompts().await.unwrap();
         assert!(prompts.iter().any(|prompt| prompt.name == "old__plain"), "{prompts:?}");
@@ -97,7 +97,7 @@ async fn the_rust_sdk_uses_servers_of_both_eras_in_both_eras() {
 }
 
 #[tokio::test]
-async fn the_rust_sdk_manages_servers_with_xys_own_tools() {
+async fn rust_sdk_manages_servers_with_admin_tools() {
     let home = home_of_both();
     let program = home.program("xy-test-mcp").to_str().unwrap().to_owned();
     for (lifecycle, _) in lifecycles() {
@@ -108,8 +108,8 @@ async fn the_rust_sdk_manages_servers_with_xys_own_tools() {
         let listed = client.call_tool(call("list_servers", json!({}))).await.unwrap();
         let servers = listed.structured_content.clone().unwrap();
         assert!(servers.to_string().contains("\"added\""), "{servers}");
-        let said = client.call_tool(call("added__echo", json!({ "message": "m" }))).await;
-        assert_eq!(text(&said.unwrap()), "m");
+        let answer = client.call_tool(call("added__echo", json!({ "message": "m" }))).await;
+        assert_eq!(text(&answer.unwrap()), "m");
         let removed = client.call_tool(call("remove_server", json!({ "name": "added" }))).await;
         assert_ne!(removed.unwrap().is_error, Some(true));
         let gone = client.call_tool(call("remove_server", json!({ "name": "added" }))).await;
@@ -120,15 +120,15 @@ async fn the_rust_sdk_manages_servers_with_xys_own_tools() {
     home.finish();
 }
 
-/// What xy says of itself has no member that the types of the SDK do not know.
+/// Checks that no member of xy's message is unknown to the SDK's types.
 #[track_caller]
-fn survives<T: Serialize + DeserializeOwned>(said: &Value) {
-    let typed: T = serde_json::from_value(said.clone()).unwrap();
-    assert_eq!(&serde_json::to_value(typed).unwrap(), said);
+fn survives<T: Serialize + DeserializeOwned>(answer: &Value) {
+    let typed: T = serde_json::from_value(answer.clone()).unwrap();
+    assert_eq!(&serde_json::to_value(typed).unwrap(), answer);
 }
 
 #[test]
-fn what_xy_itself_says_loses_nothing_in_the_types_of_the_rust_sdk() {
+fn xy_results_fit_the_rust_sdk_types() {
     let home = home();
     home.daemon();
     let client = home.mcp_connect(&[]);

@@ -1,4 +1,4 @@
-//! Many of everything at once: servers, daemons, crashes.
+//! Many servers, many daemons and many crashes at once.
 #![expect(clippy::unwrap_used, reason = "everything in this file is a test")]
 
 mod support;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use support::{SOON, ask, home, pid_in, running, signal, sleeper, status};
 use xy_testkit::{Home, is_alive, marked_processes};
 
-/// The states of all servers, in the order of their names.
+/// Returns the states of all servers, in the order of their names.
 fn states(home: &Home) -> Vec<String> {
     let list = ask(home, "list", Value::Null);
     let state = |it: &Value| it["state"].as_str().unwrap().to_owned();
@@ -19,7 +19,7 @@ fn states(home: &Home) -> Vec<String> {
 }
 
 #[test]
-fn a_hundred_servers_come_up_are_listed_and_go_down() {
+fn hundred_servers_start_and_stop() {
     let home = home();
     let names: Vec<String> = (0..100).map(|number| format!("server-{number:02}")).collect();
     for (number, name) in names.iter().enumerate() {
@@ -52,10 +52,10 @@ fn a_hundred_servers_come_up_are_listed_and_go_down() {
 }
 
 #[test]
-fn of_fifty_daemons_at_once_one_serves_and_the_others_say_which() {
+fn only_one_of_fifty_daemons_serves() {
     let home = home();
     home.server("one", &sleeper(&home));
-    // What a daemon that was killed long ago has left.
+    // A file of a daemon that was killed earlier.
     fs::create_dir_all(home.root().join("state/xy")).unwrap();
     fs::write(home.root().join("state/xy/xy.pid"), "999999\n").unwrap();
     let stderr = |number: usize| home.root().join(format!("harness/{number}.stderr"));
@@ -83,10 +83,10 @@ fn of_fifty_daemons_at_once_one_serves_and_the_others_say_which() {
     running(&home, "one");
     assert_eq!(ask(&home, "info", Value::Null)["pid"], winner.id());
     for (number, status) in refused {
-        let told = fs::read_to_string(stderr(number)).unwrap();
-        assert_eq!(status.code(), Some(1), "{told}");
-        let who = format!("another daemon runs already, pid {}", winner.id());
-        assert!(told.contains(&who), "pid {} serves, but: {told}", winner.id());
+        let text = fs::read_to_string(stderr(number)).unwrap();
+        assert_eq!(status.code(), Some(1), "{text}");
+        let who = format!("another daemon is already running, pid {}", winner.id());
+        assert!(text.contains(&who), "pid {} serves, but: {text}", winner.id());
     }
     assert_eq!(status(&home, "one")["restarts_total"], 0);
 
@@ -96,7 +96,7 @@ fn of_fifty_daemons_at_once_one_serves_and_the_others_say_which() {
 }
 
 #[test]
-fn twenty_servers_that_crash_without_end_disturb_no_other() {
+fn twenty_crashing_servers_disturb_no_other() {
     let home = home();
     home.server("calm", &sleeper(&home));
     home.server("other", &sleeper(&home));

@@ -1,4 +1,4 @@
-//! The self-test and the report of trouble, with real servers that are well, dead or hang.
+//! The self-test and the report, with real servers that are healthy, dead or hanging.
 #![expect(clippy::unwrap_used, reason = "everything in this file is a test")]
 
 mod support;
@@ -26,21 +26,21 @@ use serde_json::{Value, json};
 use support::{ask, home};
 use xy_testkit::Home;
 
-/// Tests everything, and repairs it.
+/// Runs the self-test with repairs.
 #[track_caller]
-fn tested(home: &Home) -> Value {
+fn run_self_test(home: &Home) -> Value {
     ask(home, "self_test", json!({}))
 }
 
-/// What the test says of one server.
+/// Returns the self-test's result for one server.
 #[track_caller]
 fn worker<'t>(tested: &'t Value, name: &str) -> &'t Value {
     let all = tested["health"]["worker"].as_array().unwrap();
     all.iter().find(|it| it["name"] == name).unwrap_or_else(|| panic!("no `{name}`: {tested:#}"))
 }
 
-/// A home without an HTTP door, whose port is another one each time.
-fn closed_home() -> Home {
+/// Returns a home without a gateway, whose port would differ each time.
+fn home_without_gateway() -> Home {
     let home = home();
     home.write_config("xy.kdl", "gateway { listen \"off\"; }\n");
     home

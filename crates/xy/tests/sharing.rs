@@ -1,5 +1,4 @@
-//! Servers that are shared, start when they are first used, and sleep while nobody uses them:
-//! with real processes.
+//! Shared servers that start lazily and sleep when idle, with real processes.
 #![expect(clippy::unwrap_used, reason = "everything in this file is a test")]
 
 #[path = "sharing/names.rs"]
@@ -25,18 +24,18 @@ const SERVERS: usize = 20;
 
 const HELLO: &str = r#"{"xy":"hello","protocol":1,"view":{"profile":"default"}}"#;
 
-/// Servers of these tests come back at once.
-const TIRELESS: &str = "restart { backoff-initial \"0s\"; max-attempts 0; max-retries-per-minute 0 }\n\
+/// Restart rules without delays and limits.
+const UNLIMITED_RESTARTS: &str = "restart { backoff-initial \"0s\"; max-attempts 0; max-retries-per-minute 0 }\n\
      stop { grace \"2s\" }\n";
 
 const LAZY: &str = "start \"lazy\"\n";
 
-/// Long enough for what must not happen to happen, if it does.
+/// Long enough to notice an event that must not happen.
 const A_WHILE: Duration = Duration::from_millis(400);
 
 #[track_caller]
 fn serve(home: &Home, name: &str, flags: &[&str], more: &str) {
-    let kdl = format!("{}{TIRELESS}{more}", home.kdl_mcp(flags));
+    let kdl = format!("{}{UNLIMITED_RESTARTS}{more}", home.kdl_mcp(flags));
     home.write_config(&format!("servers/{name}.kdl"), &kdl);
 }
 
@@ -47,23 +46,23 @@ fn client(home: &Home) -> McpSocket {
     client
 }
 
-/// The process that answers a client.
+/// Returns the process that answers a client.
 #[track_caller]
 fn who(client: &McpSocket, server: &str) -> u32 {
-    let told = client.call_text(&format!("{server}__who"), json!({}));
-    let told: Value = serde_json::from_str(&told).unwrap();
-    told["pid"].as_u64().unwrap().try_into().unwrap()
+    let text = client.call_text(&format!("{server}__who"), json!({}));
+    let text: Value = serde_json::from_str(&text).unwrap();
+    text["pid"].as_u64().unwrap().try_into().unwrap()
 }
 
-/// The servers that live now.
+/// Returns the server processes that are alive.
 fn servers_alive(home: &Home) -> Vec<u32> {
     let all = marked_processes(home.mark()).into_iter();
     let program = home.program("xy-test-mcp").display().to_string();
     all.filter(|it| it.state != 'Z' && it.cmdline.starts_with(&program)).map(|it| it.pid).collect()
 }
 
-/// How many lives of a server there were, by what each says first.
-fn lives(home: &Home, name: &str) -> usize {
+/// Returns how many processes a server has had, by the first line that each of them logs.
+fn process_count(home: &Home, name: &str) -> usize {
     let log = fs::read_to_string(home.log_file(name)).unwrap_or_default();
     log.lines().filter(|line| line.contains("started ")).count()
 }
@@ -73,8 +72,9 @@ fn linger(time: Duration) {
     thread::sleep(time);
 }
 
-/// So many clients that come at the same instant, each with what it does first.
-fn crowd<T: Send + 'static>(
+/// Starts this many clients at the same instant, and returns them with the result of their first
+/// action.
+fn start_clients<T: Send + 'static>(
     home: &Home,
     count: usize,
     begin: impl Fn(usize, &McpSocket) -> T + Clone + Send + 'static,
@@ -95,7 +95,7 @@ fn crowd<T: Send + 'static>(
 }
 
 #[test]
-fn fifty_clients_of_twenty_lazy_servers_have_twenty_processes_and_none_when_all_have_left() {
+fn clients_share_one_process_per_lazy_server_and_all_sleep_afterwards() {
     let home = home();
     let serve_all = |idle: &str| {
         for number in 0..SERVERS {
@@ -103,26 +103,26 @@ fn fifty_clients_of_twenty_lazy_servers_have_twenty_processes_and_none_when_all_
             serve(&home, &format!("s{number}"), &[], &more);
         }
     };
-    serve_all("1m"); // Nobody knows how long the crowd takes.
+    serve_all("1m"); // The duration of the startup is unknown.
     home.daemon();
-    assert_eq!(servers_alive(&home), [] as [u32; 0], "nobody uses them");
+    assert_eq!(servers_alive(&home), [] as [u32; 0], "no client uses them");
     let pids_of = |first: usize, client: &McpSocket| -> Vec<(usize, u32)> {
         assert!(client.tool_names().iter().filter(|it| it.ends_with("__who")).count() <= SERVERS);
-        // Each begins with another one, so that all are wanted at once.
+        // Each client starts with another server, so that all are needed at once.
         let order = (0..SERVERS).map(|it| (it + first) % SERVERS);
         order.map(|number| (number, who(client, &format!("s{number}")))).collect()
     };
-    let clients = crowd(&home, CLIENTS, pids_of);
+    let clients = start_clients(&home, CLIENTS, pids_of);
     let pids: BTreeSet<(usize, u32)> = clients.iter().flat_map(|it| it.1.clone()).collect();
-    assert_eq!(pids.len(), SERVERS, "each server answered every client as one process");
+    assert_eq!(pids.len(), SERVERS, "each server answered all clients with one process");
     let alive: BTreeSet<u32> = servers_alive(&home).into_iter().collect();
     assert_eq!(alive, pids.iter().map(|it| it.1).collect(), "those, and no others");
     let shims: BTreeSet<u32> = alive.iter().map(|pid| parent_of(*pid)).collect();
-    assert_eq!(shims.len(), SERVERS, "each has one who looks after it");
+    assert_eq!(shims.len(), SERVERS, "each has its own shim");
     for number in 0..SERVERS {
         let name = format!("s{number}");
-        home.wait_until("its life is in its log", || lives(&home, &name) > 0);
-        assert_eq!(lives(&home, &name), 1, "{name} was started once");
+        home.wait_until("its process is in its log", || process_count(&home, &name) > 0);
+        assert_eq!(process_count(&home, &name), 1, "{name} was started once");
     }
     serve_all("1s");
     ask(&home, "reload", json!({}));
@@ -131,63 +131,66 @@ fn fifty_clients_of_twenty_lazy_servers_have_twenty_processes_and_none_when_all_
         ask(&home, "list", json!({})).as_array().unwrap().iter().all(|it| it["state"] == "asleep")
     });
     assert_eq!(servers_alive(&home), [] as [u32; 0]);
-    home.wait_until("nobody looks after what is not there", || {
-        !shims.iter().any(|pid| is_alive(*pid))
-    });
+    home.wait_until("no shim is left", || !shims.iter().any(|pid| is_alive(*pid)));
     home.finish();
 }
 
 #[test]
-fn fifty_clients_of_one_with_isolation_client_have_fifty_processes_and_all_go_with_them() {
+fn isolated_clients_have_a_process_each_that_ends_with_them() {
     let home = home();
     serve(&home, "own", &[], &format!("{LAZY}isolation \"client\"\nidle-stop \"2s\"\n"));
     serve(&home, "shared", &[], LAZY);
     home.daemon();
-    let clients = crowd(&home, CLIENTS, |_, client| (who(client, "own"), who(client, "shared")));
+    let clients =
+        start_clients(&home, CLIENTS, |_, client| (who(client, "own"), who(client, "shared")));
     let own: BTreeSet<u32> = clients.iter().map(|it| it.1.0).collect();
     let shared: BTreeSet<u32> = clients.iter().map(|it| it.1.1).collect();
     assert_eq!((own.len(), shared.len()), (CLIENTS, 1));
     assert_eq!(servers_alive(&home).len(), CLIENTS + 1);
     assert_eq!(status(&home, "own")["instances"].as_array().unwrap().len(), CLIENTS);
-    // A client that is there keeps its own.
+    // A connected client keeps its own instance.
     linger(Duration::from_secs(3));
     assert_eq!(who(&clients[0].0, "own"), clients[0].1.0);
     assert_eq!(servers_alive(&home).len(), CLIENTS + 1);
     drop(clients);
-    home.wait_until("all that were for one client are gone", || servers_alive(&home).len() == 1);
+    home.wait_until("all isolated instances are gone", || servers_alive(&home).len() == 1);
     assert!(is_alive(*shared.first().unwrap()), "nothing ends it");
     home.finish();
 }
 
 #[test]
-fn a_lazy_server_is_listed_from_what_is_remembered_and_starts_when_it_is_called() {
+fn lazy_server_is_listed_from_memory_and_starts_when_called() {
     let home = home();
     serve(&home, "lazy", &[], LAZY);
     let daemon = home.daemon();
     let asleep = home.wait_for_state("lazy", "asleep");
     assert_eq!((&asleep["pid"], &asleep["wanted"]), (&Value::Null, &json!("up")));
     let first = client(&home);
-    // Nothing is known of it yet: it is started once to say what it offers.
+    // Nothing is known of the server yet, so it is started once for its lists.
     assert!(first.tool_names().contains(&"lazy__echo".to_owned()));
     running(&home, "lazy");
-    home.wait_until("its life is in its log", || lives(&home, "lazy") == 1);
+    home.wait_until("its process is in its log", || process_count(&home, "lazy") == 1);
     drop(first);
     daemon.terminate();
     home.daemon();
     let later = client(&home);
     assert!(later.tool_names().contains(&"lazy__echo".to_owned()));
     linger(A_WHILE);
-    assert_eq!(status(&home, "lazy")["state"], "asleep", "a list wakes nobody");
+    assert_eq!(status(&home, "lazy")["state"], "asleep", "a list does not wake the server");
     assert_eq!(home.xy(&["self-test"]).code, 0);
     linger(A_WHILE);
-    assert_eq!((lives(&home, "lazy"), servers_alive(&home).len()), (1, 0), "nor does a self-test");
+    assert_eq!(
+        (process_count(&home, "lazy"), servers_alive(&home).len()),
+        (1, 0),
+        "nor does a self-test"
+    );
     who(&later, "lazy");
-    home.wait_until("its second life is in its log", || lives(&home, "lazy") == 2);
+    home.wait_until("its second process is in its log", || process_count(&home, "lazy") == 2);
     home.finish();
 }
 
 #[test]
-fn operators_start_and_stop_a_lazy_server_as_any_other() {
+fn lazy_server_can_be_started_and_stopped() {
     let home = home();
     serve(&home, "lazy", &[], LAZY);
     home.daemon();
@@ -206,25 +209,25 @@ fn operators_start_and_stop_a_lazy_server_as_any_other() {
 }
 
 #[test]
-fn open_calls_and_subscriptions_keep_it_awake() {
+fn open_calls_and_subscriptions_prevent_sleep() {
     let home = home();
     serve(&home, "lazy", &[], &format!("{LAZY}idle-stop \"2s\"\n"));
     home.daemon();
-    is_kept_awake_by_use(&home);
+    assert_use_prevents_sleep(&home);
     home.finish();
 }
 
 #[test]
-fn one_behind_a_port_starts_when_it_is_used_and_sleeps_like_any_other() {
+fn lazy_http_server_starts_on_use_and_sleeps() {
     let home = home();
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let more = format!("{LAZY}idle-stop \"2s\"\ntransport \"http\"\nport {port}\n");
     serve(&home, "lazy", &["--http", &port.to_string()], &more);
     home.daemon();
     home.wait_for_state("lazy", "asleep");
-    assert_eq!(servers_alive(&home), [] as [u32; 0], "nobody uses it");
-    is_kept_awake_by_use(&home);
-    // The next life is at the same port, however often.
+    assert_eq!(servers_alive(&home), [] as [u32; 0], "no client uses it");
+    assert_use_prevents_sleep(&home);
+    // Each next process uses the same port.
     for _ in 0..3 {
         let pid = who(&client(&home), "lazy");
         home.wait_for_state("lazy", "asleep");
@@ -234,7 +237,7 @@ fn one_behind_a_port_starts_when_it_is_used_and_sleeps_like_any_other() {
 }
 
 #[test]
-fn one_that_lives_somewhere_else_is_spoken_with_when_it_is_used_and_left_alone_when_it_is_not() {
+fn lazy_remote_server_has_a_session_only_while_used() {
     let home = home();
     let remote = Remote::start();
     let more = format!("{}{LAZY}idle-stop \"300ms\"\n", remote.kdl());
@@ -242,7 +245,7 @@ fn one_that_lives_somewhere_else_is_spoken_with_when_it_is_used_and_left_alone_w
     let daemon = home.daemon();
     home.wait_for_state("far", "asleep");
     linger(A_WHILE);
-    assert_eq!((remote.begun(), remote.connections()), (0, 0), "nobody has spoken with it");
+    assert_eq!((remote.begun(), remote.connections()), (0, 0), "no client has called it");
     let echo = |client: &McpSocket, message: &str| {
         assert_eq!(client.call_text("far__echo", json!({ "message": message })), message);
     };
@@ -251,8 +254,8 @@ fn one_that_lives_somewhere_else_is_spoken_with_when_it_is_used_and_left_alone_w
     assert_eq!(remote.begun(), 1);
     home.wait_for_state("far", "asleep");
     home.wait_until("its session is ended", || remote.sessions() == 0);
-    assert!(one.tool_names().contains(&"far__echo".to_owned()), "what it offers is remembered");
-    assert_eq!(remote.begun(), 1, "a list wakes nobody");
+    assert!(one.tool_names().contains(&"far__echo".to_owned()), "its tools are remembered");
+    assert_eq!(remote.begun(), 1, "a list does not wake the server");
     echo(&one, "second");
     assert_eq!((remote.begun(), remote.done()), (2, vec!["first".to_owned(), "second".to_owned()]));
     home.wait_for_state("far", "asleep");
@@ -265,9 +268,9 @@ fn one_that_lives_somewhere_else_is_spoken_with_when_it_is_used_and_left_alone_w
     home.finish();
 }
 
-/// A server that sleeps after 2 s stays while it is used, and then goes.
+/// Checks that a server with an idle stop of 2 s stays while it is used, and then sleeps.
 #[track_caller]
-fn is_kept_awake_by_use(home: &Home) {
+fn assert_use_prevents_sleep(home: &Home) {
     let one = client(home);
     let pid = who(&one, "lazy");
     let call = one.start_call("lazy__slow_echo", json!({ "message": "x", "ms": 4000 }));
@@ -286,7 +289,7 @@ fn is_kept_awake_by_use(home: &Home) {
 }
 
 #[test]
-fn calls_at_the_instant_of_sleeping_are_each_done_once() {
+fn calls_at_the_moment_of_idle_stop_run_once() {
     let home = home();
     let record = home.root().join("harness/record");
     let idle = "idle-stop \"60ms\"\n";
@@ -299,7 +302,7 @@ fn calls_at_the_instant_of_sleeping_are_each_done_once() {
     for number in 0..60_u64 {
         let text = one.call_text("lazy__record", json!({ "number": number }));
         pids.insert(text.split(' ').nth(1).unwrap().to_owned());
-        // From well before the moment at which it goes to well after, a different one each time.
+        // From well before the idle stop to well after it, at a different moment each time.
         linger(Duration::from_millis(40 + (number * 7) % 45));
     }
     assert!(pids.len() > 1, "it slept at times: {pids:?}");
@@ -316,7 +319,7 @@ fn recorded(file: &PathBuf) -> Vec<u64> {
 }
 
 #[test]
-fn a_killed_daemon_leaves_who_is_awake_and_who_sleeps_as_they_were() {
+fn killed_daemon_leaves_awake_and_sleeping_servers_as_they_were() {
     let home = home();
     serve(&home, "awake", &[], &format!("{LAZY}idle-stop \"1m\"\n"));
     serve(&home, "asleep", &[], LAZY);
@@ -331,8 +334,8 @@ fn a_killed_daemon_leaves_who_is_awake_and_who_sleeps_as_they_were() {
     let two = client(&home);
     assert_eq!(who(&two, "awake"), pid);
     who(&two, "asleep");
-    // Its rules are still its own.
-    let kdl = format!("{}{TIRELESS}{LAZY}idle-stop \"200ms\"\n", home.kdl_mcp(&[]));
+    // Its rules still apply.
+    let kdl = format!("{}{UNLIMITED_RESTARTS}{LAZY}idle-stop \"200ms\"\n", home.kdl_mcp(&[]));
     home.write_config("servers/awake.kdl", &kdl);
     ask(&home, "reload", json!({}));
     home.wait_for_state("awake", "asleep");
@@ -341,7 +344,7 @@ fn a_killed_daemon_leaves_who_is_awake_and_who_sleeps_as_they_were() {
 }
 
 #[test]
-fn a_lazy_server_that_is_killed_in_a_call_comes_back_for_who_waits_and_else_sleeps() {
+fn killed_lazy_server_restarts_only_for_waiting_calls() {
     let home = home();
     let diary = home.root().join("harness/lazy.diary");
     serve(&home, "lazy", &["--diary", diary.to_str().unwrap()], LAZY);
@@ -354,25 +357,25 @@ fn a_lazy_server_that_is_killed_in_a_call_comes_back_for_who_waits_and_else_slee
     });
     signal(pid, Signal::KILL);
     let answer = one.wait_answer(call);
-    assert_eq!(answer["error"]["code"], -32010, "nobody knows whether it was done: {answer}");
+    assert_eq!(answer["error"]["code"], -32010, "the outcome is unknown: {answer}");
     home.wait_for_state("lazy", "asleep");
     linger(A_WHILE);
     assert_eq!(
-        (lives(&home, "lazy"), status(&home, "lazy")["state"].clone()),
+        (process_count(&home, "lazy"), status(&home, "lazy")["state"].clone()),
         (1, json!("asleep"))
     );
     let next = who(&one, "lazy");
     assert_ne!(next, pid);
-    // Who dies while nobody uses it is left alone too.
+    // A server that dies unused is left alone too.
     signal(next, Signal::KILL);
     home.wait_for_state("lazy", "asleep");
     linger(A_WHILE);
-    assert_eq!(lives(&home, "lazy"), 2);
+    assert_eq!(process_count(&home, "lazy"), 2);
     home.finish();
 }
 
 #[test]
-fn one_that_cannot_come_up_is_given_up_and_whoever_waits_is_told() {
+fn lazy_server_that_cannot_start_is_given_up_with_a_reason() {
     let home = home();
     let kdl = format!(
         "{}restart {{ backoff-initial \"10ms\"; max-attempts 2 }}\n{LAZY}",
@@ -389,7 +392,7 @@ fn one_that_cannot_come_up_is_given_up_and_whoever_waits_is_told() {
 }
 
 #[test]
-fn over_the_most_who_was_used_least_recently_goes_and_if_nobody_may_the_caller_is_told() {
+fn instance_limit_stops_the_least_recently_used_server() {
     let home = home();
     home.write_config("xy.kdl", "gateway { listen \"127.0.0.1:0\" }\ninstances { most 2 }\n");
     for name in ["a", "b", "c"] {
@@ -419,7 +422,7 @@ fn over_the_most_who_was_used_least_recently_goes_and_if_nobody_may_the_caller_i
 }
 
 #[test]
-fn instances_of_clients_are_among_the_most() {
+fn isolated_instances_count_towards_the_limit() {
     let home = home();
     home.write_config("xy.kdl", "gateway { listen \"127.0.0.1:0\" }\ninstances { most 1 }\n");
     serve(&home, "own", &[], "isolation \"client\"\n");
@@ -439,7 +442,7 @@ fn instances_of_clients_are_among_the_most() {
 }
 
 #[test]
-fn over_the_memory_who_was_used_least_recently_goes() {
+fn memory_limit_stops_the_least_recently_used_server() {
     let home = home();
     let small = "gateway { listen \"127.0.0.1:0\" }\ninstances { memory \"1MiB\" }\n";
     home.write_config("xy.kdl", small);
@@ -457,14 +460,13 @@ fn over_the_memory_who_was_used_least_recently_goes() {
     home.finish();
 }
 
-/// How much a server takes of which one has to know how much it is: much more than what else a
-/// process of it uses.
+/// Memory of a server with a known size, in MiB: much more than the rest of its process.
 const HEAVY: &str = "64";
 
 #[test]
-fn of_three_of_which_two_have_room_the_one_that_was_used_least_recently_goes() {
+fn memory_limit_stops_only_as_many_servers_as_needed() {
     let home = home();
-    // Two are 128 MiB and a little, three are 192 and a little.
+    // Two servers use slightly more than 128 MiB, and three slightly more than 192 MiB.
     let budget = "gateway { listen \"127.0.0.1:0\" }\ninstances { memory \"160MiB\" }\n";
     home.write_config("xy.kdl", budget);
     for name in ["a", "b", "c"] {
@@ -475,16 +477,16 @@ fn of_three_of_which_two_have_room_the_one_that_was_used_least_recently_goes() {
     // Before all are measured there is room for all. The oldest is the last to be used.
     let pids = ["a", "b", "c", "a"].map(|name| who(&one, name));
     home.wait_for_state("b", "asleep");
-    // What is measured from now on fits.
+    // From now on the measured memory fits.
     linger(Duration::from_secs(11));
     assert_eq!((who(&one, "a"), who(&one, "c")), (pids[0], pids[2]), "neither had to go");
-    assert_eq!((lives(&home, "a"), lives(&home, "c")), (1, 1));
+    assert_eq!((process_count(&home, "a"), process_count(&home, "c")), (1, 1));
     assert!(!is_alive(pids[1]));
     home.finish();
 }
 
 #[test]
-fn where_one_that_never_sleeps_uses_all_memory_whoever_calls_another_is_told() {
+fn call_fails_if_a_busy_server_uses_all_memory() {
     let home = home();
     let budget = "gateway { listen \"127.0.0.1:0\" }\ninstances { memory \"32MiB\" }\n";
     home.write_config("xy.kdl", budget);
@@ -503,12 +505,12 @@ fn where_one_that_never_sleeps_uses_all_memory_whoever_calls_another_is_told() {
     {
         assert!(words.contains(word), "{word}: {words}");
     }
-    assert_eq!(who(&one, "heavy"), pid, "whoever is there goes on");
+    assert_eq!(who(&one, "heavy"), pid, "the running server goes on");
     home.finish();
 }
 
 #[test]
-fn status_tells_who_uses_an_instance_and_what_that_uses() {
+fn status_shows_clients_and_usage_of_an_instance() {
     let home = home();
     serve(&home, "one", &[], "");
     serve(&home, "own", &[], "isolation \"client\"\n");
@@ -535,12 +537,14 @@ fn status_tells_who_uses_an_instance_and_what_that_uses() {
     let text = home.xy(&["status", "one"]).stdout;
     assert!(text.contains("of memory") && text.contains("clients"), "{text}");
     drop(clients);
-    home.wait_until("nobody uses it", || status(&home, "one")["instances"][0]["clients"].is_null());
+    home.wait_until("no client uses it", || {
+        status(&home, "one")["instances"][0]["clients"].is_null()
+    });
     home.finish();
 }
 
 #[test]
-fn two_names_with_one_key_are_one_process_until_neither_is_wanted() {
+fn two_names_share_one_process_until_both_are_stopped() {
     let home = home();
     for name in ["a", "b"] {
         serve(&home, name, &[], "share-key \"k\"\n");
@@ -556,9 +560,9 @@ fn two_names_with_one_key_are_one_process_until_neither_is_wanted() {
     });
     assert_eq!((who(&one, "a"), who(&one, "b")), (pid, pid));
     assert_eq!(one.call_text("b__echo", json!({ "message": "x" })), "x");
-    support::says(&home, "b", &format!("started {pid}"));
+    support::wait_for_line(&home, "b", &format!("started {pid}"));
     ask(&home, "stop", json!({ "name": "a" }));
-    home.wait_until("only one is shown", || {
+    home.wait_until("only one name is listed", || {
         let names = one.tool_names();
         !names.contains(&"a__who".to_owned()) && names.contains(&"b__who".to_owned())
     });
@@ -574,7 +578,7 @@ fn two_names_with_one_key_are_one_process_until_neither_is_wanted() {
         "its process ran all the time, but not as `a`"
     );
     ask(&home, "stop", json!({ "name": "a" }));
-    // Who is stopped stays so, also for the next daemon, and the process goes on.
+    // A stopped name stays stopped, also in the next daemon, and the process goes on.
     daemon.kill9();
     one.wait_closed();
     home.daemon();
@@ -594,7 +598,7 @@ fn two_names_with_one_key_are_one_process_until_neither_is_wanted() {
 }
 
 #[test]
-fn lazy_servers_with_one_key_start_once_by_whichever_name() {
+fn lazy_servers_with_one_key_start_once() {
     let home = home();
     let sleeps_after = |idle: &str| {
         for name in ["a", "b"] {
@@ -604,8 +608,9 @@ fn lazy_servers_with_one_key_start_once_by_whichever_name() {
     };
     sleeps_after("1m");
     home.daemon();
-    let clients =
-        crowd(&home, 10, |number, client| who(client, if number % 2 == 0 { "a" } else { "b" }));
+    let clients = start_clients(&home, 10, |number, client| {
+        who(client, if number % 2 == 0 { "a" } else { "b" })
+    });
     let pids: BTreeSet<u32> = clients.iter().map(|it| it.1).collect();
     assert_eq!(pids.len(), 1, "{pids:?}");
     sleeps_after("500ms");

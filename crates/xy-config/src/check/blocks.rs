@@ -1,4 +1,4 @@
-//! The blocks of rules: `restart`, `stop`, `ready`, `calls`, `health`.
+//! Parses the blocks of rules: `restart`, `stop`, `ready`, `calls`, `health`.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use super::values::Zero;
 use super::words::{Word, word};
 use crate::raw::RawNode;
 use crate::settings::{HealthProbe, Probe, RestartPolicy};
-use crate::source::At;
+use crate::source::SourceSpan;
 
 const RESTART_WORDS: [Word; 7] = [
     word("policy", r#"policy "on-failure""#),
@@ -52,13 +52,13 @@ const HEALTH_PROBES: [(&str, HealthProbe); 5] = [
 
 const CALLS_WORDS: [Word; 2] = [word("idle", r#"idle "5m""#), word("within", r#"within "1h""#)];
 
-const SENSELESS_TIMEOUT: Zero = Zero::Senseless("nothing could answer in no time");
+const ZERO_TIMEOUT: Zero = Zero::Forbidden("no server could answer in time");
 
-/// What a `restart` block says.
+/// The fields of a `restart` block.
 #[derive(Debug, Clone, Default)]
 pub(super) struct RestartFields {
-    /// The places of fields that say how often a process may die.
-    pub(super) about_deaths: Vec<(&'static str, At)>,
+    /// The spans of fields that limit how often a process may exit.
+    pub(super) exit_limits: Vec<(&'static str, SourceSpan)>,
     pub(super) policy: Option<Spanned<RestartPolicy>>,
     pub(super) backoff_initial: Option<Spanned<Duration>>,
     pub(super) backoff_max: Option<Spanned<Duration>>,
@@ -66,12 +66,12 @@ pub(super) struct RestartFields {
     pub(super) max_attempts: Option<Spanned<u32>>,
     pub(super) reset_after: Option<Spanned<Duration>>,
     pub(super) jitter: Option<Spanned<bool>>,
-    /// Whether a delay is given but wrong.
+    /// True if a delay is given but invalid.
     pub(super) delays_are_broken: bool,
 }
 
 impl RestartFields {
-    /// These rules, and what `defaults` say where these say nothing.
+    /// Fills absent fields from `defaults`.
     pub(super) fn or(self, defaults: &Self) -> Self {
         let other = defaults.clone();
         Self {
@@ -83,12 +83,12 @@ impl RestartFields {
             reset_after: self.reset_after.or(other.reset_after),
             jitter: self.jitter.or(other.jitter),
             delays_are_broken: self.delays_are_broken,
-            about_deaths: self.about_deaths,
+            exit_limits: self.exit_limits,
         }
     }
 }
 
-/// What a `ready` block says.
+/// The fields of a `ready` block.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ReadyFields {
     pub(super) probe: Option<Spanned<Probe>>,
@@ -98,7 +98,7 @@ pub(super) struct ReadyFields {
 }
 
 impl ReadyFields {
-    /// These rules, and what `defaults` say where these say nothing.
+    /// Fills absent fields from `defaults`.
     pub(super) fn or(self, defaults: &Self) -> Self {
         let other = defaults.clone();
         Self {
@@ -110,7 +110,7 @@ impl ReadyFields {
     }
 }
 
-/// What a `calls` block says.
+/// The fields of a `calls` block.
 #[derive(Debug, Clone, Default)]
 pub(super) struct CallFields {
     pub(super) idle: Option<Spanned<Duration>>,
@@ -118,14 +118,14 @@ pub(super) struct CallFields {
 }
 
 impl CallFields {
-    /// These rules, and what `defaults` say where these say nothing.
+    /// Fills absent fields from `defaults`.
     pub(super) fn or(self, defaults: &Self) -> Self {
         let other = defaults.clone();
         Self { idle: self.idle.or(other.idle), within: self.within.or(other.within) }
     }
 }
 
-/// What a `health` block says.
+/// The fields of a `health` block.
 #[derive(Debug, Clone, Default)]
 pub(super) struct HealthFields {
     pub(super) probe: Option<Spanned<HealthProbe>>,
@@ -136,7 +136,7 @@ pub(super) struct HealthFields {
 }
 
 impl HealthFields {
-    /// These rules, and what `defaults` say where these say nothing.
+    /// Fills absent fields from `defaults`.
     pub(super) fn or(self, defaults: &Self) -> Self {
         let other = defaults.clone();
         Self {
@@ -154,7 +154,7 @@ pub(super) fn restart(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Re
     let Some(children) = reader.block(node, word) else { return fields };
     for (node, word) in reader.known(children, &RESTART_WORDS, Some("restart")) {
         if !matches!(word.name, "backoff-initial" | "backoff-max" | "jitter") {
-            fields.about_deaths.push((word.name, reader.at(node.name_span)));
+            fields.exit_limits.push((word.name, reader.at(node.name_span)));
         }
         match word.name {
             "policy" => fields.policy = reader.choice(node, word, "restart policy", &POLICIES),
@@ -171,7 +171,8 @@ pub(super) fn restart(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Re
             }
             "max-attempts" => fields.max_attempts = reader.count(node, word, 0..=u32::MAX),
             "reset-after" => {
-                let zero = Zero::Senseless("every life would end the row, and no limit would hold");
+                let zero =
+                    Zero::Forbidden("the count would always be reset, and no limit would apply");
                 fields.reset_after = reader.duration(node, word, zero);
             }
             _ => fields.jitter = reader.flag(node, word),
@@ -187,7 +188,7 @@ pub(super) fn stop(
 ) -> Option<Spanned<Duration>> {
     let children = reader.block(node, word)?;
     let (node, word) = reader.known(children, &STOP_WORDS, Some("stop")).into_iter().next()?;
-    let zero = Zero::Senseless("the server would be killed before it could end by itself");
+    let zero = Zero::Forbidden("the server would be killed before it could stop");
     reader.duration(node, word, zero)
 }
 
@@ -198,11 +199,11 @@ pub(super) fn ready(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Read
         match word.name {
             "probe" => fields.probe = reader.choice(node, word, "probe", &READY_PROBES),
             "within" => {
-                let zero = Zero::Senseless("nothing is ready in no time");
+                let zero = Zero::Forbidden("no server could be ready in time");
                 fields.within = reader.duration(node, word, zero);
             }
             "path" => fields.path = reader.url_path(node, word),
-            _ => fields.timeout = reader.duration(node, word, SENSELESS_TIMEOUT),
+            _ => fields.timeout = reader.duration(node, word, ZERO_TIMEOUT),
         }
     }
     fields
@@ -212,7 +213,7 @@ pub(super) fn calls(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Call
     let mut fields = CallFields::default();
     let Some(children) = reader.block(node, word) else { return fields };
     for (node, word) in reader.known(children, &CALLS_WORDS, Some("calls")) {
-        let zero = Zero::Senseless("every call would be over at once; leave it out for no limit");
+        let zero = Zero::Forbidden("every call would time out at once; leave it out for no limit");
         let limit = reader.duration(node, word, zero);
         match word.name {
             "idle" => fields.idle = limit,
@@ -229,10 +230,10 @@ pub(super) fn health(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Hea
         match word.name {
             "probe" => fields.probe = reader.choice(node, word, "probe", &HEALTH_PROBES),
             "interval" => {
-                let zero = Zero::Senseless("probes would never pause");
+                let zero = Zero::Forbidden("probes would never pause");
                 fields.interval = reader.duration(node, word, zero);
             }
-            "timeout" => fields.timeout = reader.duration(node, word, SENSELESS_TIMEOUT),
+            "timeout" => fields.timeout = reader.duration(node, word, ZERO_TIMEOUT),
             "failures" => fields.failures = reader.count(node, word, 1..=u32::MAX),
             _ => fields.path = reader.url_path(node, word),
         }

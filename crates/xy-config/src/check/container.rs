@@ -1,18 +1,18 @@
-//! The `container` block: a server as a container of an engine, Docker or Podman.
+//! Parses the `container` block: a server as a container of Docker or Podman.
 //!
-//! What an engine would only refuse at every start is refused here, once, underlined. Nothing
-//! of an engine is asked: whether an image is there is seen when it is needed.
+//! Values that an engine would refuse at every start are reported here, once, with their location.
+//! The engine itself is not contacted: a missing image is found when the server starts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::read::{Reader, Spanned};
 use super::words::{Word, word};
-use super::{Found, environment, fields};
+use super::{PathKind, environment, fields};
 use crate::raw::{RawNode, Value};
 use crate::report::{Problem, quote};
 use crate::settings::{ContainerSettings, EngineKind, Mount, MountSource, Pull, Tmpfs};
-use crate::source::At;
+use crate::source::SourceSpan;
 
 const CONTAINER_WORDS: [Word; 22] = [
     word("image", r#"image "ghcr.io/x/y:1""#),
@@ -47,10 +47,10 @@ const ENGINES: [(&str, EngineKind); 2] =
 
 const LABEL: Word = word("a label", r#"team "tools""#);
 
-/// The labels by which xy knows its own containers.
-const OUR_LABELS: &str = "xy.";
+/// The prefix of the labels that identify xy's own containers.
+const RESERVED_LABEL_PREFIX: &str = "xy.";
 
-/// Capabilities as the kernel names them, without their `CAP_`.
+/// Capabilities as the kernel names them, without `CAP_`.
 const CAPABILITIES: [&str; 41] = [
     "AUDIT_CONTROL",
     "AUDIT_READ",
@@ -95,17 +95,17 @@ const CAPABILITIES: [&str; 41] = [
     "WAKE_ALARM",
 ];
 
-/// No engine takes less: a container could not even be started in it.
-const LEAST_MEMORY: u64 = 6 << 20;
+/// Minimum memory that engines accept: a container could not start with less.
+const MIN_MEMORY: u64 = 6 << 20;
 
-/// What a `container` block says.
+/// The fields of a `container` block.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ContainerFields {
-    /// What it is, all but how it is spoken with; absent if no image is given.
+    /// The settings, except the transport; absent if no image is given.
     pub(super) settings: Option<ContainerSettings>,
-    /// Where its own port is given.
+    /// The port inside the container.
     pub(super) port: Option<Spanned<u16>>,
-    /// Where it is put into a network.
+    /// The network.
     pub(super) network: Option<Spanned<String>>,
 }
 
@@ -114,8 +114,8 @@ pub(super) fn read(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Conta
     let mut fields = ContainerFields::default();
     let Some(children) = reader.block(node, word) else { return fields };
     let known = reader.known(children, &CONTAINER_WORDS, Some("container"));
-    let may_be_given = |it: &RawNode| it.is_broken && it.name.is_empty();
-    if !known.iter().any(|(_, word)| word.name == "image") && !children.iter().any(may_be_given) {
+    let is_unreadable = |it: &RawNode| it.is_broken && it.name.is_empty();
+    if !known.iter().any(|(_, word)| word.name == "image") && !children.iter().any(is_unreadable) {
         let problem = reader.error(node.name_span, "`container` needs an `image`");
         reader.report(problem.suggest("for example `image \"ghcr.io/x/y:1\"`"));
     }
@@ -125,7 +125,8 @@ pub(super) fn read(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Conta
         match word.name {
             "port" => fields.port = fields::port(reader, node, word),
             "network" => {
-                fields.network = text_that(reader, node, word, is_word, "it has no spaces");
+                fields.network =
+                    text_that(reader, node, word, is_word, "use a name without spaces");
                 read.network = fields.network.as_ref().map(|it| it.value.clone());
             }
             "engine" => {
@@ -147,10 +148,10 @@ pub(super) fn read(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Conta
     fields
 }
 
-/// A host says already which engine it is.
-fn both_engines(reader: &mut Reader<'_>, host: &At, engine: &At) {
-    let problem = Problem::warning(host, "`engine` is of no use beside `host`");
-    reader.report(problem.label("this one is taken").related(engine, "not looked at"));
+/// Warns about `engine` beside `host`, which already selects the engine.
+fn both_engines(reader: &mut Reader<'_>, host: &SourceSpan, engine: &SourceSpan) {
+    let problem = Problem::warning(host, "`engine` has no effect beside `host`");
+    reader.report(problem.label("this one is used").related(engine, "ignored"));
 }
 
 fn field(reader: &mut Reader<'_>, node: &RawNode, word: Word, read: &mut ContainerSettings) {
@@ -166,11 +167,11 @@ fn field(reader: &mut Reader<'_>, node: &RawNode, word: Word, read: &mut Contain
         }
         "volumes" => read.volumes = volumes(reader, node, word),
         "working-dir" => {
-            let why = "it is a path inside of the container, from its root";
+            let why = "use an absolute path inside the container";
             read.working_dir = text_that(reader, node, word, is_absolute, why).map(|it| it.value);
         }
         "user" => {
-            let why = "a name or a number, and a group after `:` if it has one";
+            let why = "use a name or an id, optionally with a group after `:`";
             read.user = text_that(reader, node, word, is_word, why).map(|it| it.value);
         }
         "memory" => read.memory = memory(reader, node, word),
@@ -186,7 +187,7 @@ fn field(reader: &mut Reader<'_>, node: &RawNode, word: Word, read: &mut Contain
             read.pull = pull.map_or(Pull::Missing, |it| it.value);
         }
         "platform" => {
-            let why = "an operating system and an architecture, as in `linux/arm64`";
+            let why = "use an operating system and an architecture, as in `linux/arm64`";
             let platform = text_that(reader, node, word, |it| is_word(it) && it.contains('/'), why);
             read.platform = platform.map(|it| it.value);
         }
@@ -194,7 +195,7 @@ fn field(reader: &mut Reader<'_>, node: &RawNode, word: Word, read: &mut Contain
     }
 }
 
-/// One text that fits; otherwise `why` it does not.
+/// Reads a text that `fits` accepts, or reports `why` it is invalid.
 fn text_that(
     reader: &mut Reader<'_>,
     node: &RawNode,
@@ -220,13 +221,13 @@ fn is_absolute(path: &str) -> bool {
 }
 
 fn image(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Option<String> {
-    let why = "a name with an optional tag or digest, as in `ghcr.io/x/y:1`: no spaces, no \
-               scheme, and letters of its name are lower case";
+    let why = "use a lower-case name with an optional tag or digest, as in `ghcr.io/x/y:1`, \
+               without spaces and without a scheme";
     let fits = |image: &str| {
         let name = image.split('@').next().unwrap_or_default();
         let name =
             name.rsplit_once(':').filter(|(_, tag)| !tag.contains('/')).map_or(name, |it| it.0);
-        // A host may be in any case, the rest may not.
+        // The host may be in any case, the rest must be lower case.
         let path = name.split_once('/').map_or(name, |(_, path)| path);
         is_word(image)
             && !image.contains("://")
@@ -237,28 +238,30 @@ fn image(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Option<String> 
     text_that(reader, node, word, fits, why).map(|it| it.value)
 }
 
-/// Only an engine of this machine: a port published elsewhere could not be reached by loopback.
+/// Reads the socket of an engine, which must be on this machine: a port published elsewhere could
+/// not be reached over loopback.
 fn host(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Option<Spanned<String>> {
-    let why = "an engine is reached by a socket of this machine: `unix:///path/to/its.sock`";
+    let why = "use a socket on this machine: `unix:///path/to/its.sock`";
     let fits = |host: &str| host.strip_prefix("unix://").is_some_and(is_absolute);
     text_that(reader, node, word, fits, why)
 }
 
 fn memory(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Option<u64> {
     let memory = reader.size(node, word)?;
-    if memory.value < LEAST_MEMORY {
-        let problem =
-            Problem::error(&memory.at, "no engine starts a container in so little memory");
-        reader.report(problem.suggest("give it at least `\"6MiB\"`; most need ten times as much"));
+    if memory.value < MIN_MEMORY {
+        let problem = Problem::error(&memory.at, "this is too little memory for a container");
+        reader.report(
+            problem.suggest("use at least `\"6MiB\"`; most servers need ten times as much"),
+        );
         return None;
     }
     Some(memory.value)
 }
 
-/// Billionths of a processor, as engines count.
+/// Reads a processor limit, in billionths of a processor, as engines count.
 fn cpus(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Option<u64> {
     let value = reader.value(node, word)?;
-    #[expect(clippy::cast_precision_loss, reason = "nobody has so many processors")]
+    #[expect(clippy::cast_precision_loss, reason = "no machine has so many processors")]
     let number = match value.value {
         Value::Whole(number) => number as f64,
         Value::Fraction(number) => number,
@@ -280,7 +283,7 @@ fn volumes(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Vec<Mount> {
         match mount(&text) {
             Ok(mount) if targets.insert(mount.target.clone()) => {
                 if let MountSource::Folder(source) = &mount.source
-                    && reader.surroundings.look(Path::new(source)) == Found::Nothing
+                    && reader.machine.inspect(Path::new(source)) == PathKind::Missing
                 {
                     let message = format!("{} does not exist", quote(source));
                     let why = "the server cannot start until it does";
@@ -290,7 +293,7 @@ fn volumes(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Vec<Mount> {
             }
             Ok(mount) => {
                 let message = format!("two volumes at {}", quote(&mount.target));
-                reader.report(Problem::error(&at, message).label("one of them has to go"));
+                reader.report(Problem::error(&at, message).label("remove one of them"));
             }
             Err(why) => {
                 let message = format!("{} is not a volume", quote(&text));
@@ -301,13 +304,13 @@ fn volumes(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Vec<Mount> {
     mounts
 }
 
-/// `SOURCE:TARGET`, with `:ro` or `:rw` after it.
+/// Parses `SOURCE:TARGET`, optionally followed by `:ro` or `:rw`.
 fn mount(text: &str) -> Result<Mount, &'static str> {
     let parts: Vec<&str> = text.split(':').collect();
     let (source, target, read_only) = match parts.as_slice() {
         [source, target] | [source, target, "rw"] => (*source, *target, false),
         [source, target, "ro"] => (*source, *target, true),
-        [_, _, _] => return Err("after its second `:` there is `ro` or `rw`"),
+        [_, _, _] => return Err("only `ro` or `rw` may follow the second `:`"),
         _ => {
             return Err(
                 "write it as `\"/here:/there\"`, `\"/here:/there:ro\"` or `\"name:/there\"`",
@@ -315,7 +318,7 @@ fn mount(text: &str) -> Result<Mount, &'static str> {
         }
     };
     if !is_absolute(target) || target == "/" {
-        return Err("where it is in the container is an absolute path below `/`");
+        return Err("the path in the container must be an absolute path below `/`");
     }
     let is_name = |it: &str| {
         let is_allowed = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
@@ -327,7 +330,7 @@ fn mount(text: &str) -> Result<Mount, &'static str> {
         MountSource::Volume(source.to_owned())
     } else {
         return Err(
-            "what is mounted is an absolute path (no `~`, no `./`), or the name of a volume",
+            "the source must be an absolute path (no `~`, no `./`), or the name of a volume",
         );
     };
     Ok(Mount { source, target: target.to_owned(), read_only })
@@ -341,14 +344,14 @@ fn tmpfs(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Vec<Tmpfs> {
             all.push(Tmpfs { target: target.to_owned(), options: options.to_owned() });
             continue;
         }
-        let message = format!("{} is not a place for a tmpfs", quote(&text));
+        let message = format!("a tmpfs cannot be mounted at {}", quote(&text));
         let right = "write it as `\"/tmp\"`, or with its options: `\"/tmp:size=64m\"`";
         reader.report(Problem::error(&at, message).suggest(right));
     }
     all
 }
 
-/// Names as engines take them: upper case, without `CAP_`.
+/// Reads capabilities in the form of engines: upper case, without `CAP_`.
 fn capabilities(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Vec<String> {
     let mut names = Vec::new();
     for Spanned { value: text, at } in reader.texts(node, word) {
@@ -376,10 +379,12 @@ fn labels(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> BTreeMap<Strin
     let Some(children) = reader.block(node, word) else { return BTreeMap::new() };
     let mut labels = BTreeMap::new();
     for label in reader.once(children) {
-        if label.name.starts_with(OUR_LABELS) {
-            let message = format!("the label {} is for xy to set", quote(&label.name));
+        if label.name.starts_with(RESERVED_LABEL_PREFIX) {
+            let message = format!("the label {} is reserved for xy", quote(&label.name));
             let problem = reader.error(label.name_span, message);
-            reader.report(problem.suggest("labels that start with `xy.` say whose a container is"));
+            reader.report(
+                problem.suggest("labels that start with `xy.` identify xy's own containers"),
+            );
             continue;
         }
         if let Some(value) = reader.text(label, LABEL) {
@@ -389,12 +394,12 @@ fn labels(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> BTreeMap<Strin
     labels
 }
 
-/// Fields beside a `container` that are meant for processes, and where they go.
-pub(super) const NOT_BESIDE: [(&str, &str); 4] = [
-    ("args", "write it inside of `container`: `container { image \"…\"; args \"…\" }`"),
-    ("env", "write it inside of `container`: nothing of the daemon's own environment goes there"),
-    ("working-dir", "write it inside of `container`: it is a path in there"),
-    ("limits", "write `memory` and `pids` inside of `container`: its engine keeps them"),
+/// Fields beside a `container` that are meant for processes, and what to do instead.
+pub(super) const NOT_FOR_CONTAINER: [(&str, &str); 4] = [
+    ("args", "write it inside `container`: `container { image \"…\"; args \"…\" }`"),
+    ("env", "write it inside `container`: it does not inherit the daemon's environment"),
+    ("working-dir", "write it inside `container`: it is a path in the container"),
+    ("limits", "write `memory` and `pids` inside `container`: its engine enforces them"),
 ];
 
 #[cfg(test)]
@@ -402,7 +407,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_volume_has_a_source_and_a_target() {
+    fn volume_has_a_source_and_a_target() {
         let folder = |it: &str| MountSource::Folder(it.to_owned());
         let good = [
             ("/a:/b", folder("/a"), "/b", false),

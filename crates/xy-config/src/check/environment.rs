@@ -1,4 +1,4 @@
-//! The `env` block: names and values for a process.
+//! Parses the `env` block: variables of a process.
 
 use std::collections::BTreeMap;
 
@@ -44,16 +44,16 @@ fn bad_name(reader: &Reader<'_>, variable: &RawNode) -> Option<Problem> {
         return error("the name of a variable is empty");
     }
     if name.contains(['=', '\0']) {
-        return error("the name of a variable holds a `=` or a NUL byte");
+        return error("the name of a variable contains a `=` or a NUL byte");
     }
     if name.starts_with("XY_") {
         return error(&format!("{} is reserved", quote(name)))
-            .map(|problem| problem.suggest("names that start with `XY_` belong to xy itself"));
+            .map(|problem| problem.suggest("names that start with `XY_` are reserved for xy"));
     }
     None
 }
 
-/// A value as the process sees it: text, or a number or flag spelled out.
+/// Returns a value as the process sees it: text, or a number or flag as text.
 fn as_value(reader: &mut Reader<'_>, value: &RawValue, name: &str) -> Option<Spanned<String>> {
     let text = match &value.value {
         Value::Text(_) => return reader.as_text(value, name),

@@ -1,7 +1,7 @@
-//! The fields of a server file, read one by one.
+//! Parses the fields of a server file, one by one.
 //!
-//! A field that is absent stays absent: `defaults` and xy's own defaults come
-//! later, and so do the rules about several fields at once.
+//! Absent fields stay absent: `defaults`, xy's own defaults and rules about several fields are
+//! applied later.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ use super::words::{Word, word};
 use super::{environment, remote};
 use crate::raw::RawNode;
 use crate::settings::{Isolation, Start};
-use crate::source::At;
+use crate::source::SourceSpan;
 
 /// Every field of a server file.
 pub(super) const SERVER_WORDS: [Word; 20] = [
@@ -44,10 +44,10 @@ pub(super) const SERVER_WORDS: [Word; 20] = [
     word("container", r#"container { image "x" }"#),
     word("url", r#"url "https://example.com/mcp""#),
 ];
-/// A field that goes with `url` only.
+/// A field that is only valid with `url`.
 const HEADERS: Word = word("headers", r#"headers { Authorization "Bearer …" }"#);
 
-/// Fields that say what one server is, so no default can.
+/// Fields that identify a single server, so `defaults` cannot set them.
 const OWN_FIELDS: [&str; 7] =
     ["command", "args", "port", "container", "url", "headers", "share-key"];
 
@@ -56,18 +56,18 @@ pub(super) fn begins_field(written: &str) -> bool {
     SERVER_WORDS.iter().any(|word| word.name == written)
 }
 
-/// Whose fields are read.
+/// Whether the fields are of one server or of `defaults`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Whose {
+pub(super) enum FieldScope {
     Server,
     Defaults,
 }
 
-/// What a file says, and where.
+/// The fields of a file, with their spans.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Fields {
     /// Which of `command`, `container` and `url` are given.
-    pub(super) kinds: Vec<(&'static str, At)>,
+    pub(super) kinds: Vec<(&'static str, SourceSpan)>,
     pub(super) command: Option<Spanned<String>>,
     pub(super) args: Option<Vec<Spanned<String>>>,
     pub(super) transport: Option<Spanned<Transport>>,
@@ -82,7 +82,7 @@ pub(super) struct Fields {
     pub(super) health: HealthFields,
     pub(super) limits: LimitFields,
     pub(super) isolation: Option<Spanned<Isolation>>,
-    /// `None` in it is `auto`.
+    /// The era; an inner `None` is `auto`.
     pub(super) era: Option<Spanned<Option<Era>>>,
     pub(super) share_key: Option<Spanned<String>>,
     pub(super) start: Option<Spanned<Start>>,
@@ -90,31 +90,31 @@ pub(super) struct Fields {
     pub(super) url: Option<Spanned<String>>,
     pub(super) headers: BTreeMap<String, String>,
     pub(super) container: ContainerFields,
-    /// Where each field is that this file itself gives, `defaults` aside.
-    pub(super) own: Vec<(&'static str, At)>,
-    /// Fields that are given but wrong: no rule should complain that they are missing.
+    /// The spans of the file's own fields, without `defaults`.
+    pub(super) own: Vec<(&'static str, SourceSpan)>,
+    /// Fields that are given but invalid, so that they are not reported as missing.
     broken: HashSet<&'static str>,
-    /// True if some text could not be read: a field that seems missing may be in it.
+    /// True if some text could not be read: it may hold a field that seems missing.
     pub(super) is_incomplete: bool,
 }
 
 impl Fields {
-    /// Reads the fields that `nodes` give.
-    pub(super) fn read(reader: &mut Reader<'_>, nodes: &[RawNode], whose: Whose) -> Self {
+    /// Reads the fields of `nodes`.
+    pub(super) fn read(reader: &mut Reader<'_>, nodes: &[RawNode], scope: FieldScope) -> Self {
         let mut fields = Self::default();
         let words: Vec<Word> = SERVER_WORDS.into_iter().chain([HEADERS]).collect();
-        let inside = (whose == Whose::Defaults).then_some("defaults");
+        let inside = (scope == FieldScope::Defaults).then_some("defaults");
         for (node, word) in reader.known(nodes, &words, inside) {
             let errors_before = reader.problems.errors();
             fields.own.push((word.name, reader.at(node.name_span)));
-            if whose == Whose::Defaults && OWN_FIELDS.contains(&word.name) {
-                let message = format!("`{}` makes no sense in `defaults`", word.name);
+            if scope == FieldScope::Defaults && OWN_FIELDS.contains(&word.name) {
+                let message = format!("`{}` cannot be set in `defaults`", word.name);
                 let problem = reader.error(node.name_span, message);
                 reader.report(problem.suggest("write it in the file of the server it is for"));
             } else {
                 fields.read_field(reader, node, word);
             }
-            if reader.problems.errors() > errors_before || node.holds_broken() {
+            if reader.problems.errors() > errors_before || node.has_broken_part() {
                 fields.broken.insert(word.name);
             }
         }
@@ -151,17 +151,17 @@ impl Fields {
             "era" => self.era = reader.choice(node, word, "era", &ERAS),
             "share-key" => self.share_key = reader.filled_text(node, word),
             "start" => self.start = reader.choice(node, word, "start", &STARTS),
-            "idle-stop" => self.idle_stop = reader.duration(node, word, NO_REST),
+            "idle-stop" => self.idle_stop = reader.duration(node, word, ZERO_IDLE_STOP),
             _ => {}
         }
     }
 
-    /// These fields, and what `defaults` say where these say nothing.
+    /// Fills absent fields from `defaults`.
     pub(super) fn or(mut self, defaults: &Self) -> Self {
         for (name, value) in &defaults.env {
             self.env.entry(name.clone()).or_insert_with(|| value.clone());
         }
-        // A field that is given but wrong is not replaced: its mistake has been told.
+        // An invalid field is not replaced: its error was reported.
         let unless_broken = |name| !self.broken.contains(name);
         let transport = defaults.transport.clone().filter(|_| unless_broken("transport"));
         let working_dir = defaults.working_dir.clone().filter(|_| unless_broken("working-dir"));
@@ -183,7 +183,7 @@ impl Fields {
         }
     }
 
-    /// Whether a field is given but wrong.
+    /// Returns true if a field is given but invalid, or may be in unreadable text.
     pub(super) fn is_broken(&self, field: &str) -> bool {
         self.broken.contains(field) || self.is_incomplete
     }
@@ -200,7 +200,7 @@ const ERAS: [(&str, Option<Era>); 3] =
 
 const STARTS: [(&str, Start); 2] = [("eager", Start::Eager), ("lazy", Start::Lazy)];
 
-const NO_REST: Zero = Zero::Senseless("leave it out to turn it off");
+const ZERO_IDLE_STOP: Zero = Zero::Forbidden("leave it out to disable it");
 
 fn args(reader: &mut Reader<'_>, node: &RawNode) -> Vec<Spanned<String>> {
     let values = reader.values(node);

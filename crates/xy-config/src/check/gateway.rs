@@ -1,7 +1,7 @@
-//! The `gateway` block of `xy.kdl`: where MCP clients come in over HTTP.
+//! Parses the `gateway` block of `xy.kdl`: how MCP clients connect over HTTP.
 //!
-//! Whoever comes in may run what the servers can do, so an open door to other machines
-//! is refused unless clients have to show the token.
+//! Clients can run everything that the servers offer. A gateway that other machines can reach is
+//! therefore refused unless it requires the token.
 
 use std::net::{Ipv6Addr, SocketAddr};
 
@@ -24,13 +24,13 @@ const GATEWAY_WORDS: [Word; 7] = [
 
 const AUTHS: [(&str, Auth); 2] = [("token", Auth::Token), ("none", Auth::None)];
 
-/// More sessions, or streams in one of them, no machine of one person needs.
-const MOST: u32 = 1_000_000;
+/// Maximum configurable number of sessions, or of streams per session.
+const MAX_COUNT: u32 = 1_000_000;
 
-/// A body is kept in memory as a whole.
-const LONGEST_BODY: u64 = 1 << 30;
+/// Maximum configurable size of a body, which is held in memory as a whole.
+const MAX_BODY_BYTES: u64 = 1 << 30;
 
-/// Reads a `gateway` block; what it does not say is as if there was none.
+/// Reads a `gateway` block. Absent fields keep their defaults.
 pub(super) fn read(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> GatewaySettings {
     let mut gateway = GatewaySettings::default();
     let (mut address, mut auth) = (None, None);
@@ -44,19 +44,20 @@ pub(super) fn read(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Gatew
             "streams" => gateway.streams = count(reader, node, word).unwrap_or(gateway.streams),
             "body" => gateway.body = body(reader, node, word).unwrap_or(gateway.body),
             _ => {
-                let zero = Zero::Senseless("a session would end as soon as it begins");
+                let zero = Zero::Forbidden("sessions would end as soon as they begin");
                 let idle = reader.duration(node, word, zero);
                 gateway.idle = idle.map_or(gateway.idle, |idle| idle.value);
             }
         }
     }
-    check_door(reader, address.as_ref(), auth.as_ref());
+    check_exposure(reader, address.as_ref(), auth.as_ref());
     gateway.listen = address.map_or(gateway.listen, |address| address.value);
     gateway.auth = auth.map_or(gateway.auth, |auth| auth.value);
     gateway
 }
 
-/// An address with a port, or `"off"`. Names are refused: whom they mean is not decided here.
+/// Reads an address with a port, or `"off"`. Host names are refused, since they are not resolved
+/// here.
 fn listen(
     reader: &mut Reader<'_>,
     node: &RawNode,
@@ -66,7 +67,7 @@ fn listen(
     if text.value == "off" {
         return Some(text.map(|_| None));
     }
-    // The one name that means the same everywhere.
+    // The only name with a fixed meaning.
     let written = match text.value.strip_prefix("localhost:") {
         Some(port) => format!("127.0.0.1:{port}"),
         None => text.value.clone(),
@@ -80,7 +81,7 @@ fn listen(
     None
 }
 
-/// Names without scheme, port or path, as clients have them in `Host`.
+/// Reads host names without scheme, port or path, as clients send them in `Host`.
 fn hosts(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Vec<String> {
     let mut hosts = Vec::new();
     for host in reader.texts(node, word) {
@@ -88,8 +89,8 @@ fn hosts(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Vec<String> {
             hosts.push(host.value);
             continue;
         }
-        let message = format!("{} is not the name of a host", quote(&host.value));
-        let instead = "write a name or an address alone: no scheme, no port, no path, no `*`";
+        let message = format!("{} is not a host name", quote(&host.value));
+        let instead = "use a name or an address alone, without scheme, port, path or `*`";
         reader.report(Problem::error(&host.at, message).suggest(instead));
     }
     hosts
@@ -101,21 +102,22 @@ fn is_host(text: &str) -> bool {
 }
 
 fn count(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Option<usize> {
-    usize::try_from(reader.count(node, word, 1..=MOST)?.value).ok()
+    usize::try_from(reader.count(node, word, 1..=MAX_COUNT)?.value).ok()
 }
 
 fn body(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Option<u64> {
     let body = reader.size(node, word)?;
-    if body.value <= LONGEST_BODY {
+    if body.value <= MAX_BODY_BYTES {
         return Some(body.value);
     }
     let problem = Problem::error(&body.at, "`body` cannot be more than 1 GiB");
-    reader.report(problem.suggest("each request is kept in memory as a whole"));
+    reader.report(problem.suggest("each request is held in memory as a whole"));
     None
 }
 
-/// Only clients of this machine may come in without showing anything.
-fn check_door(
+/// Refuses `auth "none"` on an address that other machines can reach, and warns about unencrypted
+/// tokens.
+fn check_exposure(
     reader: &mut Reader<'_>,
     address: Option<&Spanned<Option<SocketAddr>>>,
     auth: Option<&Spanned<Auth>>,
@@ -125,13 +127,13 @@ fn check_door(
         return;
     }
     let Some(auth) = auth.filter(|auth| auth.value == Auth::None) else {
-        let message = "tokens and all else that clients send here are not encrypted";
-        let instead = "listen at `\"127.0.0.1:7979\"` behind a proxy that has TLS";
+        let message = "clients send tokens and all other data unencrypted to this address";
+        let instead = "listen on `\"127.0.0.1:7979\"` behind a TLS proxy";
         return reader.report(Problem::warning(at, message).suggest(instead));
     };
-    let message = format!("everybody who reaches {} could use your servers", listen.ip());
+    let message = format!("every client that reaches {} could use your servers", listen.ip());
     let problem = Problem::error(&auth.at, message)
-        .label("use `auth \"token\"`, or listen at `\"127.0.0.1:7979\"`")
-        .related(at, "other machines reach this address");
+        .label("use `auth \"token\"`, or listen on `\"127.0.0.1:7979\"`")
+        .related(at, "other machines can reach this address");
     reader.report(problem);
 }

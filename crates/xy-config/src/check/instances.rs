@@ -1,4 +1,4 @@
-//! The `instances` block of `xy.kdl`: how many there may be, and how much memory they may use.
+//! Parses the `instances` block of `xy.kdl`: limits on the number and memory of instances.
 
 use super::read::Reader;
 use super::words::{Word, word};
@@ -7,16 +7,16 @@ use crate::settings::InstanceSettings;
 
 const INSTANCES_WORDS: [Word; 2] = [word("most", "most 200"), word("memory", r#"memory "4GiB""#)];
 
-/// Reads an `instances` block; what it does not say is as if there was none.
+/// Reads an `instances` block. Absent fields keep their defaults.
 pub(super) fn read(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> InstanceSettings {
     let mut instances = InstanceSettings::default();
     let Some(children) = reader.block(node, word) else { return instances };
     for (node, word) in reader.known(children, &INSTANCES_WORDS, Some("instances")) {
         match word.name {
             "most" => {
-                let most = reader.count(node, word, 1..=u32::MAX);
-                let most = most.and_then(|most| usize::try_from(most.value).ok());
-                instances.most = most.unwrap_or(instances.most);
+                let max = reader.count(node, word, 1..=u32::MAX);
+                let max = max.and_then(|max| usize::try_from(max.value).ok());
+                instances.most = max.unwrap_or(instances.most);
             }
             _ => instances.memory = reader.size(node, word).map(|size| size.value),
         }

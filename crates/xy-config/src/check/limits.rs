@@ -1,8 +1,9 @@
-//! The `limits` block: what a server may use, and whether that can be kept here.
+//! Parses the `limits` block: resource limits of a server, which this machine must be able to
+//! enforce.
 //!
-//! A limit that this machine cannot keep is an error: a server would run without it.
+//! A limit that cannot be enforced is an error, since the server would run without it.
 
-use super::Kept;
+use super::Enforcement;
 use super::read::{Reader, Spanned};
 use super::words::{Word, word};
 use crate::raw::RawNode;
@@ -12,10 +13,10 @@ use crate::settings::Limits;
 const LIMITS_WORDS: [Word; 3] =
     [word("nofile", "nofile 4096"), word("memory", r#"memory "1GiB""#), word("pids", "pids 200")];
 
-/// No program can even be loaded into less.
-const LEAST_MEMORY: u64 = 1 << 20;
+/// Minimum memory: no program can be loaded into less.
+const MIN_MEMORY: u64 = 1 << 20;
 
-/// What a `limits` block says.
+/// The fields of a `limits` block.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LimitFields {
     nofile: Option<Spanned<u32>>,
@@ -24,7 +25,7 @@ pub(super) struct LimitFields {
 }
 
 impl LimitFields {
-    /// These limits, and what `defaults` say where these say nothing.
+    /// Fills absent fields from `defaults`.
     pub(super) fn or(self, defaults: &Self) -> Self {
         let other = defaults.clone();
         Self {
@@ -34,8 +35,8 @@ impl LimitFields {
         }
     }
 
-    /// The limits, without their places.
-    pub(super) fn settled(&self) -> Limits {
+    /// Returns the limits, without their spans.
+    pub(super) fn to_limits(&self) -> Limits {
         Limits {
             nofile: self.nofile.as_ref().map(|it| u64::from(it.value)),
             memory: self.memory.as_ref().map(|it| it.value),
@@ -60,11 +61,11 @@ pub(super) fn read(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Limit
 
 fn nofile(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Option<Spanned<u32>> {
     let files = reader.count(node, word, 1..=u32::MAX)?;
-    let most = reader.surroundings.limits().most_files.unwrap_or(u64::MAX);
-    if u64::from(files.value) <= most {
+    let max = reader.machine.limits().max_open_files.unwrap_or(u64::MAX);
+    if u64::from(files.value) <= max {
         return Some(files);
     }
-    let problem = Problem::error(&files.at, format!("`nofile` cannot be more than {most} here"))
+    let problem = Problem::error(&files.at, format!("`nofile` cannot be more than {max} here"))
         .label("more than the system allows (`ulimit -Hn`)")
         .suggest("lower it, or raise the hard limit of open files for the daemon");
     reader.report(problem);
@@ -73,31 +74,32 @@ fn nofile(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Option<Spanned
 
 fn memory(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Option<Spanned<u64>> {
     let memory = reader.size(node, word)?;
-    if memory.value < LEAST_MEMORY {
-        let problem = Problem::error(&memory.at, "no program can run in so little memory");
-        reader.report(problem.suggest("give it at least `\"1MiB\"`; most need 50 times as much"));
+    if memory.value < MIN_MEMORY {
+        let problem = Problem::error(&memory.at, "this is too little memory for any program");
+        reader
+            .report(problem.suggest("use at least `\"1MiB\"`; most servers need 50 times as much"));
         return None;
     }
-    let kept = reader.surroundings.limits().memory;
-    keepable(reader, memory, word, kept)
+    let enforcement = reader.machine.limits().memory;
+    require_enforcement(reader, memory, word, enforcement)
 }
 
 fn pids(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Option<Spanned<u32>> {
     let pids = reader.count(node, word, 1..=u32::MAX)?;
-    let kept = reader.surroundings.limits().pids;
-    keepable(reader, pids, word, kept)
+    let enforcement = reader.machine.limits().pids;
+    require_enforcement(reader, pids, word, enforcement)
 }
 
-/// The limit, unless it cannot be kept.
-fn keepable<T>(
+/// Returns the limit, or reports that it cannot be enforced.
+fn require_enforcement<T>(
     reader: &mut Reader<'_>,
     limit: Spanned<T>,
     word: Word,
-    kept: Kept,
+    enforcement: Enforcement,
 ) -> Option<Spanned<T>> {
-    let Kept::NotAtAll { why } = kept else { return Some(limit) };
-    let message = format!("a limit of `{}` cannot be kept on this machine", word.name);
-    let instead = format!("leave `{}` out, or run the daemon where it can be kept", word.name);
+    let Enforcement::Unavailable { why } = enforcement else { return Some(limit) };
+    let message = format!("a limit of `{}` cannot be enforced on this machine", word.name);
+    let instead = format!("leave `{}` out, or run the daemon where it can be enforced", word.name);
     reader.report(Problem::error(&limit.at, message).label(why).suggest(instead));
     None
 }

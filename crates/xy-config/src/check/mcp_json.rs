@@ -1,14 +1,14 @@
-//! Files of MCP clients, read in place: `mcpServers`, or `servers` as VS Code has it.
+//! Reads MCP clients' files in place: `mcpServers`, or `servers` in VS Code's format.
 //!
-//! They belong to somebody else, so what only that one understands is passed over. What is
-//! understood becomes the same nodes that a server file has, and is judged by the same rules.
+//! The files belong to the clients, so fields that only a client understands are ignored. Known
+//! fields become the same nodes as in a server file, and are checked by the same rules.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use xy_protocol::server::{MAX_NAME_LENGTH, ServerName};
 
-use super::fields::{Fields, Whose};
+use super::fields::{FieldScope, Fields};
 use super::problems::Problems;
 use super::read::Reader;
 use super::words::nearest;
@@ -16,13 +16,13 @@ use super::{Checker, FileText};
 use crate::load::MAX_SERVER_FILES;
 use crate::raw::json::{Json, JsonMember, JsonNode, parse};
 use crate::raw::{RawNode, RawValue, Value};
-use crate::report::{Kind, Problem, quote};
-use crate::source::{At, SourceFile, Span};
+use crate::report::{Problem, ProblemKind, quote};
+use crate::source::{SourceFile, SourceSpan, Span};
 
-/// Where the servers stand in a file.
-const LISTS: [&str; 2] = ["mcpServers", "servers"];
+/// The members that list servers.
+const SERVER_LISTS: [&str; 2] = ["mcpServers", "servers"];
 
-/// What is understood of a server.
+/// The known fields of a server.
 const WORDS: [&str; 11] = [
     "command",
     "args",
@@ -37,7 +37,7 @@ const WORDS: [&str; 11] = [
     "enabled",
 ];
 
-/// What transports are called, and what xy calls them.
+/// The clients' names of transports, and xy's.
 const TRANSPORTS: [(&str, &str); 6] = [
     ("stdio", "stdio"),
     ("http", "http"),
@@ -48,21 +48,21 @@ const TRANSPORTS: [(&str, &str); 6] = [
 ];
 
 impl Checker<'_> {
-    /// Judges one file of a client. What is wrong with one server costs only that one.
+    /// Checks one client's file. An error in one server affects only that server.
     pub(super) fn mcp_file(&mut self, file: &FileText) {
         let file = SourceFile::json(&file.path, &file.shown, &file.text);
         let mut problems = Problems::default();
         match parse(&file.text) {
             Err(fault) => {
                 self.every_is_broken = true;
-                let at = At::new(&file, fault.span);
+                let at = SourceSpan::new(&file, fault.span);
                 let message = format!("this is not JSON: {}", fault.message);
-                problems.push(Problem::error(&at, message).kind(Kind::Syntax));
+                problems.push(Problem::error(&at, message).kind(ProblemKind::Syntax));
             }
             Ok(whole) => {
                 for server in listed(&file, &whole, &mut problems) {
                     if self.loaded.settings.servers.len() >= MAX_SERVER_FILES {
-                        let at = At::new(&file, server.name_span);
+                        let at = SourceSpan::new(&file, server.name_span);
                         let problem = Problem::error(&at, "there are too many servers");
                         problems
                             .push(problem.suggest(format!("xy has at most {MAX_SERVER_FILES}")));
@@ -80,7 +80,7 @@ impl Checker<'_> {
     fn mcp_server(&mut self, file: &Arc<SourceFile>, server: &JsonMember, problems: &mut Problems) {
         let Some(name) = name_of(file, server, problems) else { return };
         if let Some(first) = self.files.get(&name) {
-            let at = At::new(file, server.name_span);
+            let at = SourceSpan::new(file, server.name_span);
             let message = format!("server `{name}` is already configured by `{first}`");
             let problem = Problem::warning(&at, message).label("this one is not used");
             problems.push(problem.suggest("remove one of the two, or rename it"));
@@ -93,26 +93,26 @@ impl Checker<'_> {
             return;
         }
         self.files.insert(name.clone(), file.shown.clone());
-        let surroundings = self.surroundings;
-        let mut reader = Reader { file, problems, surroundings };
-        let fields = Fields::read(&mut reader, &nodes, Whose::Server);
+        let machine = self.machine;
+        let mut reader = Reader { file, problems, machine };
+        let fields = Fields::read(&mut reader, &nodes, FieldScope::Server);
         if nodes.iter().any(|node| matches!(node.name.as_str(), "command" | "url")) {
             self.server(Some(name.clone()), file, fields, problems);
         }
         let is_used = self.loaded.settings.servers.contains_key(&name);
-        if !is_used && !self.loaded.itself.contains_key(&name) {
+        if !is_used && !self.loaded.self_references.contains_key(&name) {
             self.broken.insert(name, file.path.clone());
         }
     }
 }
 
-/// The servers of a file, in their order.
+/// Returns the servers of a file, in their order.
 fn listed<'j>(
     file: &Arc<SourceFile>,
     whole: &'j JsonNode,
     problems: &mut Problems,
 ) -> Vec<&'j JsonMember> {
-    let at = |span: Span| At::new(file, span);
+    let at = |span: Span| SourceSpan::new(file, span);
     let Json::Object(parts) = &whole.value else {
         let message = format!("the file must be an object, not {}", whole.kind());
         let problem = Problem::error(&at(whole.span), message);
@@ -120,10 +120,10 @@ fn listed<'j>(
         return Vec::new();
     };
     let lists: Vec<&JsonMember> =
-        parts.iter().filter(|it| LISTS.contains(&it.name.as_str())).collect();
+        parts.iter().filter(|it| SERVER_LISTS.contains(&it.name.as_str())).collect();
     if lists.is_empty() {
-        let problem = Problem::in_file(&file.shown, "the file names no servers");
-        let problem = problem.warn().suggest("they stand in `mcpServers`, or in `servers`");
+        let problem = Problem::in_file(&file.shown, "the file lists no servers");
+        let problem = problem.warn().suggest("list them in `mcpServers`, or in `servers`");
         problems.push(problem);
     }
     let mut first_places: HashMap<&str, Span> = HashMap::new();
@@ -148,17 +148,17 @@ fn listed<'j>(
     servers
 }
 
-/// The name that xy has for a server: its own if that is one, else one made from it.
+/// Returns xy's name for a server: its own if that is valid, otherwise one derived from it.
 fn name_of(
     file: &Arc<SourceFile>,
     server: &JsonMember,
     problems: &mut Problems,
 ) -> Option<ServerName> {
-    let at = At::new(file, server.name_span);
+    let at = SourceSpan::new(file, server.name_span);
     let Err(why) = ServerName::new(&server.name) else { return ServerName::new(&server.name).ok() };
     let Some(name) = ServerName::new(&plain_name(&server.name)).ok() else {
         let problem = Problem::error(&at, why.to_string());
-        problems.push(problem.suggest("rename it: xy cannot make a name of this"));
+        problems.push(problem.suggest("rename it: xy cannot derive a name from this"));
         return None;
     };
     let message = format!("server {} is called `{name}` here", quote(&server.name));
@@ -166,7 +166,7 @@ fn name_of(
     Some(name)
 }
 
-/// A name with only what names may have: always the same for the same name.
+/// Derives a valid name; the result is always the same for the same name.
 fn plain_name(name: &str) -> String {
     let mut plain = String::new();
     for character in name.chars() {
@@ -181,7 +181,7 @@ fn plain_name(name: &str) -> String {
     if plain.len() <= MAX_NAME_LENGTH {
         return plain.to_owned();
     }
-    // Two long names with one beginning stay two.
+    // Two long names with the same beginning stay distinct.
     let digest = name
         .bytes()
         .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
@@ -189,7 +189,7 @@ fn plain_name(name: &str) -> String {
     format!("{head}-{digest:08x}")
 }
 
-/// One server on its way to the nodes that its file would have.
+/// The translation of one server to the nodes of a server file.
 struct Translation<'a> {
     file: &'a Arc<SourceFile>,
     problems: &'a mut Problems,
@@ -206,11 +206,12 @@ impl Translation<'_> {
         for member in members {
             self.field(member);
         }
-        let is_said = |it: &JsonMember| matches!(it.name.as_str(), "command" | "url" | "serverUrl");
-        if !self.is_disabled && !members.iter().any(is_said) {
-            let message = format!("nothing says what server {} is", quote(&server.name));
-            let problem = Problem::error(&At::new(self.file, server.name_span), message);
-            self.problems.push(problem.suggest("give it a `command` or a `url`"));
+        let names_kind =
+            |it: &JsonMember| matches!(it.name.as_str(), "command" | "url" | "serverUrl");
+        if !self.is_disabled && !members.iter().any(names_kind) {
+            let message = format!("server {} has no `command` or `url`", quote(&server.name));
+            let problem = Problem::error(&SourceSpan::new(self.file, server.name_span), message);
+            self.problems.push(problem.suggest("add a `command` or a `url`"));
         }
     }
 
@@ -228,7 +229,7 @@ impl Translation<'_> {
                 _ => self.wrong(&member.name, &member.value, "true or false"),
             },
             "envFile" => {
-                let at = At::new(self.file, member.name_span);
+                let at = SourceSpan::new(self.file, member.name_span);
                 let problem = Problem::warning(&at, "`envFile` is not read");
                 self.problems.push(problem.suggest("write the variables in `env`"));
             }
@@ -236,20 +237,20 @@ impl Translation<'_> {
         }
     }
 
-    /// What the client alone understands is passed over; what is mistyped is told.
+    /// Ignores a field that only the client understands, and warns about a mistyped one.
     fn unknown(&mut self, name: &str, span: Span) {
         let Some(meant) = nearest(name, WORDS).filter(|_| name.len() > 3) else { return };
-        let at = At::new(self.file, span);
+        let at = SourceSpan::new(self.file, span);
         let problem = Problem::warning(&at, format!("{} is not known", quote(name)));
         self.problems.push(problem.suggest(format!("did you mean `{meant}`?")));
     }
 
     fn wrong(&mut self, name: &str, value: &JsonNode, wanted: &str) {
         let message = format!("{} must be {wanted}, not {}", quote(name), value.kind());
-        self.problems.push(Problem::error(&At::new(self.file, value.span), message));
+        self.problems.push(Problem::error(&SourceSpan::new(self.file, value.span), message));
     }
 
-    /// Adds a node with these values.
+    /// Adds a node with these arguments.
     fn push(&mut self, name: &str, name_span: Span, args: Vec<RawValue>) {
         self.nodes.push(node(name, name_span, args, None));
     }
@@ -264,7 +265,7 @@ impl Translation<'_> {
     fn folder(&mut self, member: &JsonMember) {
         match &member.value.value {
             Json::Text(path) if !path.starts_with('/') => {
-                let at = At::new(self.file, member.value.span);
+                let at = SourceSpan::new(self.file, member.value.span);
                 let problem = Problem::error(&at, "`cwd` must be an absolute path");
                 self.problems.push(problem.suggest("start it with `/`"));
             }
@@ -282,13 +283,14 @@ impl Translation<'_> {
                 args.push(text(it, item.span));
             } else {
                 let message = format!("an argument must be text in quotes, not {}", item.kind());
-                self.problems.push(Problem::error(&At::new(self.file, item.span), message));
+                self.problems.push(Problem::error(&SourceSpan::new(self.file, item.span), message));
             }
         }
         self.push(&member.name, member.name_span, args);
     }
 
-    /// A block of names and values; of variables also numbers and flags, as they are written.
+    /// Adds a block of names and values. Variables may also be numbers and flags, which are kept as
+    /// written.
     fn block(&mut self, member: &JsonMember, name: &str, spelled_out: bool) {
         let Json::Object(members) = &member.value.value else {
             return self.wrong(&member.name, &member.value, "an object");
@@ -300,10 +302,10 @@ impl Translation<'_> {
                 Json::Text(value) => value.clone(),
                 Json::Number | Json::Flag(_) if spelled_out => self.file.slice(span).to_owned(),
                 Json::Null if spelled_out => {
-                    let at = At::new(self.file, span);
+                    let at = SourceSpan::new(self.file, span);
                     let problem =
                         Problem::warning(&at, format!("{} has no value", quote(&it.name)));
-                    self.problems.push(problem.suggest("a variable cannot be taken away here"));
+                    self.problems.push(problem.suggest("a variable cannot be unset here"));
                     continue;
                 }
                 _ if spelled_out => {
@@ -324,11 +326,11 @@ impl Translation<'_> {
         let Json::Text(written) = &member.value.value else {
             return self.wrong(&member.name, &member.value, "text");
         };
-        // A client may want it under both names.
+        // Some clients need it under both names.
         if self.nodes.iter().any(|node| node.name == "transport") {
             return;
         }
-        let known = TRANSPORTS.iter().find(|(name, _)| name == written).map(|(_, ours)| *ours);
+        let known = TRANSPORTS.iter().find(|(name, _)| name == written).map(|(_, own)| *own);
         let value = text(known.unwrap_or(written), member.value.span);
         self.push("transport", member.name_span, vec![value]);
     }

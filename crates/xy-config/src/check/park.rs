@@ -1,4 +1,4 @@
-//! The `park` block of `xy.kdl`: how much may wait for a server, and for how long.
+//! Parses the `park` block of `xy.kdl`: limits of calls that wait for a server.
 
 use super::read::Reader;
 use super::values::Zero;
@@ -16,34 +16,34 @@ const PARK_WORDS: [Word; 7] = [
     word("held-bytes", r#"held-bytes "64MiB""#),
 ];
 
-/// Reads a `park` block; what it does not say is as if there was none.
+/// Reads a `park` block. Absent fields keep their defaults.
 pub(super) fn read(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> ParkSettings {
     let mut park = ParkSettings::default();
     let Some(children) = reader.block(node, word) else { return park };
     for (node, word) in reader.known(children, &PARK_WORDS, Some("park")) {
         match word.name {
-            // In no time at all nothing comes up: then no call waits.
+            // With zero, no call waits.
             "queue" => {
                 let queue = reader.duration(node, word, Zero::Allowed);
                 park.queue = queue.map_or(park.queue, |queue| queue.value);
             }
             "calls" | "total-calls" | "held-calls" => {
-                let most = match word.name {
+                let limit = match word.name {
                     "calls" => &mut park.calls,
                     "total-calls" => &mut park.total_calls,
                     _ => &mut park.held_calls,
                 };
                 let calls = reader.count(node, word, 0..=u32::MAX);
                 let calls = calls.and_then(|calls| usize::try_from(calls.value).ok());
-                *most = calls.unwrap_or(*most);
+                *limit = calls.unwrap_or(*limit);
             }
             _ => {
-                let most = match word.name {
+                let limit = match word.name {
                     "bytes" => &mut park.bytes,
                     "total-bytes" => &mut park.total_bytes,
                     _ => &mut park.held_bytes,
                 };
-                *most = reader.size(node, word).map_or(*most, |bytes| bytes.value);
+                *limit = reader.size(node, word).map_or(*limit, |bytes| bytes.value);
             }
         }
     }

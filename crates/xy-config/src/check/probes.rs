@@ -1,22 +1,22 @@
-//! Which probe fits which server: `ready` and `health`, once `defaults` are known.
+//! Decides which `ready` and `health` probes a server can have, once `defaults` are known.
 //!
-//! A probe among the defaults is meant for those servers that can have it; the others have the
-//! usual one. What a server's own file says of itself has to fit.
+//! A probe in `defaults` applies to servers that can have it; the others use the built-in default.
+//! A probe in a server's own file must fit the server.
 
 use xy_protocol::server::Transport;
 
 use super::blocks::{HealthFields, ReadyFields};
 use super::read::Spanned;
-use super::rules::{Joining, said};
+use super::rules::{ServerBuilder, value_or};
 use crate::report::Problem;
 use crate::settings::{HealthProbe, HealthRules, Probe, ReadyRules};
-use crate::source::At;
+use crate::source::SourceSpan;
 
-/// What a probe needs of a server.
+/// The requirement of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Needs {
     Nothing,
-    /// A process that can be looked at.
+    /// A process on this machine.
     Process,
     /// A port of this machine.
     Port(&'static str),
@@ -40,40 +40,40 @@ fn health_needs(probe: HealthProbe) -> Needs {
     }
 }
 
-impl Joining<'_> {
-    /// When it is ready.
+impl ServerBuilder<'_> {
+    /// Returns the readiness rules.
     pub(super) fn ready(&mut self) -> ReadyRules {
         let ReadyFields { probe, within, path, timeout } = self.fields.ready.clone();
-        let ours = ReadyRules::default();
-        let asks = probe.as_ref().is_some_and(|it| it.value == Probe::Http);
-        let path = self.probed_path(path, asks, "ready");
-        let probe = self.fitting(probe, ready_needs).unwrap_or(ours.probe);
-        let within = said(within.as_ref(), ours.within);
-        ReadyRules { probe, within, path, timeout: said(timeout.as_ref(), ours.timeout) }
+        let defaults = ReadyRules::default();
+        let is_http = probe.as_ref().is_some_and(|it| it.value == Probe::Http);
+        let path = self.probed_path(path, is_http, "ready");
+        let probe = self.fitting(probe, ready_needs).unwrap_or(defaults.probe);
+        let within = value_or(within.as_ref(), defaults.within);
+        ReadyRules { probe, within, path, timeout: value_or(timeout.as_ref(), defaults.timeout) }
     }
 
-    /// How it is found out whether it still works.
+    /// Returns the health rules.
     pub(super) fn health(&mut self) -> HealthRules {
         let HealthFields { probe, interval, timeout, failures, path } = self.fields.health.clone();
-        let ours = self.environment.rules().health;
-        let asks = probe.as_ref().is_some_and(|it| it.value == HealthProbe::Http);
-        let path = self.probed_path(path, asks, "health");
-        let probe = self.fitting(probe, health_needs).unwrap_or(ours.probe);
+        let defaults = self.environment.rules().health;
+        let is_http = probe.as_ref().is_some_and(|it| it.value == HealthProbe::Http);
+        let path = self.probed_path(path, is_http, "health");
+        let probe = self.fitting(probe, health_needs).unwrap_or(defaults.probe);
         HealthRules {
             probe,
-            interval: said(interval.as_ref(), ours.interval),
-            timeout: said(timeout.as_ref(), ours.timeout),
-            failures: said(failures.as_ref(), ours.failures),
+            interval: value_or(interval.as_ref(), defaults.interval),
+            timeout: value_or(timeout.as_ref(), defaults.timeout),
+            failures: value_or(failures.as_ref(), defaults.failures),
             path,
         }
     }
 
-    /// The probe, if this server can have it.
+    /// Returns the probe if this server can have it; otherwise reports a problem.
     fn fitting<T: Copy>(&mut self, probe: Option<Spanned<T>>, needs: fn(T) -> Needs) -> Option<T> {
         let Spanned { value, at } = probe?;
         let problem = match needs(value) {
             Needs::Process if self.is_remote() => {
-                let message = "a server with a `url` has no process here that could be looked at";
+                let message = "a server with a `url` has no process that could be probed";
                 Problem::error(&at, message).suggest("use `\"mcp\"`, or leave `probe` out")
             }
             Needs::Port(name) if self.is_remote() => {
@@ -83,8 +83,8 @@ impl Joining<'_> {
             Needs::Port(name) if self.fields.port.is_none() => self.no_port(name, &at),
             Needs::Port("tcp") if self.is_container() => {
                 if self.is_own(&at) {
-                    let message = "an engine may take connections for a container in which \
-                                   nobody listens yet";
+                    let message = "an engine may accept connections before the server in the \
+                                   container listens";
                     let problem = Problem::warning(&at, message);
                     self.problems.push(problem.suggest("use `\"http\"` or `\"mcp\"`"));
                 }
@@ -92,27 +92,27 @@ impl Joining<'_> {
             }
             Needs::Nothing | Needs::Process | Needs::Port(_) => return Some(value),
         };
-        let is_unclear = ["port", "transport"].iter().any(|it| self.fields.is_broken(it));
-        if self.is_own(&at) && !is_unclear {
+        let is_unknown = ["port", "transport"].iter().any(|it| self.fields.is_broken(it));
+        if self.is_own(&at) && !is_unknown {
             self.problems.push(problem);
         }
         None
     }
 
-    fn no_port(&self, probe: &str, at: &At) -> Problem {
+    fn no_port(&self, probe: &str, at: &SourceSpan) -> Problem {
         let message = format!("the probe `{probe}` needs a `port`");
         let problem = Problem::error(at, message);
         match &self.fields.transport {
             Some(Spanned { value: Transport::Stdio, at }) => problem
                 .label("use `\"process\"` or `\"mcp\"`")
-                .related(at, "over this it listens nowhere"),
+                .related(at, "this transport has no port"),
             _ => problem.suggest(
-                "add the port it listens on: `port 8421`, or use `\"process\"` or `\"mcp\"`",
+                "add the port of the server: `port 8421`, or use `\"process\"` or `\"mcp\"`",
             ),
         }
     }
 
-    /// The path that is asked for; only an `http` probe asks for any.
+    /// Returns the path of an `http` probe; other probes have none.
     fn probed_path(
         &mut self,
         path: Option<Spanned<String>>,
@@ -131,7 +131,7 @@ impl Joining<'_> {
         None
     }
 
-    fn is_own(&self, at: &At) -> bool {
+    fn is_own(&self, at: &SourceSpan) -> bool {
         at.file.shown == self.file.shown
     }
 }

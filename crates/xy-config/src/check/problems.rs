@@ -1,29 +1,29 @@
-//! The problems of one file, bounded.
+//! The problems of one file, with a limit.
 
 use std::collections::HashSet;
 
 use crate::report::Problem;
 
-/// At most this many problems of one file are told.
+/// Maximum number of problems that are reported per file.
 pub(super) const MAX_PROBLEMS: usize = 100;
 
-/// Problems in the making.
+/// A collector of problems.
 #[derive(Debug, Default)]
 pub(super) struct Problems {
-    told: Vec<Problem>,
-    untold: usize,
-    untold_errors: usize,
+    reported: Vec<Problem>,
+    omitted: usize,
+    omitted_errors: usize,
     errors: usize,
 }
 
 impl Problems {
     pub(super) fn push(&mut self, problem: Problem) {
         self.errors += usize::from(problem.is_error());
-        if self.told.len() < MAX_PROBLEMS {
-            self.told.push(problem);
+        if self.reported.len() < MAX_PROBLEMS {
+            self.reported.push(problem);
         } else {
-            self.untold += 1;
-            self.untold_errors += usize::from(problem.is_error());
+            self.omitted += 1;
+            self.omitted_errors += usize::from(problem.is_error());
         }
     }
 
@@ -33,42 +33,42 @@ impl Problems {
         }
     }
 
-    /// How many errors there are, told or not.
+    /// Returns the number of errors, including omitted ones.
     pub(super) fn errors(&self) -> usize {
         self.errors
     }
 
-    /// Whether any of them forbids the use of the file.
+    /// Returns true if any problem is an error.
     pub(super) fn has_errors(&self) -> bool {
         self.errors > 0
     }
 
-    /// Them all, in the order of the text.
+    /// Returns all problems, in the order of the text.
     pub(super) fn finish(mut self, file: &str) -> Vec<Problem> {
-        self.told.sort_by_key(|problem| {
+        self.reported.sort_by_key(|problem| {
             problem.place.as_ref().map(|place| (place.file.clone(), place.line, place.column))
         });
-        if self.untold > 0 {
-            let message = format!("there are {} more problems in this file", self.untold);
+        if self.omitted > 0 {
+            let message = format!("there are {} more problems in this file", self.omitted);
             let mut rest = Problem::in_file(file, message);
-            rest.suggestion = Some("correct the ones above first".to_owned());
-            self.told.push(if self.untold_errors > 0 { rest } else { rest.warn() });
+            rest.suggestion = Some("fix the problems above first".to_owned());
+            self.reported.push(if self.omitted_errors > 0 { rest } else { rest.warn() });
         }
-        self.told
+        self.reported
     }
 }
 
-/// All problems once: what is wrong with `defaults` is found anew by each server.
+/// Removes repeated problems: each server reports the errors in `defaults` again.
 pub(super) fn without_repeats(problems: Vec<Problem>) -> Vec<Problem> {
     let mut seen = HashSet::new();
-    let mut kept = Vec::new();
+    let mut unique = Vec::new();
     for problem in problems {
         let place = problem.place.as_ref().map(|place| (place.line, place.column));
         if seen.insert((problem.file.clone(), place, problem.message.clone())) {
-            kept.push(problem);
+            unique.push(problem);
         }
     }
-    kept
+    unique
 }
 
 #[cfg(test)]
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn warnings_that_are_left_out_are_no_error() {
+    fn omitted_warnings_are_no_error() {
         let mut problems = Problems::default();
         problems.extend((0..=MAX_PROBLEMS).map(|_| Problem::in_file("a.kdl", "odd").warn()));
         assert!(!problems.finish("a.kdl").iter().any(Problem::is_error));

@@ -1,4 +1,4 @@
-//! The files of profiles: what each shows, and what is odd about it.
+//! Parses the files of profiles, and warns about odd entries.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,12 +8,12 @@ use xy_protocol::server::ServerName;
 use super::read::{Reader, Spanned};
 use super::words::{Word, nearest, word};
 use crate::profile::{
-    Filter, LEAST_NAME_BUDGET, MOST_NAME_BUDGET, NAME_BUDGET, OWN_TOOLS, Pattern, ProfileSettings,
+    Filter, MAX_NAME_BUDGET, MIN_NAME_BUDGET, NAME_BUDGET, OWN_TOOLS, Pattern, ProfileSettings,
     ServerBlock, ToolMode, ToolOverride,
 };
 use crate::raw::RawNode;
 use crate::report::{Problem, quote};
-use crate::source::{At, SourceFile};
+use crate::source::{SourceFile, SourceSpan};
 
 const PROFILE_WORDS: [Word; 10] = [
     word("servers", r#"servers "git" "files*""#),
@@ -37,23 +37,23 @@ const TOOL_WORDS: [Word; 2] =
     [word("name", r#"name "status""#), word("description", r#"description "What has changed""#)];
 const MODES: [(&str, ToolMode); 2] = [("all", ToolMode::All), ("search", ToolMode::Search)];
 
-/// Nodes that may be there several times.
+/// Fields that may be repeated.
 const REPEATED: [&str; 7] = ["servers", "deny-servers", "allow", "deny", "server", "tool", "pin"];
 
-/// A longer pattern is no name.
-const LONGEST_PATTERN: usize = 512;
+/// Maximum length of a pattern.
+const MAX_PATTERN_BYTES: usize = 512;
 
-/// What clients read of a tool; some cut off more.
-const LONGEST_DESCRIPTION: usize = 16 * 1024;
+/// Maximum length of a tool's description; some clients cut off more.
+const MAX_DESCRIPTION_BYTES: usize = 16 * 1024;
 
-/// Patterns of one profile: each name is compared with all of them.
-const MOST_PATTERNS: usize = 2000;
+/// Maximum number of patterns per profile: each name is compared with all of them.
+const MAX_PATTERNS: usize = 2000;
 
-/// Reads one profile. What is wrong goes to the reader's problems.
+/// Reads one profile. Problems are reported to the reader.
 pub(super) fn read(reader: &mut Reader<'_>, nodes: &[RawNode], name: &str) -> ProfileSettings {
     let file = reader.file.shown.clone();
     let mut profile = ProfileSettings { name: name.to_owned(), file, ..ProfileSettings::default() };
-    let mut names: BTreeMap<String, At> = BTreeMap::new();
+    let mut names: BTreeMap<String, SourceSpan> = BTreeMap::new();
     let mut renamed = Vec::new();
     for (node, word) in reader.known_often(nodes, &PROFILE_WORDS, &REPEATED, None) {
         match word.name {
@@ -65,7 +65,7 @@ pub(super) fn read(reader: &mut Reader<'_>, nodes: &[RawNode], name: &str) -> Pr
             "server" => profile.blocks.extend(server_block(reader, node, word)),
             "tool" => renamed.extend(tool(reader, node, word, &mut names)),
             "tools" => {
-                let mode = reader.choice(node, word, "way to show tools", &MODES);
+                let mode = reader.choice(node, word, "tool mode", &MODES);
                 profile.mode_line = mode.as_ref().map(|mode| mode.at.line());
                 profile.mode = mode.map_or(profile.mode, |mode| mode.value);
             }
@@ -75,7 +75,7 @@ pub(super) fn read(reader: &mut Reader<'_>, nodes: &[RawNode], name: &str) -> Pr
                 profile.hides_managing = may.is_some_and(|may| !may.value);
             }
             _ => {
-                let budget = reader.count(node, word, LEAST_NAME_BUDGET..=MOST_NAME_BUDGET);
+                let budget = reader.count(node, word, MIN_NAME_BUDGET..=MAX_NAME_BUDGET);
                 profile.name_budget = budget.and_then(|it| usize::try_from(it.value).ok());
             }
         }
@@ -86,7 +86,7 @@ pub(super) fn read(reader: &mut Reader<'_>, nodes: &[RawNode], name: &str) -> Pr
         if let (Some(name), Some(at)) = (too_long, at) {
             let message = format!("{} is longer than {budget} characters", quote(name));
             reader.report(Problem::error(at, message).suggest(
-                "some clients refuse longer names; `name-budget` says how long they may be",
+                "some clients refuse longer names; `name-budget` sets the maximum length",
             ));
         }
     }
@@ -95,7 +95,7 @@ pub(super) fn read(reader: &mut Reader<'_>, nodes: &[RawNode], name: &str) -> Pr
     profile
 }
 
-/// Says which lines are about servers that nobody has.
+/// Warns about lines that name unknown servers.
 pub(super) fn check_servers(
     file: &Arc<SourceFile>,
     profile: &ProfileSettings,
@@ -110,7 +110,7 @@ pub(super) fn check_servers(
         let message = format!("no server is named {}", quote(&server.text));
         let meant =
             nearest(&server.text, known.iter().copied()).map(|it| format!("did you mean `{it}`?"));
-        let at = At::of_line(file, pattern.line, &pattern.text);
+        let at = SourceSpan::of_line(file, pattern.line, &pattern.text);
         odd.push(Problem::warning(&at, message).suggest_some(meant));
     };
     for pattern in profile.servers.iter().chain(&profile.deny_servers) {
@@ -125,7 +125,7 @@ pub(super) fn check_servers(
     }
     let tools = profile.tools.allow.iter().chain(&profile.tools.deny).chain(&profile.pins);
     for pattern in tools {
-        // One without a server may be of xy's own tools, or of several servers.
+        // A pattern without a server may match xy's own tools, or several servers.
         if let Some((server, _)) = pattern.text.split_once("__").filter(|(it, _)| !it.contains('*'))
         {
             check(pattern, server);
@@ -161,13 +161,13 @@ fn server_block(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Option<S
     Some(block)
 }
 
-/// What one `tool` block says, and where its name stands.
+/// Reads a `tool` block. Returns the override, and the span of its name.
 fn tool(
     reader: &mut Reader<'_>,
     node: &RawNode,
     word: Word,
-    names: &mut BTreeMap<String, At>,
-) -> Option<(ToolOverride, Option<At>)> {
+    names: &mut BTreeMap<String, SourceSpan>,
+) -> Option<(ToolOverride, Option<SourceSpan>)> {
     let (whole, children) = reader.named_block(node, word)?;
     let halves = whole.value.split_once("__").filter(|(server, tool)| {
         ServerName::new(server).is_ok() && !tool.is_empty() && !tool.contains('*')
@@ -187,8 +187,8 @@ fn tool(
     for (node, word) in reader.known(children, &TOOL_WORDS, Some("tool")) {
         let Some(text) = reader.filled_text(node, word) else { continue };
         if word.name == "description" {
-            if text.value.len() > LONGEST_DESCRIPTION {
-                let message = format!("`description` is longer than {LONGEST_DESCRIPTION} bytes");
+            if text.value.len() > MAX_DESCRIPTION_BYTES {
+                let message = format!("`description` is longer than {MAX_DESCRIPTION_BYTES} bytes");
                 reader.report(Problem::error(&text.at, message));
             }
             one.description = Some(text.value);
@@ -201,12 +201,12 @@ fn tool(
     Some((one, name_at))
 }
 
-/// The first has the name; every later one conflicts with it.
+/// Claims a name for the first tool; each later one conflicts with it.
 fn claim(
     reader: &mut Reader<'_>,
-    names: &mut BTreeMap<String, At>,
+    names: &mut BTreeMap<String, SourceSpan>,
     name: String,
-    at: &At,
+    at: &SourceSpan,
     fault: &str,
 ) {
     if let Some(first) = names.get(&name) {
@@ -217,18 +217,20 @@ fn claim(
     names.insert(name, at.clone());
 }
 
-/// Whether a name can be shown to every client.
+/// Returns true if every client accepts a name.
 fn check_name(reader: &mut Reader<'_>, name: &Spanned<String>) -> bool {
     if OWN_TOOLS.contains(&name.value.as_str()) {
-        let message = format!("{} is a tool of xy's own", quote(&name.value));
+        let message = format!("{} is a tool of xy itself", quote(&name.value));
         reader.report(Problem::error(&name.at, message).suggest("choose another name"));
         return false;
     }
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
     let Some(odd) = name.value.chars().find(|&c| !is_plain(c)) else { return true };
-    let message = format!("{} is no name for a tool: it has {odd:?} in it", quote(&name.value));
+    let message = format!("{} is not a valid tool name: it contains {odd:?}", quote(&name.value));
     let problem = Problem::error(&name.at, message);
-    reader.report(problem.suggest("it has letters, digits, `_` and `-`; many clients refuse more"));
+    reader.report(
+        problem.suggest("use letters, digits, `_` and `-`; many clients refuse other characters"),
+    );
     false
 }
 
@@ -244,30 +246,30 @@ fn check_count(reader: &mut Reader<'_>, profile: &ProfileSettings) {
         + profile.tools.deny.len()
         + profile.blocks.len()
         + profile.overrides.len();
-    if count > MOST_PATTERNS {
+    if count > MAX_PATTERNS {
         let message = format!("the profile has {count} patterns");
         let problem = Problem::in_file(&reader.file.shown, message);
-        reader.report(problem.suggest(format!("there may be {MOST_PATTERNS}: use `*`")));
+        reader.report(problem.suggest(format!("there may be {MAX_PATTERNS}: use `*`")));
     }
 }
 
 impl Reader<'_> {
-    /// Like [`Reader::known`], where some nodes may be there several times.
+    /// Works like [`Reader::known`], but allows some fields to be repeated.
     fn known_often<'n>(
         &mut self,
         nodes: &'n [RawNode],
         words: &[Word],
-        often: &[&str],
+        repeatable: &[&str],
         inside: Option<&str>,
     ) -> Vec<(&'n RawNode, Word)> {
         let mut found = Vec::new();
-        for (place, node) in nodes.iter().enumerate() {
+        for (index, node) in nodes.iter().enumerate() {
             let Some(word) = words.iter().find(|word| word.name == node.name) else {
                 self.unknown(node, words, inside);
                 continue;
             };
-            let is_once = !often.contains(&word.name);
-            match nodes[..place].iter().find(|it| is_once && it.name == node.name) {
+            let is_unique = !repeatable.contains(&word.name);
+            match nodes[..index].iter().find(|it| is_unique && it.name == node.name) {
                 Some(first) => self.given_twice(node, first.name_span),
                 None => found.push((node, *word)),
             }
@@ -275,7 +277,7 @@ impl Reader<'_> {
         found
     }
 
-    /// The patterns of a node that has nothing else, at least one.
+    /// Returns the patterns of a node that must have at least one, and nothing else.
     fn patterns(&mut self, node: &RawNode, word: Word) -> Vec<Pattern> {
         let texts = self.texts(node, word);
         if node.args.is_empty() {
@@ -288,9 +290,10 @@ impl Reader<'_> {
 
     fn pattern(&mut self, text: Spanned<String>) -> Option<Pattern> {
         let problem = if text.value.is_empty() {
-            Problem::error(&text.at, "an empty name stands for nothing").suggest("`*` is all")
-        } else if text.value.len() > LONGEST_PATTERN {
-            Problem::error(&text.at, format!("a name is at most {LONGEST_PATTERN} bytes long"))
+            Problem::error(&text.at, "an empty name matches nothing")
+                .suggest("use `*` to match all")
+        } else if text.value.len() > MAX_PATTERN_BYTES {
+            Problem::error(&text.at, format!("a name is at most {MAX_PATTERN_BYTES} bytes long"))
         } else {
             return Some(Pattern { line: text.at.line(), text: text.value });
         };
@@ -303,7 +306,7 @@ impl Reader<'_> {
 mod tests {
     use std::path::PathBuf;
 
-    use super::super::{Anywhere, FileText, Loaded, Texts, check_all};
+    use super::super::{FileText, Loaded, Texts, UnknownMachine, check_all};
     use super::*;
 
     fn file(name: &str, text: &str) -> FileText {
@@ -314,21 +317,21 @@ mod tests {
         let servers =
             ["git", "files"].map(|name| file(&format!("servers/{name}.kdl"), "command \"sh\""));
         let profiles = &[file("profiles/work.kdl", text)];
-        check_all(None, Texts { servers: &servers, profiles, ..Texts::default() }, &Anywhere)
+        check_all(None, Texts { servers: &servers, profiles, ..Texts::default() }, &UnknownMachine)
     }
 
-    /// Where and what, of all that is wrong or odd.
-    fn told(text: &str) -> Vec<String> {
-        let told = check(text).problems.into_iter().map(|it| {
+    /// Returns the line, severity, message and suggestion of each problem.
+    fn report(text: &str) -> Vec<String> {
+        let report = check(text).problems.into_iter().map(|it| {
             let line = it.place.as_ref().map_or(0, |place| place.line);
             let how = if it.is_error() { "error" } else { "warning" };
             format!("{line} {how}: {} | {}", it.message, it.suggestion.unwrap_or_default())
         });
-        told.collect()
+        report.collect()
     }
 
     #[test]
-    fn a_full_file_is_read_to_the_last_line() {
+    fn complete_profile_is_read() {
         let text = r#"
 servers "git" "file*"
 deny-servers "old-*"
@@ -347,7 +350,7 @@ name-budget 60
 manage #false
 "#;
         let loaded = check(text);
-        let odd: Vec<String> = told(text);
+        let odd: Vec<String> = report(text);
         assert_eq!(odd, ["3 warning: no server is named `old-*` | "]);
         let profile = &loaded.settings.profiles["work"];
         let lines = |all: &[Pattern]| -> Vec<(u32, String)> {
@@ -367,7 +370,7 @@ manage #false
     }
 
     #[test]
-    fn every_problem_is_told_at_once_with_its_line() {
+    fn all_problems_are_reported_with_their_lines() {
         let text = r#"severs "git"
 servers
 servers 7
@@ -388,24 +391,24 @@ manage "no"
 tool "git__e" { name "call_tool" }
 tool "git__d" { name "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx" }
 "#;
-        let told = told(text);
-        let lines: Vec<&str> = told.iter().map(|it| it.split(' ').next().unwrap()).collect();
+        let report = report(text);
+        let lines: Vec<&str> = report.iter().map(|it| it.split(' ').next().unwrap()).collect();
         let expected = [
             "1", "2", "3", "4", "5", "6", "7", "8", "9", "11", "12", "13", "14", "15", "16", "17",
             "18", "19",
         ];
-        assert_eq!(lines, expected, "{told:#?}");
-        assert!(told[0].contains("did you mean `servers`?"), "{}", told[0]);
-        assert!(told.iter().all(|it| it.contains("error")), "{told:#?}");
+        assert_eq!(lines, expected, "{report:#?}");
+        assert!(report[0].contains("did you mean `servers`?"), "{}", report[0]);
+        assert!(report.iter().all(|it| it.contains("error")), "{report:#?}");
     }
 
     #[test]
-    fn what_is_of_no_server_is_odd_but_no_error() {
-        let told = told(
+    fn unknown_servers_are_warnings() {
+        let report = report(
             "servers \"gti\" \"*\"\nallow \"flies__read\" \"add_server\" \"*__x\"\npin \"git__x\"",
         );
         assert_eq!(
-            told,
+            report,
             [
                 "1 warning: no server is named `gti` | did you mean `git`?",
                 "2 warning: no server is named `flies` | did you mean `files`?",
@@ -415,7 +418,7 @@ tool "git__d" { name "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx
     }
 
     #[test]
-    fn a_profile_with_a_mistake_shows_nothing() {
+    fn profile_with_an_error_shows_nothing() {
         for text in [
             "severs \"git\"",
             "servers \"git",
@@ -432,7 +435,7 @@ tool "git__d" { name "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx
         }
         let odd = {
             let profiles = &[file("profiles/a b.kdl", "")];
-            check_all(None, Texts { profiles, ..Texts::default() }, &Anywhere)
+            check_all(None, Texts { profiles, ..Texts::default() }, &UnknownMachine)
         };
         assert!(!odd.is_valid() && odd.settings.profiles.is_empty());
     }

@@ -1,4 +1,4 @@
-//! Programs and folders: what a path means, and whether something is there.
+//! Resolves programs and folders, and checks that they exist.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -9,14 +9,14 @@ use xy_protocol::mask;
 use super::fields::begins_field;
 use super::read::{Reader, Spanned};
 use super::words::Word;
-use super::{Found, Surroundings};
+use super::{Machine, PathKind};
 use crate::raw::mistakes::command_and_args;
 use crate::raw::{RawNode, Value};
 use crate::references::Holder;
 use crate::report::{Problem, quote};
-use crate::source::At;
+use crate::source::SourceSpan;
 
-/// Reads `working-dir`: an absolute path, of a folder that had better exist.
+/// Reads `working-dir`: an absolute path. Warns if the folder does not exist.
 pub(super) fn working_dir(
     reader: &mut Reader<'_>,
     node: &RawNode,
@@ -25,20 +25,20 @@ pub(super) fn working_dir(
     let text = reader.filled_text(node, word)?;
     let path = absolute(reader, &text, word)?;
     let shown = quote(&text.value);
-    match reader.surroundings.look(&path) {
-        Found::Folder | Found::Unknown => {}
-        Found::Nothing => {
+    match reader.machine.inspect(&path) {
+        PathKind::Folder | PathKind::Unknown => {}
+        PathKind::Missing => {
             let problem = Problem::warning(&text.at, format!("the folder {shown} does not exist"));
             reader.report(problem.suggest("the server cannot start until it does"));
         }
-        Found::File | Found::Program => {
+        PathKind::File | PathKind::Program => {
             reader.report(Problem::warning(&text.at, format!("{shown} is not a folder")));
         }
     }
     Some(Spanned { value: path, at: text.at })
 }
 
-/// Reads `mcp-json`: the paths of files that are read with ours.
+/// Reads `mcp-json`: the paths of MCP clients' files.
 pub(super) fn mcp_json(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Vec<PathBuf> {
     let values = reader.values(node);
     if values.is_empty() && !node.is_broken {
@@ -53,9 +53,10 @@ pub(super) fn mcp_json(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> V
     files
 }
 
-/// A path that means the same wherever the daemon was started.
+/// Returns an absolute path, or reports a problem. A relative path would depend on where the daemon
+/// was started.
 fn absolute(reader: &mut Reader<'_>, text: &Spanned<String>, word: Word) -> Option<PathBuf> {
-    if let Some(problem) = tilde(text, reader.surroundings) {
+    if let Some(problem) = tilde(text, reader.machine) {
         reader.report(problem);
         return None;
     }
@@ -68,25 +69,25 @@ fn absolute(reader: &mut Reader<'_>, text: &Spanned<String>, word: Word) -> Opti
     Some(path)
 }
 
-/// What decides which program a command means.
+/// The settings that decide which program a command names.
 pub(super) struct CommandRules<'a> {
     pub(super) working_dir: Option<&'a Path>,
-    /// Whether a `working-dir` was given that cannot be used.
+    /// True if `working-dir` is given but invalid.
     pub(super) working_dir_is_broken: bool,
     pub(super) env: &'a BTreeMap<String, Spanned<String>>,
     pub(super) args: &'a [String],
-    pub(super) surroundings: &'a dyn Surroundings,
+    pub(super) machine: &'a dyn Machine,
 }
 
 impl CommandRules<'_> {
-    /// The command as it will be run: a name for PATH, or an absolute path.
+    /// Returns the command to run: a name for PATH, or an absolute path.
     ///
-    /// With it may come a warning that there is no such program.
-    pub(super) fn settle(
+    /// It may come with a warning that the program does not exist.
+    pub(super) fn resolve(
         &self,
         command: &Spanned<String>,
     ) -> Result<(String, Option<Problem>), Problem> {
-        if let Some(problem) = tilde(command, self.surroundings) {
+        if let Some(problem) = tilde(command, self.machine) {
             return Err(problem);
         }
         if let Some(problem) = self.command_line(command) {
@@ -98,7 +99,7 @@ impl CommandRules<'_> {
         }
         let path = match self.working_dir {
             _ if Path::new(written).is_absolute() => PathBuf::from(written),
-            // `components` takes out the `.` of `./x`.
+            // `components` removes the `.` of `./x`.
             Some(folder) => folder.join(written).components().collect(),
             None if self.working_dir_is_broken => return Ok((written.clone(), None)),
             None => {
@@ -107,11 +108,11 @@ impl CommandRules<'_> {
                     .suggest("give an absolute path, or a `working-dir` it starts from"));
             }
         };
-        let missing = self.judge(&path, &command.at);
+        let missing = self.check_program(&path, &command.at);
         Ok((path.to_string_lossy().into_owned(), missing))
     }
 
-    /// The problem that `command` has more in it than a program, if that is certain.
+    /// Returns a problem if `command` certainly is more than a program.
     fn command_line(&self, command: &Spanned<String>) -> Option<Problem> {
         let written = &command.value;
         let words = split_words(written);
@@ -120,19 +121,19 @@ impl CommandRules<'_> {
             Some(folder) => folder.join(path).components().collect(),
             None => PathBuf::from(path),
         };
-        let is_whole = match self.surroundings.look(&place(written)) {
-            Found::Nothing if program.contains('/') => {
-                self.surroundings.look(&place(program)) != Found::Program
+        let is_whole = match self.machine.inspect(&place(written)) {
+            PathKind::Missing if program.contains('/') => {
+                self.machine.inspect(&place(program)) != PathKind::Program
             }
-            Found::Nothing | Found::Unknown => {
+            PathKind::Missing | PathKind::Unknown => {
                 program.contains('/') || self.is_on_path(written) == Some(true)
             }
-            Found::Folder | Found::Program | Found::File => true,
+            PathKind::Folder | PathKind::Program | PathKind::File => true,
         };
         if is_whole {
             return None;
         }
-        let problem = Problem::error(&command.at, "`command` holds a whole command line");
+        let problem = Problem::error(&command.at, "`command` is a whole command line");
         let is_variable =
             |word: &String| word.split_once('=').is_some_and(|(name, _)| is_name(name));
         let suggestion = if needs_shell(written) {
@@ -143,21 +144,21 @@ impl CommandRules<'_> {
             format!("write `env {{ {name} \"…\" }}` and the program alone as `command`")
         } else {
             let all = args.iter().chain(self.args).map(String::as_str);
-            format!("write {}", fields_of(command, program, &mask::args(all).words))
+            format!("write {}", fields_of(command, program, &mask::args(all).args))
         };
         Some(problem.suggest(suggestion))
     }
 
-    fn judge(&self, path: &Path, at: &At) -> Option<Problem> {
+    fn check_program(&self, path: &Path, at: &SourceSpan) -> Option<Problem> {
         let shown = quote(&path.to_string_lossy());
-        match self.surroundings.look(path) {
-            Found::Program | Found::Unknown => None,
-            Found::Nothing => Some(
+        match self.machine.inspect(path) {
+            PathKind::Program | PathKind::Unknown => None,
+            PathKind::Missing => Some(
                 Problem::warning(at, format!("{shown} does not exist"))
-                    .suggest("install it, or correct the path"),
+                    .suggest("install it, or fix the path"),
             ),
-            Found::Folder => Some(Problem::warning(at, format!("{shown} is a folder"))),
-            Found::File => Some(
+            PathKind::Folder => Some(Problem::warning(at, format!("{shown} is a folder"))),
+            PathKind::File => Some(
                 Problem::warning(at, format!("{shown} is not executable"))
                     .suggest("allow it with `chmod +x`"),
             ),
@@ -178,19 +179,19 @@ impl CommandRules<'_> {
     /// Returns true if the program is on `PATH`; `None` if `PATH` is unknown.
     fn is_on_path(&self, program: &str) -> Option<bool> {
         let own = self.env.get("PATH").map(|path| OsString::from(&path.value));
-        let search_path = own.or_else(|| self.surroundings.search_path())?;
+        let search_path = own.or_else(|| self.machine.search_path())?;
         let mut folders =
             std::env::split_paths(&search_path).filter_map(|folder| match self.working_dir {
                 _ if folder.is_absolute() => Some(folder),
                 Some(working_dir) => Some(working_dir.join(folder)),
                 None => None,
             });
-        let is_there = |folder: PathBuf| self.surroundings.look(&folder.join(program));
-        Some(folders.any(|folder| is_there(folder) == Found::Program))
+        let is_there = |folder: PathBuf| self.machine.inspect(&folder.join(program));
+        Some(folders.any(|folder| is_there(folder) == PathKind::Program))
     }
 }
 
-/// `command` and `args` as the file of this command has them.
+/// Returns `command` and `args` in the format of the command's file.
 fn fields_of(command: &Spanned<String>, program: &str, args: &[String]) -> String {
     if !command.at.file.is_json {
         return command_and_args(program, args);
@@ -218,9 +219,9 @@ pub(super) fn command(
         && is_plain
         && !fields
     {
-        let words = mask::args(words).words;
+        let words = mask::args(words).args;
         let fields = command_and_args(&words[0], &words[1..]);
-        let problem = reader.error(second.span, "`command` is the program alone");
+        let problem = reader.error(second.span, "`command` must be the program alone");
         reader.report(problem.suggest(format!("write {fields}")));
         return None;
     }
@@ -229,7 +230,7 @@ pub(super) fn command(
     Some(command)
 }
 
-/// The words of a command line, as a shell would see them.
+/// Splits a command line into words, like a shell.
 fn split_words(line: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
@@ -263,14 +264,14 @@ fn is_name(text: &str) -> bool {
         && !text.starts_with(|it: char| it.is_ascii_digit())
 }
 
-/// A path that only a shell would understand.
-fn tilde(text: &Spanned<String>, surroundings: &dyn Surroundings) -> Option<Problem> {
+/// Returns a problem if a path begins with `~`, which only a shell expands.
+fn tilde(text: &Spanned<String>, machine: &dyn Machine) -> Option<Problem> {
     let rest = text.value.strip_prefix('~')?;
     if !rest.is_empty() && !rest.starts_with('/') {
         return None;
     }
     let problem = Problem::error(&text.at, "`~` is not expanded here");
-    let expanded = surroundings.home().map(|home| format!("\"{}{rest}\"", home.display()));
+    let expanded = machine.home().map(|home| format!("\"{}{rest}\"", home.display()));
     Some(problem.suggest_some(expanded.map(|path| format!("did you mean {}?", quote(&path)))))
 }
 
@@ -279,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_line_is_split_as_by_a_shell() {
+    fn command_line_is_split_like_a_shell_does() {
         assert_eq!(split_words("npx -y  'a b' \"\" c"), ["npx", "-y", "a b", "", "c"]);
         assert_eq!(split_words("  "), Vec::<String>::new());
         assert_eq!(split_words("it's"), ["its"]);

@@ -1,27 +1,27 @@
-//! Nodes and their form: known or not, once or twice, with a value or a block.
+//! Checks the form of nodes: known or unknown, once or repeated, with a value or a block.
 //!
-//! Says nothing of what values mean; that is in `values.rs`.
+//! `values.rs` checks what values mean.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::Surroundings;
+use super::Machine;
 use super::fields::begins_field;
 use super::problems::Problems;
 use super::words::{Word, listed, nearest};
 use crate::raw::{RawNode, RawProp, RawValue};
 use crate::references::{self, Holder};
 use crate::report::{Problem, quote};
-use crate::source::{At, SourceFile, Span};
+use crate::source::{SourceFile, SourceSpan, Span};
 
-/// At most this many unknown or repeated fields of one block are told one by one.
+/// Maximum number of unknown or repeated fields per block that are reported one by one.
 const MAX_UNKNOWN: usize = 10;
 
-/// A value and where it was written.
+/// A value and its span.
 #[derive(Debug, Clone)]
 pub(super) struct Spanned<T> {
     pub(super) value: T,
-    pub(super) at: At,
+    pub(super) at: SourceSpan,
 }
 
 impl<T> Spanned<T> {
@@ -30,16 +30,16 @@ impl<T> Spanned<T> {
     }
 }
 
-/// Reads the nodes of one file; what is wrong with them goes to its problems.
+/// A reader of the nodes of one file, which collects their problems.
 pub(super) struct Reader<'a> {
     pub(super) file: &'a Arc<SourceFile>,
     pub(super) problems: &'a mut Problems,
-    pub(super) surroundings: &'a dyn Surroundings,
+    pub(super) machine: &'a dyn Machine,
 }
 
 impl Reader<'_> {
-    pub(super) fn at(&self, span: Span) -> At {
-        At::new(self.file, span)
+    pub(super) fn at(&self, span: Span) -> SourceSpan {
+        SourceSpan::new(self.file, span)
     }
 
     pub(super) fn error(&self, span: Span, message: impl Into<String>) -> Problem {
@@ -50,15 +50,15 @@ impl Reader<'_> {
         self.problems.push(problem);
     }
 
-    /// Warns if a value refers to a variable, which nothing replaces.
-    pub(super) fn warn_of_reference(&mut self, text: &str, at: &At, holder: Holder<'_>) {
+    /// Warns if a value contains a reference to a variable, which xy does not expand.
+    pub(super) fn warn_of_reference(&mut self, text: &str, at: &SourceSpan, holder: Holder<'_>) {
         if let Some(reference) = references::find(text) {
             let problem = Problem::warning(at, reference.message());
             self.report(problem.suggest(reference.advice(holder)));
         }
     }
 
-    /// The nodes whose names are known, each once; the others are reported.
+    /// Returns the nodes with known names, each once. Reports the others.
     pub(super) fn known<'n>(
         &mut self,
         nodes: &'n [RawNode],
@@ -85,13 +85,13 @@ impl Reader<'_> {
         found
     }
 
-    /// The nodes without those whose name came before; these are reported.
+    /// Returns the nodes without repeated ones, which are reported.
     pub(super) fn once<'n>(&mut self, nodes: &'n [RawNode]) -> Vec<&'n RawNode> {
-        let mut first_places: HashMap<&str, Span> = HashMap::new();
+        let mut first_spans: HashMap<&str, Span> = HashMap::new();
         let mut found = Vec::new();
         let mut repeated = 0;
         for node in nodes {
-            let first = *first_places.entry(&node.name).or_insert(node.name_span);
+            let first = *first_spans.entry(&node.name).or_insert(node.name_span);
             if first == node.name_span || node.name.is_empty() {
                 found.push(node);
                 continue;
@@ -122,14 +122,14 @@ impl Reader<'_> {
         self.report(problem);
     }
 
-    /// The one value of a node that has nothing else.
+    /// Returns the only value of a node, which must have nothing else.
     pub(super) fn value<'n>(&mut self, node: &'n RawNode, word: Word) -> Option<&'n RawValue> {
         if node.is_broken {
             return None;
         }
         let plain = self.no_annotation(node) & self.no_props(node) & self.no_block(node);
         let [value, rest @ ..] = node.args.as_slice() else {
-            // A block or a property where the value should be has been reported.
+            // A block or a property in place of the value was reported.
             if plain {
                 let message = format!("{} needs a value", quote(&node.name));
                 let example = format!("for example `{}`", word.example);
@@ -140,7 +140,7 @@ impl Reader<'_> {
         let field = rest.iter().find(|it| begins_field(self.file.slice(it.span)));
         if let Some(field) = field {
             let name = quote(self.file.slice(field.span));
-            let problem = self.error(field.span, format!("{name} has to begin a new line"));
+            let problem = self.error(field.span, format!("{name} must begin a new line"));
             self.report(problem.suggest("or put a `;` before it"));
             return None;
         }
@@ -154,7 +154,7 @@ impl Reader<'_> {
         self.plain_value(value)
     }
 
-    /// All values of a node that has nothing else.
+    /// Returns all values of a node, which must have nothing else.
     pub(super) fn values<'n>(&mut self, node: &'n RawNode) -> Vec<&'n RawValue> {
         self.no_annotation(node);
         self.no_props(node);
@@ -162,7 +162,7 @@ impl Reader<'_> {
         node.args.iter().filter_map(|value| self.plain_value(value)).collect()
     }
 
-    /// The children of a node that has nothing else.
+    /// Returns the children of a node, which must have nothing else.
     pub(super) fn block<'n>(&mut self, node: &'n RawNode, word: Word) -> Option<&'n [RawNode]> {
         if node.is_broken {
             return node.children.as_deref();
@@ -181,7 +181,7 @@ impl Reader<'_> {
         node.children.as_deref()
     }
 
-    /// The one text and the children of a node that has nothing else.
+    /// Returns the only text and the children of a node, which must have nothing else.
     pub(super) fn named_block<'n>(
         &mut self,
         node: &'n RawNode,
@@ -234,12 +234,12 @@ impl Reader<'_> {
         node.props.is_empty()
     }
 
-    /// Like `no_props`, for a node whose properties were meant to be children.
+    /// Works like `no_props`, for a node whose properties were meant to be children.
     fn no_props_as_children(&mut self, node: &RawNode, word: Word) -> bool {
         for prop in &node.props {
             let written = self.file.slice(prop.span);
             let value = written.split_once('=').map(|(_, value)| value.trim());
-            // What a header says may be a secret.
+            // The value of a header may be secret.
             let value = value.filter(|_| word.name != "headers").unwrap_or("…");
             let child = format!("`{} {{ {} {value} }}`", word.name, prop.name);
             self.unexpected_prop(node, prop, Some(format!("write it as {child}")));

@@ -1,6 +1,6 @@
-//! Servers that live somewhere else: `url` and `headers`.
+//! Parses the fields of remote servers: `url` and `headers`.
 //!
-//! What a header says may be a secret, and so may the query of a URL: no problem quotes them.
+//! Header values and URL queries may be secrets, so no problem quotes them.
 
 use std::collections::BTreeMap;
 
@@ -12,17 +12,17 @@ use crate::report::{Problem, quote};
 
 const HEADER: Word = word("a header", r#"Authorization "Bearer …""#);
 
-/// A longer URL no server takes.
-const LONGEST_URL: usize = 8 * 1024;
+/// Maximum length of a URL.
+const MAX_URL_BYTES: usize = 8 * 1024;
 
-/// The longest value of a header; most servers take less in all.
-const LONGEST_VALUE: usize = 16 * 1024;
+/// Maximum length of a header value; most servers accept less in total.
+const MAX_VALUE_BYTES: usize = 16 * 1024;
 
-/// More headers no server asks for.
-const MOST_HEADERS: usize = 64;
+/// Maximum number of headers.
+const MAX_HEADERS: usize = 64;
 
-/// Headers that say how a message is sent, which whoever sends it decides.
-const OURS: [&str; 14] = [
+/// Headers of the HTTP transport, which xy sets itself.
+const RESERVED_HEADERS: [&str; 14] = [
     "accept",
     "accept-encoding",
     "connection",
@@ -39,11 +39,12 @@ const OURS: [&str; 14] = [
     "upgrade",
 ];
 
-/// Reads `url`: where a server is found over HTTP.
+/// Reads `url`: the HTTP endpoint of a server.
 pub(super) fn url(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Option<Spanned<String>> {
     let url = reader.filled_text(node, word)?;
     if let Some(reference) = references::find(&url.value) {
-        let message = format!("`url` holds {}: xy replaces no variables", quote(reference.written));
+        let message =
+            format!("`url` contains {}: xy does not expand variables", quote(reference.written));
         let problem = Problem::error(&url.at, message);
         reader.report(problem.suggest("write the value itself"));
         return None;
@@ -57,37 +58,40 @@ pub(super) fn url(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Option
     }
 }
 
-/// A URL with a path, or what is wrong with it and what would be right.
+/// Returns the URL with a path, or the error and the correction.
 fn whole_url(url: &str) -> Result<String, (&'static str, &'static str)> {
     let schemes = ["http://", "https://"].into_iter();
     let mut starts = schemes.filter_map(|it| Some((it, url.get(..it.len())?)));
     let Some((scheme, _)) = starts.find(|(it, start)| it.eq_ignore_ascii_case(start)) else {
-        let right = "it starts with `https://` or `http://` and names a host";
+        let right = "use a URL that starts with `https://` or `http://` and names a host";
         return Err(("`url` is not the URL of a server", right));
     };
-    if url.len() > LONGEST_URL {
-        return Err(("`url` is too long", "no URL is longer than 8 KiB"));
+    if url.len() > MAX_URL_BYTES {
+        return Err(("`url` is too long", "a URL has at most 8 KiB"));
     }
     let is_odd = |c: char| !c.is_ascii_graphic() || "\"<>\\^`{|}".contains(c);
     if url.contains(is_odd) {
         return Err((
-            "`url` holds a character that no URL has",
-            "write spaces and the like as `%20`, and other names of hosts as `xn--…`",
+            "`url` contains an invalid character",
+            "encode spaces and similar characters as `%20`, and other host names as `xn--…`",
         ));
     }
     if url.contains('#') {
-        return Err(("`url` has a fragment", "leave out the `#` and all after it: it is not sent"));
+        return Err((
+            "`url` has a fragment",
+            "remove the `#` and everything after it: it is not sent",
+        ));
     }
     let rest = &url[scheme.len()..];
     let (authority, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
     if authority.contains('@') {
         return Err((
-            "`url` holds a name or a password",
+            "`url` contains a user name or a password",
             "send them in a header: `headers { Authorization \"Basic …\" }`",
         ));
     }
     if !is_host_and_port(authority) {
-        let right = "it is like `https://example.com/mcp` or `http://127.0.0.1:8421/mcp`";
+        let right = "use a URL such as `https://example.com/mcp` or `http://127.0.0.1:8421/mcp`";
         return Err(("`url` does not name a host", right));
     }
     let slash = if path.starts_with('/') { "" } else { "/" };
@@ -117,7 +121,7 @@ fn is_host_and_port(authority: &str) -> bool {
         && port.is_none_or(|it| is_number(it) && it.parse::<u16>().is_ok_and(|it| it > 0))
 }
 
-/// Reads `headers`: what is sent with every request.
+/// Reads `headers`: the headers of every request.
 pub(super) fn headers(
     reader: &mut Reader<'_>,
     node: &RawNode,
@@ -131,7 +135,7 @@ pub(super) fn headers(
             reader.report(problem);
             continue;
         }
-        // They mean the same in any case.
+        // Header names are case-insensitive.
         if let Some(first) = names.insert(header.name.to_ascii_lowercase(), header.name_span) {
             let message = format!("the header {} is given twice", quote(&header.name));
             let problem = reader.error(header.name_span, message).label("given again here");
@@ -142,10 +146,10 @@ pub(super) fn headers(
             headers.insert(header.name.clone(), value);
         }
     }
-    if headers.len() > MOST_HEADERS {
+    if headers.len() > MAX_HEADERS {
         let message = format!("there are {} headers", headers.len());
         let problem = reader.error(node.name_span, message);
-        reader.report(problem.suggest(format!("at most {MOST_HEADERS} are sent")));
+        reader.report(problem.suggest(format!("use at most {MAX_HEADERS}")));
     }
     headers
 }
@@ -154,15 +158,15 @@ fn bad_name(reader: &Reader<'_>, header: &RawNode) -> Option<Problem> {
     let name = header.name.as_str();
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
     if name.is_empty() || !name.chars().all(is_allowed) {
-        // A value may stand where the name should be.
-        let problem = reader.error(header.name_span, "this is not the name of a header");
-        return Some(problem.suggest("a name has letters, digits and `-`, and its value follows"));
+        // The name is not quoted, since a value may be in its place.
+        let problem = reader.error(header.name_span, "this is not a header name");
+        return Some(problem.suggest("write a name of letters, digits and `-`, then its value"));
     }
     let lower = name.to_ascii_lowercase();
-    if OURS.contains(&lower.as_str()) || lower.starts_with("mcp-") {
-        let message = format!("the header {} is for xy to set", quote(name));
+    if RESERVED_HEADERS.contains(&lower.as_str()) || lower.starts_with("mcp-") {
+        let message = format!("the header {} is reserved for xy", quote(name));
         let problem = reader.error(header.name_span, message);
-        return Some(problem.suggest("remove it: it belongs to how messages are sent"));
+        return Some(problem.suggest("remove it: it is part of the HTTP transport"));
     }
     None
 }
@@ -175,16 +179,16 @@ fn header_value(reader: &mut Reader<'_>, header: &RawNode) -> Option<String> {
         Value::Text(text) if text.is_empty() => {
             (format!("the header {name} is empty"), "give it a value, or remove it")
         }
-        Value::Text(text) if text.len() > LONGEST_VALUE => {
-            (format!("the header {name} is too long"), "the longest value has 16 KiB")
+        Value::Text(text) if text.len() > MAX_VALUE_BYTES => {
+            (format!("the header {name} is too long"), "a value has at most 16 KiB")
         }
         Value::Text(text) if !text.chars().all(is_allowed) => (
-            format!("the header {name} holds a character that cannot be sent"),
-            "it is one line of plain ASCII, without control characters",
+            format!("the header {name} contains a character that cannot be sent"),
+            "use one line of ASCII without control characters",
         ),
         Value::Text(text) if text.trim() != text => (
             format!("the header {name} begins or ends with a space"),
-            "remove it: it would not arrive",
+            "remove the space: it would not be sent",
         ),
         Value::Text(text) => {
             let at = reader.at(value.span);
@@ -202,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_names_a_host_and_has_a_path() {
+    fn url_has_a_host_and_a_path() {
         let good = [
             ("https://example.com/mcp", "https://example.com/mcp"),
             ("http://127.0.0.1:8421/mcp", "http://127.0.0.1:8421/mcp"),
@@ -245,6 +249,6 @@ mod tests {
         for written in bad {
             assert!(whole_url(written).is_err(), "{written}");
         }
-        assert!(whole_url(&format!("http://a/{}", "x".repeat(LONGEST_URL))).is_err());
+        assert!(whole_url(&format!("http://a/{}", "x".repeat(MAX_URL_BYTES))).is_err());
     }
 }

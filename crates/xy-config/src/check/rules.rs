@@ -1,13 +1,13 @@
-//! Rules about several fields at once.
+//! Combines the fields of a server, and checks rules about several fields at once.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use xy_protocol::server::{Era, Transport};
 
-use super::Surroundings;
+use super::Machine;
 use super::blocks::{CallFields, RestartFields};
-use super::container::{ContainerFields, NOT_BESIDE};
+use super::container::{ContainerFields, NOT_FOR_CONTAINER};
 use super::fields::Fields;
 use super::problems::Problems;
 use super::program::CommandRules;
@@ -20,31 +20,31 @@ use crate::settings::{
     CallRules, ContainerSettings, Isolation, ProcessSettings, REMOTE_BACKOFF_MAX, RemoteSettings,
     RestartPolicy, RestartRules, Rules, ServerKind, StopRules,
 };
-use crate::source::{At, SourceFile};
+use crate::source::{SourceFile, SourceSpan};
 
-/// What makes no sense for a server that lives somewhere else, and what to do instead.
-const NOT_ELSEWHERE: [(&str, &str); 8] = [
+/// Fields that a remote server cannot have, and what to do instead.
+const NOT_FOR_REMOTE: [(&str, &str); 8] = [
     ("args", "remove it: nothing is started here"),
     ("port", "write the port in the `url`"),
     ("path", "write the path in the `url`"),
-    ("env", "remove it: nothing is started here; what it has to know is sent in `headers`"),
+    ("env", "remove it: nothing is started here; use `headers` to send it data"),
     ("working-dir", "remove it: nothing is started here"),
-    ("limits", "remove it: nothing of it runs here that could be limited"),
-    ("stop", "remove it: nothing here can end it"),
-    ("share-key", "remove it: there is no process here that could be shared"),
+    ("limits", "remove it: it has no process here that could be limited"),
+    ("stop", "remove it: xy cannot stop it"),
+    ("share-key", "remove it: it has no process here that could be shared"),
 ];
 
-/// A server while its fields are being joined.
-pub(super) struct Joining<'a> {
+/// A server whose fields are being combined with their defaults.
+pub(super) struct ServerBuilder<'a> {
     pub(super) file: &'a SourceFile,
     pub(super) fields: Fields,
     pub(super) problems: &'a mut Problems,
-    pub(super) surroundings: &'a dyn Surroundings,
+    pub(super) machine: &'a dyn Machine,
     pub(super) environment: &'a EnvironmentDefaults,
 }
 
-impl Joining<'_> {
-    /// What it is; `None` if that cannot be told.
+impl ServerBuilder<'_> {
+    /// Returns what the server is; `None` if that is unknown.
     pub(super) fn kind(&mut self) -> Option<ServerKind> {
         self.check_kind();
         if self.is_remote() {
@@ -57,17 +57,17 @@ impl Joining<'_> {
         let headers = self.fields.own.iter().find(|(name, _)| *name == "headers");
         if let Some((_, at)) = headers.filter(|_| !has_url && !self.fields.is_incomplete) {
             let problem = Problem::error(at, "only a server with a `url` has `headers`");
-            self.problems.push(problem.suggest("remove them, or give the `url` they are sent to"));
+            self.problems.push(problem.suggest("remove them, or add the `url` they are for"));
         }
         self.process().map(ServerKind::Process)
     }
 
-    /// Whether it lives somewhere else, by all that its file says.
+    /// Returns true if the server's only kind is `url`.
     pub(super) fn is_remote(&self) -> bool {
         matches!(self.fields.kinds.as_slice(), [("url", _)])
     }
 
-    /// Whether it is a container, by all that its file says.
+    /// Returns true if the server's only kind is `container`.
     pub(super) fn is_container(&self) -> bool {
         matches!(self.fields.kinds.as_slice(), [("container", _)])
     }
@@ -78,7 +78,7 @@ impl Joining<'_> {
                 let problem = Problem::error(at, "only a server with a `url` has `headers`");
                 self.problems.push(problem.suggest("remove them"));
             }
-            let Some((_, instead)) = NOT_BESIDE.iter().find(|(it, _)| it == name) else {
+            let Some((_, instead)) = NOT_FOR_CONTAINER.iter().find(|(it, _)| it == name) else {
                 continue;
             };
             let message = format!("a server with a `container` has no `{name}` beside it");
@@ -90,14 +90,14 @@ impl Joining<'_> {
         let ContainerFields { settings, port: inner_port, network } =
             std::mem::take(&mut self.fields.container);
         if let (Some(inner), Transport::Stdio) = (&inner_port, transport) {
-            let message = "`port` inside of `container` is of no use without a `port` beside it";
+            let message = "`port` inside `container` has no effect without a `port` beside it";
             let problem = Problem::error(&inner.at, message);
             self.problems.push(problem.suggest("add the port of this machine: `port 8421`"));
         }
         if let (Some(network), Some(port)) = (&network, &self.fields.port)
             && matches!(network.value.as_str(), "none" | "host")
         {
-            let message = format!("no port can be published in the network `{}`", network.value);
+            let message = format!("a port cannot be published in the network `{}`", network.value);
             let problem = Problem::error(&network.at, message).label("use another network");
             self.problems.push(problem.related(&port.at, "the port is given here"));
         }
@@ -107,28 +107,28 @@ impl Joining<'_> {
 
     fn remote(&mut self) -> Option<RemoteSettings> {
         for (name, at) in &self.fields.own {
-            let Some((_, instead)) = NOT_ELSEWHERE.iter().find(|(it, _)| it == name) else {
+            let Some((_, instead)) = NOT_FOR_REMOTE.iter().find(|(it, _)| it == name) else {
                 continue;
             };
             let message = format!("a server with a `url` has no `{name}`");
             self.problems.push(Problem::error(at, message).suggest(*instead));
         }
-        // A transport among the defaults is meant for those servers that can have it.
+        // A transport in `defaults` applies only to servers that can have it.
         let transport = self.fields.transport.as_ref().map(|it| it.value);
         if let Some(Spanned { value: Transport::Stdio, at }) = &self.fields.transport
             && at.file.shown == self.file.shown
         {
-            let message = "a server with a `url` cannot be spoken with over `stdio`";
+            let message = "a server with a `url` cannot use transport `stdio`";
             let problem = Problem::error(at, message);
             self.problems.push(problem.suggest("use `\"http\"` or `\"sse\"`, or leave it out"));
         }
         if let Some(url) = &self.fields.url
             && let Some((header, host)) =
-                secrets::sent_in_the_open(&url.value, self.fields.headers.keys())
+                secrets::sent_unencrypted(&url.value, self.fields.headers.keys())
         {
             let message = format!("`{header}` is sent to `{host}` without encryption");
             let problem = Problem::warning(&url.at, message);
-            self.problems.push(problem.suggest("use `https://`, if the server has it"));
+            self.problems.push(problem.suggest("use `https://` if the server supports it"));
         }
         Some(RemoteSettings {
             url: self.fields.url.take()?.value,
@@ -155,21 +155,21 @@ impl Joining<'_> {
             transport,
             port: self.fields.port.as_ref().map(|port| port.value),
             path,
-            limits: self.fields.limits.settled(),
+            limits: self.fields.limits.to_limits(),
         })
     }
 
-    /// Who shares an instance of it.
+    /// Returns which clients share an instance.
     pub(super) fn isolation(&self) -> Isolation {
-        said(self.fields.isolation.as_ref(), Isolation::default())
+        value_or(self.fields.isolation.as_ref(), Isolation::default())
     }
 
-    /// Returns the only era in which xy speaks with it, if its file names one.
+    /// Returns the only era in which xy speaks with the server, if its file sets one.
     pub(super) fn era(&self) -> Option<Era> {
         self.fields.era.as_ref().and_then(|it| it.value)
     }
 
-    /// The rules it lives by.
+    /// Returns the lifecycle rules.
     pub(super) fn rules(&mut self) -> Rules {
         let restart = self.restart();
         let ready = self.ready();
@@ -179,13 +179,13 @@ impl Joining<'_> {
         if let Some(grace) = &self.fields.grace {
             rules.stop = StopRules { grace: grace.value };
         }
-        rules.start = said(self.fields.start.as_ref(), rules.start);
+        rules.start = value_or(self.fields.start.as_ref(), rules.start);
         rules.idle_stop = self.fields.idle_stop.as_ref().map(|it| it.value);
         rules
     }
 
-    /// How it is tried again. One that lives somewhere else cannot die here: it is tried until
-    /// it answers, and what `defaults` say of deaths and of the longest delay is for processes.
+    /// Returns the restart rules. A remote server has no exits to count: xy retries until it
+    /// answers. Exit limits and the maximum delay in `defaults` are for processes only.
     fn restart(&mut self) -> RestartRules {
         let fields = &self.fields.restart;
         let mut rules = restart_rules(fields, self.environment);
@@ -193,35 +193,35 @@ impl Joining<'_> {
             check_restart(fields, &rules, self.problems);
             return rules;
         }
-        for (name, at) in &fields.about_deaths {
+        for (name, at) in &fields.exit_limits {
             let message = format!("a server with a `url` has no `{name}`");
-            let instead = "remove it: one that does not answer is tried again until it does";
+            let instead = "remove it: xy retries until the server answers";
             self.problems.push(Problem::error(at, message).suggest(instead));
         }
-        let is_own = |at: &At| at.file.shown == self.file.shown;
+        let is_own = |at: &SourceSpan| at.file.shown == self.file.shown;
         if !fields.backoff_max.as_ref().is_some_and(|it| is_own(&it.at)) {
             rules.backoff_max = REMOTE_BACKOFF_MAX.max(rules.backoff_initial);
         }
-        let ours = RestartRules::default();
+        let defaults = RestartRules::default();
         let rules = RestartRules {
             backoff_initial: rules.backoff_initial,
             backoff_max: rules.backoff_max,
             jitter: rules.jitter,
-            ..ours
+            ..defaults
         };
         check_restart(fields, &rules, self.problems);
         rules
     }
 
-    /// How long its calls may take.
+    /// Returns the time limits of calls.
     fn calls(&mut self) -> CallRules {
         let CallFields { idle, within } = &self.fields.calls;
         if let (Some(idle), Some(within)) = (idle, within)
             && idle.value > within.value
         {
-            let message = "`idle` is longer than `within`, so it is of no use";
+            let message = "`idle` is longer than `within`, so it has no effect";
             let problem = Problem::warning(&idle.at, message).label("never reached");
-            self.problems.push(problem.related(&within.at, "a call is over by then"));
+            self.problems.push(problem.related(&within.at, "calls time out after this"));
         }
         CallRules {
             idle: idle.as_ref().map(|it| it.value),
@@ -229,8 +229,8 @@ impl Joining<'_> {
         }
     }
 
-    /// What it speaks over, by what its file says or by what follows from it.
-    pub(super) fn settled_transport(&self) -> Transport {
+    /// Returns the transport: the given one, or the one that follows from other fields.
+    pub(super) fn effective_transport(&self) -> Transport {
         match &self.fields.transport {
             Some(transport) => transport.value,
             None if self.fields.port.is_some() => Transport::Http,
@@ -238,22 +238,21 @@ impl Joining<'_> {
         }
     }
 
-    /// Exactly one field says what the server is.
+    /// Checks that exactly one field defines what the server is.
     fn check_kind(&mut self) {
         match self.fields.kinds.as_slice() {
             [] if self.fields.is_incomplete => {}
             [] => {
-                let message = "nothing says what this server is";
+                let message = "missing `command`, `container` or `url`";
                 let problem = Problem::in_file(&self.file.shown, message);
-                self.problems.push(problem.suggest(
-                    "add a `command`, for example `command \"npx\"`, a `container` or a `url`",
-                ));
+                self.problems
+                    .push(problem.suggest("add one of them, for example `command \"npx\"`"));
             }
             [_] => {}
             [(first, first_at), rest @ ..] => {
                 for (other, at) in rest {
                     let message = format!("a server cannot have both `{first}` and `{other}`");
-                    let problem = Problem::error(at, message).label("one of them has to go");
+                    let problem = Problem::error(at, message).label("remove one of them");
                     self.problems.push(problem.related(first_at, "the other one"));
                 }
             }
@@ -278,15 +277,15 @@ impl Joining<'_> {
             }
             _ => {}
         }
-        self.settled_transport()
+        self.effective_transport()
     }
 
-    fn port_is_missing(&self, transport: Transport, at: &At) -> Problem {
+    fn port_is_missing(&self, transport: Transport, at: &SourceSpan) -> Problem {
         let message = format!("transport `{}` needs a `port`", transport.as_str());
         if at.file.shown == self.file.shown {
             return Problem::error(at, message).suggest("add the port it listens on: `port 8421`");
         }
-        // The transport comes from `defaults`: the server's own file has to be named.
+        // The transport is from `defaults`, so the server's own file has to be named.
         let problem = Problem::error(at, format!("{message} in `{}`", self.file.shown));
         problem.suggest("add the `port` there, or give that server another `transport`")
     }
@@ -296,10 +295,10 @@ impl Joining<'_> {
         if transport != Transport::Stdio {
             return Some(path.value);
         }
-        // A `path` among the defaults is meant for those servers that can have one.
+        // A `path` in `defaults` applies only to servers that can have one.
         let is_own = path.at.file.shown == self.file.shown;
-        let unclear = self.fields.is_broken("transport") || self.fields.is_broken("port");
-        if is_own && !unclear {
+        let is_unknown = self.fields.is_broken("transport") || self.fields.is_broken("port");
+        if is_own && !is_unknown {
             let message = format!("a server with transport `{}` has no `path`", transport.as_str());
             let problem = Problem::error(&path.at, message);
             self.problems.push(problem.suggest("remove it, or use transport `http` with a `port`"));
@@ -319,9 +318,9 @@ impl Joining<'_> {
             working_dir_is_broken: self.fields.is_broken("working-dir"),
             env: &self.fields.env,
             args: &self.args(),
-            surroundings: self.surroundings,
+            machine: self.machine,
         };
-        let (command, missing) = match rules.settle(command) {
+        let (command, missing) = match rules.resolve(command) {
             Ok((command, missing)) => (Some(command), missing),
             Err(problem) => (None, Some(problem)),
         };
@@ -338,7 +337,7 @@ impl Joining<'_> {
         self.fields.args.iter().flatten().map(|it| it.value.clone()).collect()
     }
 
-    /// Nothing replaces variables in arguments, but for a shell.
+    /// Warns about references in arguments, which only a shell would expand.
     fn warn_of_references(&mut self) {
         let command = self.fields.command.as_ref();
         if command.is_some_and(|it| references::is_shell(&it.value)) {
@@ -352,7 +351,7 @@ impl Joining<'_> {
         }
     }
 
-    /// `docker run …` works, but an engine asked by xy itself can do more.
+    /// Warns about `docker run …` as a command, which hides the container from xy.
     fn container_by_cli(&self) -> Option<Problem> {
         let command = self.fields.command.as_ref()?;
         let name = command.value.rsplit('/').next().unwrap_or_default();
@@ -363,47 +362,47 @@ impl Joining<'_> {
         if !matches!(name, "docker" | "podman") || !runs {
             return None;
         }
-        let message = format!("this is a container that xy knows only as the process `{name}`");
-        let instead = "it works; with `container { image \"…\"; }` instead, it survives the daemon, \
-                       its limits are kept, and its end is known";
+        let message = format!("xy sees this container only as the process `{name}`");
+        let instead = "this works, but with `container { image \"…\"; }` it survives the daemon, its \
+                       limits are enforced, and its exit is reported";
         Some(Problem::warning(&command.at, message).suggest(instead))
     }
 }
 
-/// What a block says, with the defaults of the environment and xy's own.
+/// Returns the restart rules of a block, with the defaults of the environment and of xy.
 pub(super) fn restart_rules(
     fields: &RestartFields,
     environment: &EnvironmentDefaults,
 ) -> RestartRules {
-    let ours = environment.rules().restart;
-    let backoff_max = said(fields.backoff_max.as_ref(), ours.backoff_max);
-    // A variable makes no file wrong: it gives way to what the file says.
+    let defaults = environment.rules().restart;
+    let backoff_max = value_or(fields.backoff_max.as_ref(), defaults.backoff_max);
+    // The variable must not make a file invalid, so the file limits it.
     let first = match environment.restart_delay {
         Some(delay) => delay.min(backoff_max),
-        None => ours.backoff_initial,
+        None => defaults.backoff_initial,
     };
     RestartRules {
-        policy: said(fields.policy.as_ref(), ours.policy),
-        backoff_initial: said(fields.backoff_initial.as_ref(), first),
+        policy: value_or(fields.policy.as_ref(), defaults.policy),
+        backoff_initial: value_or(fields.backoff_initial.as_ref(), first),
         backoff_max,
-        max_retries_per_minute: said(
+        max_retries_per_minute: value_or(
             fields.max_retries_per_minute.as_ref(),
-            ours.max_retries_per_minute,
+            defaults.max_retries_per_minute,
         ),
-        max_attempts: said(fields.max_attempts.as_ref(), ours.max_attempts),
-        reset_after: said(fields.reset_after.as_ref(), ours.reset_after),
-        jitter: said(fields.jitter.as_ref(), ours.jitter),
+        max_attempts: value_or(fields.max_attempts.as_ref(), defaults.max_attempts),
+        reset_after: value_or(fields.reset_after.as_ref(), defaults.reset_after),
+        jitter: value_or(fields.jitter.as_ref(), defaults.jitter),
     }
 }
 
-pub(super) fn said<T: Copy>(field: Option<&Spanned<T>>, otherwise: T) -> T {
+pub(super) fn value_or<T: Copy>(field: Option<&Spanned<T>>, otherwise: T) -> T {
     field.map_or(otherwise, |field| field.value)
 }
 
-/// The delays fit each other, and the limits can be reached.
+/// Checks that the delays fit each other, and that the limits can be reached.
 pub(super) fn check_restart(fields: &RestartFields, rules: &RestartRules, problems: &mut Problems) {
     if fields.delays_are_broken {
-        return; // What seems to be missing is there, but wrong.
+        return; // A delay that seems missing is given, but invalid.
     }
     if rules.backoff_initial > rules.backoff_max {
         problems.extend(delays_crossed(fields, rules));
@@ -415,13 +414,13 @@ pub(super) fn check_restart(fields: &RestartFields, rules: &RestartRules, proble
 fn delays_crossed(fields: &RestartFields, rules: &RestartRules) -> Option<Problem> {
     let message = "`backoff-initial` is longer than `backoff-max`";
     let initial = humantime::format_duration(rules.backoff_initial);
-    let most = humantime::format_duration(rules.backoff_max);
+    let max = humantime::format_duration(rules.backoff_max);
     Some(match (&fields.backoff_initial, &fields.backoff_max) {
         (Some(first), Some(last)) => Problem::error(&first.at, message)
             .label("the first delay")
             .related(&last.at, "the longest delay"),
         (Some(first), None) => Problem::error(&first.at, message)
-            .suggest(format!("`backoff-max` is \"{most}\" unless you raise it too")),
+            .suggest(format!("`backoff-max` is \"{max}\" unless you raise it too")),
         (None, Some(last)) => Problem::error(&last.at, message)
             .suggest(format!("`backoff-initial` is \"{initial}\" unless you lower it too")),
         (None, None) => return None,
@@ -438,11 +437,11 @@ fn idle_limit(fields: &RestartFields, rules: &RestartRules) -> Option<Problem> {
     let at = at.into_iter().flatten().next()?;
     let exits = u64::from(rules.max_retries_per_minute) + 1;
     let message = "`max-retries-per-minute` can never be exceeded with these delays";
-    let why = format!("{exits} exits take more than a minute, so it is retried for ever");
-    Some(Problem::warning(at, message).label(why).suggest("set `max-attempts` to end that"))
+    let why = format!("{exits} exits take more than a minute, so it is retried forever");
+    Some(Problem::warning(at, message).label(why).suggest("set `max-attempts` to limit retries"))
 }
 
-/// Whether the delays alone keep the exits further apart than the limit per minute.
+/// Returns true if the delays alone keep the exits further apart than the limit per minute.
 fn limit_never_trips(rules: &RestartRules) -> bool {
     let no_limit = rules.policy == RestartPolicy::Never || rules.max_retries_per_minute == 0;
     if no_limit || rules.max_attempts > 0 || rules.backoff_initial.is_zero() {
@@ -451,7 +450,7 @@ fn limit_never_trips(rules: &RestartRules) -> bool {
     let mut waited = Duration::ZERO;
     let mut delay = rules.backoff_initial;
     for _ in 0..rules.max_retries_per_minute {
-        waited = waited.saturating_add(delay); // Jitter only ever adds to it.
+        waited = waited.saturating_add(delay); // Jitter only increases it.
         if waited > Duration::from_mins(1) {
             return true;
         }
@@ -465,7 +464,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_limit_per_minute_trips_unless_delays_are_longer() {
+    fn per_minute_limit_trips_unless_delays_are_longer() {
         let rules = |initial: u64, max: u64, per_minute, jitter| RestartRules {
             backoff_initial: Duration::from_secs(initial),
             backoff_max: Duration::from_secs(max),

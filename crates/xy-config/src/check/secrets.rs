@@ -1,4 +1,4 @@
-//! Secrets that are written down: who may read them, and how they are sent.
+//! Warns about secrets in files: readable by other users, or sent unencrypted.
 
 use std::net::IpAddr;
 
@@ -9,14 +9,14 @@ use crate::report::Problem;
 use crate::settings::ServerKind;
 use crate::source::SourceFile;
 
-/// Whether a file has to hold secrets to say this of a server.
-pub(super) fn are_in(kind: &ServerKind) -> bool {
+/// Returns true if the settings of a server contain secrets.
+pub(super) fn contains_secrets(kind: &ServerKind) -> bool {
     let in_env = |(name, value): (&String, &String)| {
         mask::is_secret_name(name) && !value.is_empty() && !is_reference(value)
     };
     let in_args = |args: &[String]| {
-        let args = args.iter().map(String::as_str).filter(|it| it.len() <= LONGEST_ARG);
-        !mask::args(args).found.is_empty()
+        let args = args.iter().map(String::as_str).filter(|it| it.len() <= MAX_ARG_BYTES);
+        !mask::args(args).secrets.is_empty()
     };
     match kind {
         ServerKind::Process(process) => process.env.iter().any(in_env) || in_args(&process.args),
@@ -27,18 +27,19 @@ pub(super) fn are_in(kind: &ServerKind) -> bool {
     }
 }
 
-/// Longer arguments are documents and not keys.
-const LONGEST_ARG: usize = 4 * 1024;
+/// Maximum length of an argument that may be a secret; longer ones are documents.
+const MAX_ARG_BYTES: usize = 4 * 1024;
 
-/// The warning that a file with secrets is not private.
+/// Returns the warning that other users can read a file with secrets.
 pub(super) fn readable_by_others(file: &SourceFile) -> Problem {
-    let problem = Problem::in_file(&file.shown, "this file holds secrets, and others may read it");
+    let problem =
+        Problem::in_file(&file.shown, "this file contains secrets, and other users can read it");
     problem.warn().suggest(format!("run `chmod 600 {}`", file.path.display()))
 }
 
-/// The name of a secret header that a URL sends without encryption to another machine, and the
-/// host of that machine.
-pub(super) fn sent_in_the_open<'a>(
+/// Returns the name of a secret header that a URL sends unencrypted to another machine, and that
+/// machine's host.
+pub(super) fn sent_unencrypted<'a>(
     url: &'a str,
     mut headers: impl Iterator<Item = &'a String>,
 ) -> Option<(&'a str, &'a str)> {
@@ -63,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_are_safe_on_this_machine_and_over_https() {
+    fn loopback_and_https_are_safe_for_secrets() {
         let table = [
             ("http://example.com/mcp", Some("example.com")),
             ("http://192.168.0.7:80/mcp", Some("192.168.0.7")),
@@ -78,9 +79,9 @@ mod tests {
         ];
         let (secret, other) = ("Authorization".to_owned(), "X-Region".to_owned());
         for (url, host) in table {
-            let found = sent_in_the_open(url, [&other, &secret].into_iter());
+            let found = sent_unencrypted(url, [&other, &secret].into_iter());
             assert_eq!(found, host.map(|host| ("Authorization", host)), "{url}");
-            assert_eq!(sent_in_the_open(url, [&other].into_iter()), None, "{url}");
+            assert_eq!(sent_unencrypted(url, [&other].into_iter()), None, "{url}");
         }
     }
 }

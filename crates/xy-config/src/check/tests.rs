@@ -1,4 +1,4 @@
-//! Whole files, and everything that can be wrong with them.
+//! Tests of whole files, and of every problem in them.
 
 use proptest::prelude::*;
 use xy_protocol::control;
@@ -6,8 +6,8 @@ use xy_protocol::server::Transport;
 
 use super::*;
 use crate::settings::{
-    Auth, GatewaySettings, HealthProbe, HealthRules, Isolation, Limits, PROBED_PATH, ParkSettings,
-    Probe, ReadyRules, RemoteSettings, RestartPolicy, RestartRules, Rules,
+    Auth, DEFAULT_PROBE_PATH, GatewaySettings, HealthProbe, HealthRules, Isolation, Limits,
+    ParkSettings, Probe, ReadyRules, RemoteSettings, RestartPolicy, RestartRules, Rules,
 };
 
 mod containers;
@@ -16,7 +16,7 @@ mod newcomers;
 /// A machine with a few programs in `/bin` and one folder.
 struct FakeMachine;
 
-impl Surroundings for FakeMachine {
+impl Machine for FakeMachine {
     fn home(&self) -> Option<PathBuf> {
         Some(PathBuf::from("/home/ann"))
     }
@@ -25,27 +25,31 @@ impl Surroundings for FakeMachine {
         Some(OsString::from("/bin:/nowhere"))
     }
 
-    fn look(&self, path: &Path) -> Found {
+    fn inspect(&self, path: &Path) -> PathKind {
         match path.to_string_lossy().as_ref() {
-            "/bin/npx" | "/bin/node" | "/srv/x/run" | "/opt/bin/tool" => Found::Program,
-            "/bin/data" => Found::File,
-            "/bin" | "/srv/x" => Found::Folder,
-            _ => Found::Nothing,
+            "/bin/npx" | "/bin/node" | "/srv/x/run" | "/opt/bin/tool" => PathKind::Program,
+            "/bin/data" => PathKind::File,
+            "/bin" | "/srv/x" => PathKind::Folder,
+            _ => PathKind::Missing,
         }
     }
 
-    fn limits(&self) -> KeptLimits {
-        KeptLimits { most_files: Some(5000), ..KeptLimits::any() }
+    fn limits(&self) -> LimitSupport {
+        LimitSupport { max_open_files: Some(5000), ..LimitSupport::any() }
     }
 }
 
-/// A machine that limits memory per process, and processes not at all.
+/// A machine that enforces memory limits per process, and no process limits.
 struct OldMachine;
 
-impl Surroundings for OldMachine {
-    fn limits(&self) -> KeptLimits {
+impl Machine for OldMachine {
+    fn limits(&self) -> LimitSupport {
         let why = "there are no cgroups here".to_owned();
-        KeptLimits { most_files: None, memory: Kept::PerProcess, pids: Kept::NotAtAll { why } }
+        LimitSupport {
+            max_open_files: None,
+            memory: Enforcement::PerProcess,
+            pids: Enforcement::Unavailable { why },
+        }
     }
 }
 
@@ -69,11 +73,11 @@ fn rendered(loaded: &Loaded) -> String {
     loaded.problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
-fn told(files: &[(&str, &str)]) -> String {
+fn report(files: &[(&str, &str)]) -> String {
     rendered(&check_files(files))
 }
 
-/// The settings of one server without problems.
+/// Returns the settings of one server without problems.
 fn only(text: &str) -> ServerSettings {
     let loaded = check_files(&[("a.kdl", text)]);
     assert_eq!(rendered(&loaded), "");
@@ -81,7 +85,7 @@ fn only(text: &str) -> ServerSettings {
 }
 
 const FULL: &str = r#"
-// A server with everything that can be said now.
+// A server with every field.
 command "npx"
 args "-y" "some-server" "" "--x=1"
 transport "http"
@@ -109,7 +113,7 @@ idle-stop "10m"
 limits { nofile 4096; memory "1GiB"; pids 200 }
 "#;
 
-/// Wrong in as many ways as there are.
+/// A server file with as many errors as possible.
 const AWFUL: &str = r#"comand "npx"
 command "npx" "extra"
 command x=1
@@ -155,7 +159,7 @@ frobnicate { a; b }
 "#;
 
 #[test]
-fn a_command_is_enough() {
+fn command_alone_is_enough() {
     let server = only("command \"npx\"");
     assert_eq!(server.process().unwrap().command, "npx");
     assert_eq!(server.process().unwrap().transport, Transport::Stdio);
@@ -165,11 +169,11 @@ fn a_command_is_enough() {
 }
 
 #[test]
-fn a_server_is_ready_by_what_it_speaks_over_unless_its_file_says_how() {
+fn readiness_probe_defaults_by_transport() {
     let probe = |more: &str| only(&format!("command \"npx\"\n{more}")).rules.ready.probe;
     let http = only("command \"npx\"\nport 8421\nready { probe \"http\" }\n").rules.ready;
-    assert_eq!((http.timeout, http.path), (Duration::from_secs(2), None), "{PROBED_PATH}");
-    assert_eq!(PROBED_PATH, "/mcp/health");
+    assert_eq!((http.timeout, http.path), (Duration::from_secs(2), None), "{DEFAULT_PROBE_PATH}");
+    assert_eq!(DEFAULT_PROBE_PATH, "/mcp/health");
     assert_eq!(probe(""), Probe::Mcp);
     assert_eq!(probe("ready { within \"20s\" }"), Probe::Mcp);
     assert_eq!(probe("ready { probe \"mcp\" }"), Probe::Mcp);
@@ -180,7 +184,7 @@ fn a_server_is_ready_by_what_it_speaks_over_unless_its_file_says_how() {
 }
 
 #[test]
-fn a_probe_among_the_defaults_is_for_those_that_can_have_it() {
+fn default_probe_applies_to_servers_that_support_it() {
     let ready = |defaults: &str, server: &str| {
         let files = [("xy.kdl", defaults), ("a.kdl", server)];
         let server = check_files(&files).settings.servers.into_values().next().unwrap();
@@ -201,17 +205,17 @@ fn a_probe_among_the_defaults_is_for_those_that_can_have_it() {
 }
 
 #[test]
-fn health_is_what_its_block_says_and_the_rest_as_without_one() {
+fn health_block_overrides_single_defaults() {
     let health = |defaults: &str, server: &str| {
         let server = format!("command \"npx\"\nport 8421\n{server}");
         let loaded = check_files(&[("xy.kdl", defaults), ("a.kdl", &server)]);
         assert_eq!(rendered(&loaded), "");
         loaded.settings.servers.into_values().next().unwrap().rules.health.clone()
     };
-    let ours = HealthRules::default();
-    assert_eq!(health("", ""), ours);
-    assert_eq!(ours.probe, HealthProbe::Mcp);
-    let off = HealthRules { probe: HealthProbe::Off, ..ours.clone() };
+    let defaults = HealthRules::default();
+    assert_eq!(health("", ""), defaults);
+    assert_eq!(defaults.probe, HealthProbe::Mcp);
+    let off = HealthRules { probe: HealthProbe::Off, ..defaults.clone() };
     assert_eq!(health("", "health { probe \"off\" }"), off);
     let defaults =
         "defaults { health { probe \"http\"; path \"/up\"; interval \"7s\"; failures 9 } }";
@@ -224,13 +228,13 @@ fn health_is_what_its_block_says_and_the_rest_as_without_one() {
         path: Some("/up".to_owned()),
     };
     assert_eq!(read, wanted);
-    // A path among the defaults is for those that ask for one.
+    // A path in `defaults` applies only to `http` probes.
     let tcp = HealthRules { probe: HealthProbe::Tcp, path: None, ..health(defaults, "") };
     assert_eq!(health(defaults, "health { probe \"tcp\" }"), tcp);
 }
 
 #[test]
-fn a_probe_has_to_fit_its_server() {
+fn probe_must_fit_its_server() {
     let servers = [
         (
             "a.kdl",
@@ -250,22 +254,22 @@ fn a_probe_has_to_fit_its_server() {
         ),
         ("e.kdl", "url \"https://a/\"\nready { probe \"tcp\" }\nhealth { probe \"http\" }"),
     ];
-    insta::assert_snapshot!(told(&servers));
+    insta::assert_snapshot!(report(&servers));
 }
 
 #[test]
-fn a_full_file_is_read_to_the_last_field() {
+fn complete_file_is_read() {
     insta::assert_debug_snapshot!(only(FULL));
 }
 
 #[test]
-fn every_problem_of_a_file_is_told_at_once() {
-    insta::assert_snapshot!(told(&[("awful.kdl", AWFUL)]));
+fn all_problems_of_a_file_are_reported() {
+    insta::assert_snapshot!(report(&[("awful.kdl", AWFUL)]));
 }
 
 #[test]
-fn the_daemons_own_file_is_checked_as_closely() {
-    insta::assert_snapshot!(told(&[(
+fn daemon_file_is_checked() {
+    insta::assert_snapshot!(report(&[(
         "xy.kdl",
         r#"gatway { }
 gateway { listen "localhost"; auth "tokn"; port 1 }
@@ -283,15 +287,15 @@ defaults {
 }
 
 #[test]
-fn a_gateway_is_what_its_block_says_and_the_rest_as_without_one() {
+fn gateway_block_overrides_single_defaults() {
     let gateway = |text: &str| {
         let loaded = check_files(&[("xy.kdl", text)]);
         assert!(loaded.is_valid(), "{}", rendered(&loaded));
         loaded.settings.gateway
     };
-    let ours = GatewaySettings::default();
-    assert_eq!(gateway(""), ours);
-    assert_eq!(ours.listen, Some("127.0.0.1:7979".parse().unwrap()));
+    let defaults = GatewaySettings::default();
+    assert_eq!(gateway(""), defaults);
+    assert_eq!(defaults.listen, Some("127.0.0.1:7979".parse().unwrap()));
     let full = r#"gateway { listen "[::1]:0"; hosts "xy.lan" "2001:db8::1"; auth "none"; sessions 5; streams 2; body "1GiB"; idle "5m" }"#;
     let expected = GatewaySettings {
         listen: Some("[::1]:0".parse().unwrap()),
@@ -306,19 +310,22 @@ fn a_gateway_is_what_its_block_says_and_the_rest_as_without_one() {
     let off = gateway(r#"gateway { listen "off"; auth "none" }"#);
     assert_eq!((off.listen, off.auth), (None, Auth::None));
     let by_name = gateway(r#"gateway { listen "localhost:80" }"#);
-    assert_eq!(by_name, GatewaySettings { listen: Some("127.0.0.1:80".parse().unwrap()), ..ours });
+    assert_eq!(
+        by_name,
+        GatewaySettings { listen: Some("127.0.0.1:80".parse().unwrap()), ..defaults }
+    );
     let wide = gateway(r#"gateway { listen "0.0.0.0:80" }"#);
     assert_eq!(wide.auth, Auth::Token);
 }
 
 #[test]
-fn what_may_wait_is_what_the_block_says_and_the_rest_as_without_one() {
+fn park_block_overrides_single_defaults() {
     let park = |text: &str| {
         let loaded = check_files(&[("xy.kdl", text)]);
         assert_eq!(rendered(&loaded), "");
         loaded.settings.park
     };
-    let ours = ParkSettings {
+    let defaults = ParkSettings {
         queue: Duration::from_secs(30),
         calls: 1000,
         bytes: 64 << 20,
@@ -327,33 +334,33 @@ fn what_may_wait_is_what_the_block_says_and_the_rest_as_without_one() {
         held_calls: 1000,
         held_bytes: 64 << 20,
     };
-    assert_eq!(park(""), ours);
-    assert_eq!(park("park {}"), ours);
-    let some = ParkSettings { queue: Duration::from_mins(2), calls: 7, bytes: 1 << 20, ..ours };
+    assert_eq!(park(""), defaults);
+    assert_eq!(park("park {}"), defaults);
+    let some = ParkSettings { queue: Duration::from_mins(2), calls: 7, bytes: 1 << 20, ..defaults };
     assert_eq!(park(r#"park { queue "2m"; calls 7; bytes "1MiB" }"#), some);
-    let total = ParkSettings { total_calls: 9, total_bytes: 2 << 20, ..ours };
+    let total = ParkSettings { total_calls: 9, total_bytes: 2 << 20, ..defaults };
     assert_eq!(park(r#"park { total-calls 9; total-bytes "2MiB" }"#), total);
-    let held = ParkSettings { held_calls: 3, held_bytes: 4 << 10, ..ours };
+    let held = ParkSettings { held_calls: 3, held_bytes: 4 << 10, ..defaults };
     assert_eq!(park(r#"park { held-calls 3; held-bytes "4KiB" }"#), held);
     let none = park(r#"park { queue "0s"; calls 0 }"#);
-    assert_eq!(none, ParkSettings { queue: Duration::ZERO, calls: 0, ..ours });
+    assert_eq!(none, ParkSettings { queue: Duration::ZERO, calls: 0, ..defaults });
 }
 
 #[test]
-fn a_gateway_that_is_open_to_everybody_or_has_no_bounds_is_an_error() {
-    let told = [
+fn unprotected_or_unlimited_gateway_is_an_error() {
+    let report = [
         r#"gateway { listen "0.0.0.0:7979"; auth "none" }"#,
         r#"gateway { auth "none"; listen "[2001:db8::1]:7979" }"#,
         r#"gateway { listen "example.com:7979"; idle "0s" }"#,
         r#"gateway { listen "127.0.0.1"; sessions 0; streams 9999999; body "2GiB" }"#,
         r#"gateway { hosts "https://xy.lan" "xy.lan:80" "*" "" 7 }"#,
     ]
-    .map(|text| told(&[("xy.kdl", text)]));
-    insta::assert_snapshot!(told.join("\n"));
+    .map(|text| report(&[("xy.kdl", text)]));
+    insta::assert_snapshot!(report.join("\n"));
 }
 
 #[test]
-fn who_shares_an_instance_may_be_a_default() {
+fn isolation_may_be_a_default() {
     let files = [
         ("xy.kdl", r#"defaults { isolation "client" }"#),
         ("a.kdl", "command \"npx\""),
@@ -365,7 +372,7 @@ fn who_shares_an_instance_may_be_a_default() {
 }
 
 #[test]
-fn one_port_cannot_serve_three_files() {
+fn port_conflict_is_reported_for_each_later_file() {
     let loaded = check_files(&[
         ("a.kdl", "command \"npx\"\nport 8421"),
         ("b.kdl", "port 8421; command \"npx\""),
@@ -373,13 +380,13 @@ fn one_port_cannot_serve_three_files() {
         ("d.kdl", "command \"npx\"\nport 8422"),
     ]);
     insta::assert_snapshot!(rendered(&loaded));
-    assert!(loaded.problems.iter().all(|problem| problem.kind == Kind::PortConflict));
+    assert!(loaded.problems.iter().all(|problem| problem.kind == ProblemKind::PortConflict));
     let kept: Vec<&str> = loaded.settings.servers.keys().map(ServerName::as_str).collect();
     assert_eq!(kept, ["a", "d"]);
 }
 
 #[test]
-fn several_files_with_several_problems_are_told_in_order() {
+fn problems_of_several_files_are_in_order() {
     let loaded = check_files(&[
         ("xy.kdl", "defaults { stop { grace 5 } }"),
         ("b__d.kdl", "command \"npx\"\nprot 1"),
@@ -394,7 +401,7 @@ fn several_files_with_several_problems_are_told_in_order() {
 }
 
 #[test]
-fn transport_port_and_path_have_to_fit() {
+fn transport_port_and_path_must_fit() {
     let table = [
         ("port 1", Some(Transport::Http)),
         ("port 1; path \"/mcp\"", Some(Transport::Http)),
@@ -418,7 +425,7 @@ fn transport_port_and_path_have_to_fit() {
 }
 
 #[test]
-fn a_program_that_cannot_be_found_is_a_warning() {
+fn missing_program_is_a_warning() {
     let commands = [
         ("command \"nope\"", "nope"),
         ("command \"/nowhere/x\"", "/nowhere/x"),
@@ -442,8 +449,8 @@ fn a_program_that_cannot_be_found_is_a_warning() {
 }
 
 #[test]
-fn paths_that_depend_on_a_shell_or_on_luck_are_errors() {
-    insta::assert_snapshot!(told(&[
+fn shell_and_relative_paths_are_errors() {
+    insta::assert_snapshot!(report(&[
         ("a.kdl", "command \"~/bin/x\""),
         ("b.kdl", "command \"./x\""),
         ("c.kdl", "command \"npx\"; working-dir \"~\""),
@@ -453,9 +460,9 @@ fn paths_that_depend_on_a_shell_or_on_luck_are_errors() {
 }
 
 #[test]
-fn delays_that_cross_are_told_with_both_places() {
+fn crossed_delays_are_reported_with_both_locations() {
     let restart = |fields: &str| format!("command \"npx\"\nrestart {{ {fields} }}");
-    insta::assert_snapshot!(told(&[
+    insta::assert_snapshot!(report(&[
         ("both.kdl", &restart("backoff-initial \"1m\"; backoff-max \"5s\"")),
         ("initial.kdl", &restart("backoff-initial \"1m\"")),
         ("max.kdl", &restart("backoff-max \"500ms\"")),
@@ -464,7 +471,7 @@ fn delays_that_cross_are_told_with_both_places() {
 }
 
 #[test]
-fn defaults_fill_what_a_file_leaves_out_leaf_by_leaf() {
+fn defaults_fill_single_absent_fields() {
     let loaded = check_files(&[
         (
             "xy.kdl",
@@ -497,7 +504,7 @@ fn defaults_fill_what_a_file_leaves_out_leaf_by_leaf() {
 }
 
 #[test]
-fn limits_are_joined_with_the_defaults_one_by_one() {
+fn single_limits_override_the_defaults() {
     let loaded = check_files(&[
         ("xy.kdl", "defaults { limits { nofile 1000; memory \"1GiB\" } }"),
         ("a.kdl", "command \"npx\"\nlimits { memory \"64MiB\"; pids 20 }"),
@@ -511,9 +518,9 @@ fn limits_are_joined_with_the_defaults_one_by_one() {
 }
 
 #[test]
-fn a_limit_that_cannot_be_kept_here_is_an_error() {
+fn unenforceable_limit_is_an_error() {
     let limits = "command \"npx\"\nlimits { nofile 5001; memory \"1MB\"; pids 0 }";
-    let beyond = told(&[("a.kdl", limits)]);
+    let beyond = report(&[("a.kdl", limits)]);
     let limits = "command \"npx\"\nlimits { nofile 5001; memory \"1GiB\"; pids 200 }";
     let daemon = file("xy.kdl", "defaults { limits { pids 7 } }");
     let old = check(Some(&daemon), &[file("servers/a.kdl", limits)], &OldMachine);
@@ -522,18 +529,18 @@ fn a_limit_that_cannot_be_kept_here_is_an_error() {
 }
 
 #[test]
-fn servers_wait_a_minute_for_a_new_daemon_unless_the_file_says_otherwise() {
+fn orphan_timeout_defaults_to_one_minute() {
     let wait = |daemon_file| {
         let loaded = check_files(&[("xy.kdl", daemon_file), ("a.kdl", "command \"npx\"")]);
         assert_eq!(rendered(&loaded), "");
         loaded.settings.servers.values().next().unwrap().rules.orphan_timeout.as_secs()
     };
     assert_eq!((wait(""), wait("orphan-timeout \"90s\"")), (60, 90));
-    insta::assert_snapshot!(told(&[("xy.kdl", "orphan-timeout \"0s\"")]));
+    insta::assert_snapshot!(report(&[("xy.kdl", "orphan-timeout \"0s\"")]));
 }
 
 #[test]
-fn the_daemons_own_file_may_say_whether_there_is_a_daemon() {
+fn daemon_file_may_disable_supervision() {
     let said = |daemon_file| {
         let loaded = check_files(&[("xy.kdl", daemon_file)]);
         assert_eq!(rendered(&loaded), "");
@@ -543,7 +550,7 @@ fn the_daemons_own_file_may_say_whether_there_is_a_daemon() {
         (said(""), said("supervisor #true"), said("supervisor #false")),
         (None, Some(true), Some(false))
     );
-    insta::assert_snapshot!(told(&[("xy.kdl", "supervisor \"off\"")]), @r#"
+    insta::assert_snapshot!(report(&[("xy.kdl", "supervisor \"off\"")]), @r#"
     error: `supervisor` must be `#true` or `#false`, not text
      --> xy.kdl:1:12
       |
@@ -553,7 +560,7 @@ fn the_daemons_own_file_may_say_whether_there_is_a_daemon() {
 }
 
 #[test]
-fn settings_can_be_stored_and_read_again_also_those_of_older_versions() {
+fn stored_settings_of_older_versions_can_be_read() {
     let server = only(FULL);
     let stored = serde_json::to_value(&server).unwrap();
     assert_eq!(serde_json::from_value::<ServerSettings>(stored.clone()).unwrap(), server);
@@ -567,8 +574,8 @@ fn settings_can_be_stored_and_read_again_also_those_of_older_versions() {
 }
 
 #[test]
-fn a_default_that_does_not_fit_a_server_is_told_where_it_is() {
-    insta::assert_snapshot!(told(&[
+fn unsuitable_default_is_reported_with_its_location() {
+    insta::assert_snapshot!(report(&[
         ("xy.kdl", "defaults {\n transport \"http\"\n restart { backoff-max \"2s\" }\n}"),
         ("a.kdl", "command \"npx\"\nport 1\nrestart { backoff-initial \"5s\" }"),
         ("b.kdl", "command \"npx\""),
@@ -577,7 +584,7 @@ fn a_default_that_does_not_fit_a_server_is_told_where_it_is() {
 }
 
 #[test]
-fn a_file_with_countless_problems_is_told_in_part() {
+fn number_of_reported_problems_is_limited() {
     let variables: Vec<String> = (0..200).map(|it| format!("XY_{it} 1")).collect();
     let text = format!("command \"npx\"\nenv {{\n{}\n}}", variables.join("\n"));
     let loaded = check_files(&[("a.kdl", &text)]);
@@ -587,17 +594,17 @@ fn a_file_with_countless_problems_is_told_in_part() {
 }
 
 #[test]
-fn a_problem_keeps_its_facts_on_the_wire() {
+fn problem_is_converted_for_clients() {
     let loaded = check_files(&[("a.kdl", "command \"npx\"\nprot 1")]);
-    let told = control::Problem::from(&loaded.problems[0]);
-    assert_eq!(told.file, "servers/a.kdl");
-    assert_eq!((told.line, told.column), (Some(2), Some(1)));
-    assert_eq!(told.suggestion.as_deref(), Some("did you mean `port`?"));
-    assert_eq!(told.rendered, loaded.problems[0].to_string());
+    let report = control::Problem::from(&loaded.problems[0]);
+    assert_eq!(report.file, "servers/a.kdl");
+    assert_eq!((report.line, report.column), (Some(2), Some(1)));
+    assert_eq!(report.suggestion.as_deref(), Some("did you mean `port`?"));
+    assert_eq!(report.rendered, loaded.problems[0].to_string());
 }
 
 #[test]
-fn a_text_alone_is_judged_without_a_look_at_the_machine() {
+fn text_alone_is_checked_without_the_machine() {
     let server = check_text("a.kdl", "command \"nope\"\nworking-dir \"/gone\"");
     assert_eq!(rendered(&server), "");
     assert_eq!(server.settings.servers.len(), 1);
@@ -605,9 +612,9 @@ fn a_text_alone_is_judged_without_a_look_at_the_machine() {
     assert!(!check_text("xy.kdl", "command \"x\"").is_valid());
 }
 
-/// The guide shows no example that does not work.
+/// Checks that every example in the guide is valid.
 #[test]
-fn every_example_of_the_guide_is_valid() {
+fn guide_examples_are_valid() {
     let guide = include_str!("../../../../docs/guide/configuration.md");
     let mut examples = 0;
     for block in guide.split("```kdl\n").skip(1) {
@@ -629,13 +636,13 @@ fn every_example_of_the_guide_is_valid() {
 }
 
 #[test]
-fn one_mistake_in_a_block_is_told_once() {
+fn mistake_in_a_block_is_reported_once() {
     let text = "command \"npx\"\nrestart { backoff-initial \"1x\"; backoff-max \"500ms\" }";
     let loaded = check_files(&[("a.kdl", text)]);
     assert_eq!(loaded.problems.len(), 1, "{}", rendered(&loaded));
 }
 
-/// Whatever is accepted holds what `settings.rs` promises.
+/// Asserts that accepted settings hold the invariants of `settings.rs`.
 fn assert_invariants(loaded: &Loaded) {
     for problem in &loaded.problems {
         let text = problem.to_string();
@@ -657,7 +664,7 @@ fn assert_invariants(loaded: &Loaded) {
         assert!(process.env.keys().all(|key| !key.starts_with("XY_")));
         let restart = &server.rules.restart;
         assert!(restart.backoff_initial <= restart.backoff_max);
-        assert!(restart.backoff_max <= crate::settings::LONGEST);
+        assert!(restart.backoff_max <= crate::settings::MAX_DURATION);
         assert!(!restart.reset_after.is_zero());
         assert!(!server.rules.stop.grace.is_zero());
         assert!(!server.rules.ready.within.is_zero());
@@ -667,7 +674,7 @@ fn assert_invariants(loaded: &Loaded) {
     }
 }
 
-/// The full example with some bytes taken out, put in or exchanged.
+/// Generates the complete example with some bytes removed, inserted or replaced.
 fn mutated() -> impl Strategy<Value = String> {
     let bits = prop::sample::select(vec![
         "", "\"", "{", "}", "\n", ";", "#", "=", "(", ")", "\\", "0", "-1", "é", "\t", "#true",
@@ -691,30 +698,30 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn no_text_makes_it_panic(text in any::<String>()) {
+    fn no_text_causes_a_panic(text in any::<String>()) {
         assert_invariants(&check_text("a.kdl", &text));
         assert_invariants(&check_text("xy.kdl", &text));
     }
 
     #[test]
-    fn whatever_is_accepted_of_a_changed_file_holds_the_promises(text in mutated()) {
+    fn accepted_mutations_hold_the_invariants(text in mutated()) {
         assert_invariants(&check_text("a.kdl", &text));
         assert_invariants(&check_text("xy.kdl", &format!("defaults {{\n{text}\n}}")));
         assert_invariants(&check_files(&[("xy.kdl", "defaults { port 1 }"), ("a.kdl", &text), ("b.kdl", FULL)]));
     }
 
     #[test]
-    fn whatever_is_accepted_of_chosen_fields_holds_the_promises(
+    fn accepted_fields_hold_the_invariants(
         fields in prop::collection::vec(prop::sample::select(FULL.lines().collect::<Vec<_>>()), 0..12)
     ) {
         assert_invariants(&check_text("a.kdl", &fields.join("\n")));
     }
 }
 
-// Servers that live somewhere else.
+// Remote servers.
 
 #[test]
-fn a_url_is_enough() {
+fn url_alone_is_enough() {
     let server = only("// hello\nurl \"https://example.com\"");
     assert_eq!(
         server.remote().unwrap(),
@@ -727,7 +734,7 @@ fn a_url_is_enough() {
 }
 
 #[test]
-fn all_that_can_be_said_of_one_elsewhere_is_read() {
+fn all_fields_of_a_remote_server_are_read() {
     let server = only(
         r#"
 url "https://example.com:8443/mcp?key=1"
@@ -754,7 +761,7 @@ isolation "client"
 }
 
 #[test]
-fn what_makes_no_sense_for_one_elsewhere_is_told_at_once() {
+fn invalid_fields_of_a_remote_server_are_reported() {
     let server = r#"url "https://example.com/mcp"
 args "-y"
 transport "stdio"
@@ -767,11 +774,11 @@ stop { grace "1s" }
 ready { probe "process" }
 limits { nofile 10 }
 "#;
-    insta::assert_snapshot!(told(&[("a.kdl", server)]));
+    insta::assert_snapshot!(report(&[("a.kdl", server)]));
 }
 
 #[test]
-fn what_is_wrong_with_urls_and_headers_is_told_without_their_secrets() {
+fn url_and_header_problems_hide_secrets() {
     let servers = [
         ("a.kdl", r#"url "https://me:s3cret@example.com/mcp""#),
         ("b.kdl", r#"url "https://example.com/?key=s3cret#here"; port 1"#),
@@ -799,13 +806,13 @@ headers {
         ("g.kdl", "command \"npx\"\nheaders { A \"s3cret\" }"),
         ("h.kdl", "command \"npx\"\nurl \"http://a/?s3cret\""),
     ];
-    let told = told(&servers);
-    assert!(!told.contains("s3cret"), "{told}");
-    insta::assert_snapshot!(told);
+    let report = report(&servers);
+    assert!(!report.contains("s3cret"), "{report}");
+    insta::assert_snapshot!(report);
 }
 
 #[test]
-fn defaults_are_for_those_that_can_have_them() {
+fn defaults_apply_to_servers_that_support_them() {
     let defaults = r#"defaults {
     transport "stdio"
     path "/x"
@@ -826,7 +833,7 @@ fn defaults_are_for_those_that_can_have_them() {
 }
 
 #[test]
-fn an_endpoint_has_the_usual_path_unless_its_file_says_another() {
+fn endpoint_has_the_default_path() {
     let url = |more: &str| only(&format!("command \"npx\"\n{more}")).endpoint().map(|it| it.url);
     assert_eq!(url(""), None);
     assert_eq!(url("port 1").unwrap(), "http://127.0.0.1:1/mcp");
@@ -835,9 +842,9 @@ fn an_endpoint_has_the_usual_path_unless_its_file_says_another() {
 }
 
 #[test]
-fn a_limit_for_silence_that_is_never_reached_is_odd() {
+fn unreachable_idle_limit_is_a_warning() {
     let server = "command \"npx\"\ncalls { idle \"2h\"; within \"1h\" }";
-    insta::assert_snapshot!(told(&[("a.kdl", server)]));
+    insta::assert_snapshot!(report(&[("a.kdl", server)]));
 }
 
 #[test]
@@ -849,17 +856,17 @@ fn settings_survive_being_stored() {
     }
 }
 
-/// A machine with these variables, of which nothing else is known.
+/// A machine with these variables that is otherwise unknown.
 struct With(&'static [(&'static str, &'static str)]);
 
-impl Surroundings for With {
+impl Machine for With {
     fn variable(&self, name: &str) -> Option<OsString> {
         self.0.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into())
     }
 }
 
 #[test]
-fn files_have_the_last_word_over_the_environment() {
+fn files_override_the_environment() {
     let file = |name: &str, text: &str| FileText {
         path: PathBuf::from(name),
         shown: name.to_owned(),
@@ -887,10 +894,10 @@ fn files_have_the_last_word_over_the_environment() {
 }
 
 #[test]
-fn health_is_asked_for_by_the_defaults_the_environment_and_the_file_in_this_order() {
-    let millis = |surroundings: &dyn Surroundings, server: &str| {
+fn health_settings_have_an_order_of_precedence() {
+    let millis = |machine: &dyn Machine, server: &str| {
         let server = file("a.kdl", &format!("command \"x\"\n{server}"));
-        let loaded = check(None, &[server], surroundings);
+        let loaded = check(None, &[server], machine);
         let health = loaded.settings.servers["a"].rules.health.clone();
         (health.interval.as_millis(), health.timeout.as_millis())
     };
@@ -903,7 +910,7 @@ fn health_is_asked_for_by_the_defaults_the_environment_and_the_file_in_this_orde
 }
 
 #[test]
-fn a_variable_that_cannot_be_understood_is_told_with_the_rest() {
+fn invalid_variable_is_reported_with_other_problems() {
     let server = FileText {
         path: PathBuf::from("a.kdl"),
         shown: "a.kdl".to_owned(),
@@ -917,7 +924,7 @@ fn a_variable_that_cannot_be_understood_is_told_with_the_rest() {
 }
 
 #[test]
-fn one_key_is_one_order_of_args_one_environment_and_one_folder() {
+fn servers_with_one_share_key_have_equal_settings() {
     let first = "command \"npx\"\nargs \"x\" \"y\"\nenv { A \"1\"; B \"2\" }\nworking-dir \"/srv/x\"\nshare-key \"k\"\n";
     let table = [
         ("\"1\"; B \"2\"", "\"1\"; B \"2\"", true),
@@ -939,14 +946,14 @@ fn one_key_is_one_order_of_args_one_environment_and_one_folder() {
 }
 
 #[test]
-fn one_key_is_one_process() {
+fn share_key_conflicts_are_reported() {
     let same = "command \"npx\"\nargs \"x\"\nshare-key \"k\"\n";
     let loaded = check_files(&[("a.kdl", same), ("b.kdl", same)]);
     assert_eq!(loaded.settings.servers.len(), 2);
     let other = "command \"npx\"\nargs \"y\"\nshare-key \"k\"\n";
     let alone = "command \"npx\"\nargs \"x\"\nshare-key \"k\"\nisolation \"client\"\n";
     let elsewhere = "url \"https://example.com/mcp\"\nshare-key \"e\"\n";
-    insta::assert_snapshot!(told(&[
+    insta::assert_snapshot!(report(&[
         ("a.kdl", same),
         ("b.kdl", other),
         ("c.kdl", alone),
@@ -956,7 +963,7 @@ fn one_key_is_one_process() {
 }
 
 #[test]
-fn a_whole_command_line_is_an_error() {
+fn command_line_as_command_is_an_error() {
     let table = [
         ("command \"npx -y x\"", Some("write `command \"npx\"` and `args \"-y\" \"x\"`")),
         ("command \"/bin/npx x\"", Some("write `command \"/bin/npx\"` and `args \"x\"`")),
@@ -971,12 +978,12 @@ fn a_whole_command_line_is_an_error() {
         assert!(rendered(&loaded).contains(advice.unwrap_or_default()), "{}", rendered(&loaded));
     }
     let text = r#"{"mcpServers": {"a": {"command": "npx -y x"}}}"#;
-    let told = check_text("mcp.json", text).problems[0].to_string();
-    assert!(told.contains(r#"write `"command": "npx", "args": ["-y", "x"]`"#), "{told}");
+    let report = check_text("mcp.json", text).problems[0].to_string();
+    assert!(report.contains(r#"write `"command": "npx", "args": ["-y", "x"]`"#), "{report}");
 }
 
 #[test]
-fn references_are_warned_of() {
+fn references_cause_warnings() {
     let kdl = "command \"npx\"\nargs \"--x=${A}\" \"$B\"\nenv {\n  API_KEY \"${API_KEY}\"\n  B \"$C\"\n  D \"pa$$word\"\n}\n";
     let shell = "command \"sh\"\nargs \"-c\" \"echo ${HOME}\"\n";
     let remote = "url \"https://a/b\"\nheaders { Authorization \"Bearer ${TOKEN}\" }\n";
@@ -984,14 +991,14 @@ fn references_are_warned_of() {
     let json = r#"{"mcpServers": {"a": {"command": "npx", "env": {"K": "${input:key}"}}}}"#;
     let texts =
         [("a.kdl", kdl), ("b.kdl", shell), ("c.kdl", remote), ("d.kdl", url), ("e.json", json)];
-    let told = texts.map(|(name, text)| rendered(&check_text(name, text)));
-    insta::assert_snapshot!(told.join("\n"));
+    let report = texts.map(|(name, text)| rendered(&check_text(name, text)));
+    insta::assert_snapshot!(report.join("\n"));
 }
 
 #[test]
-fn secrets_in_the_open_are_warned_of() {
+fn exposed_secrets_cause_warnings() {
     struct Open;
-    impl Surroundings for Open {
+    impl Machine for Open {
         fn others_can_read(&self, _: &Path) -> Option<bool> {
             Some(true)
         }

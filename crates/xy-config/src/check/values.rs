@@ -1,4 +1,4 @@
-//! What a value may be: text, words, numbers, durations, sizes.
+//! Parses values: text, words, numbers, durations, sizes.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -7,24 +7,24 @@ use super::read::{Reader, Spanned};
 use super::words::{Word, listed, nearest};
 use crate::raw::{RawNode, RawValue, Value};
 use crate::report::{Problem, quote};
-use crate::settings::LONGEST;
+use crate::settings::MAX_DURATION;
 
-/// What a duration of zero means for a field.
+/// Whether a field accepts a duration of zero.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Zero {
     Allowed,
-    /// Not allowed, because of this.
-    Senseless(&'static str),
+    /// Not allowed, for this reason.
+    Forbidden(&'static str),
 }
 
 impl Reader<'_> {
-    /// A node with one text.
+    /// Reads a node with one text.
     pub(super) fn text(&mut self, node: &RawNode, word: Word) -> Option<Spanned<String>> {
         let value = self.value(node, word)?;
         self.as_text(value, word.name)
     }
 
-    /// A value that must be text; `field` is named if it is not.
+    /// Reads a value that must be text; `field` names it in the error.
     pub(super) fn as_text(&mut self, value: &RawValue, field: &str) -> Option<Spanned<String>> {
         let Value::Text(text) = &value.value else {
             let problem = self.wrong_type(value, field, "text in quotes");
@@ -33,20 +33,20 @@ impl Reader<'_> {
             return None;
         };
         if text.contains('\0') {
-            let problem = self.error(value.span, format!("{} holds a NUL byte", quote(field)));
-            self.report(problem.suggest("no program can be given one; remove it"));
+            let problem = self.error(value.span, format!("{} contains a NUL byte", quote(field)));
+            self.report(problem.suggest("remove it: it cannot be passed to a program"));
             return None;
         }
         Some(Spanned { value: text.clone(), at: self.at(value.span) })
     }
 
-    /// A node with any number of texts.
+    /// Reads a node with any number of texts.
     pub(super) fn texts(&mut self, node: &RawNode, word: Word) -> Vec<Spanned<String>> {
         let values = self.values(node);
         values.into_iter().filter_map(|value| self.as_text(value, word.name)).collect()
     }
 
-    /// A node with one text that is not empty.
+    /// Reads a node with one text that is not empty.
     pub(super) fn filled_text(&mut self, node: &RawNode, word: Word) -> Option<Spanned<String>> {
         let text = self.text(node, word)?;
         if text.value.is_empty() {
@@ -57,7 +57,7 @@ impl Reader<'_> {
         Some(text)
     }
 
-    /// A node with one word out of a few; `what` names them when it is another.
+    /// Reads a node with one of a few words; `what` names them in the error.
     pub(super) fn choice<T: Copy>(
         &mut self,
         node: &RawNode,
@@ -79,7 +79,7 @@ impl Reader<'_> {
         None
     }
 
-    /// A node with `#true` or `#false`.
+    /// Reads a node with `#true` or `#false`.
     pub(super) fn flag(&mut self, node: &RawNode, word: Word) -> Option<Spanned<bool>> {
         let value = self.value(node, word)?;
         if let Value::Flag(flag) = value.value {
@@ -95,7 +95,7 @@ impl Reader<'_> {
         None
     }
 
-    /// A node with one whole number.
+    /// Reads a node with one whole number.
     pub(super) fn count(
         &mut self,
         node: &RawNode,
@@ -117,15 +117,15 @@ impl Reader<'_> {
             return Some(Spanned { value: count, at: self.at(value.span) });
         }
         let allowed = match (range.start(), range.end()) {
-            (least, &u32::MAX) => format!("it is a number, at least {least}"),
-            (least, most) => format!("it is a number from {least} to {most}"),
+            (least, &u32::MAX) => format!("use a number, at least {least}"),
+            (least, most) => format!("use a number from {least} to {most}"),
         };
         let message = format!("`{}` cannot be {number}", word.name);
         self.report(self.error(value.span, message).suggest(allowed));
         None
     }
 
-    /// A node with one duration.
+    /// Reads a node with one duration.
     pub(super) fn duration(
         &mut self,
         node: &RawNode,
@@ -150,11 +150,11 @@ impl Reader<'_> {
             Err(_) => self
                 .error(value.span, format!("{} is not a duration", quote(text)))
                 .suggest("write it like `\"10s\"`, `\"1m 30s\"` or `\"500ms\"`"),
-            Ok(duration) if duration > LONGEST => self
+            Ok(duration) if duration > MAX_DURATION => self
                 .error(value.span, format!("{} is too long", quote(text)))
-                .suggest("the longest duration is a year, `\"365d\"`"),
+                .suggest("the maximum is a year, `\"365d\"`"),
             Ok(duration) => match zero {
-                Zero::Senseless(why) if duration.is_zero() => {
+                Zero::Forbidden(why) if duration.is_zero() => {
                     self.error(value.span, format!("`{}` cannot be zero", word.name)).suggest(why)
                 }
                 _ => return Some(Spanned { value: duration, at: self.at(value.span) }),
@@ -164,7 +164,7 @@ impl Reader<'_> {
         None
     }
 
-    /// A node with one size in bytes.
+    /// Reads a node with one size in bytes.
     pub(super) fn size(&mut self, node: &RawNode, word: Word) -> Option<Spanned<u64>> {
         let value = self.value(node, word)?;
         let bytes = match &value.value {
@@ -180,7 +180,7 @@ impl Reader<'_> {
         None
     }
 
-    /// A node with one path of a URL.
+    /// Reads a node with one URL path.
     pub(super) fn url_path(&mut self, node: &RawNode, word: Word) -> Option<Spanned<String>> {
         let path = self.text(node, word)?;
         let odd = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '?' | '#');
@@ -188,8 +188,8 @@ impl Reader<'_> {
             Problem::error(&path.at, format!("`{}` must start with `/`", word.name))
                 .suggest(format!("did you mean {}?", quote(&format!("\"/{}\"", path.value))))
         } else if path.value.contains(odd) {
-            let message = format!("`{}` is only the path of a URL", word.name);
-            Problem::error(&path.at, message).suggest("it has no spaces, `?` or `#`")
+            let message = format!("`{}` must be only the path of a URL", word.name);
+            Problem::error(&path.at, message).suggest("remove spaces, `?` and `#`")
         } else {
             return Some(path);
         };
@@ -209,7 +209,7 @@ impl Reader<'_> {
     }
 }
 
-/// Bytes from a text such as `64MiB`, `500MB` or `1000B`.
+/// Parses a size such as `64MiB`, `500MB` or `1000B`.
 fn parse_size(text: &str) -> Option<u64> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (number, unit) = text.split_at(digits);
@@ -233,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read_with_their_units() {
+    fn sizes_are_parsed_with_their_units() {
         let table = [
             ("64MiB", Some(64 << 20)),
             ("1GiB", Some(1 << 30)),

@@ -1,18 +1,18 @@
-//! Known words, and the nearest of them to a mistyped one.
+//! The known field names, and suggestions for mistyped ones.
 
-/// A word xy knows, and how it is used.
+/// A known field name, with an example.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Word {
     pub(super) name: &'static str,
     pub(super) example: &'static str,
 }
 
-/// Makes a [`Word`] short to write in tables.
+/// Creates a [`Word`]; short, for use in tables.
 pub(super) const fn word(name: &'static str, example: &'static str) -> Word {
     Word { name, example }
 }
 
-/// What people write who have used other tools.
+/// Names that other tools use, and xy's names for them.
 const OTHER_NAMES: [(&str, &str); 14] = [
     ("cmd", "command"),
     ("exec", "command"),
@@ -30,15 +30,15 @@ const OTHER_NAMES: [(&str, &str); 14] = [
     ("no", "never"),
 ];
 
-/// Longer texts are not mistyped words.
-const LONGEST_WORD: usize = 40;
+/// Maximum length of a text that is compared with known words.
+const MAX_WORD_BYTES: usize = 40;
 
-/// The known word that was probably meant, if one is near enough.
+/// Returns the known word that was probably meant, if one is similar enough.
 pub(super) fn nearest<'w>(
     written: &str,
     known: impl IntoIterator<Item = &'w str>,
 ) -> Option<&'w str> {
-    if written.len() > LONGEST_WORD {
+    if written.len() > MAX_WORD_BYTES {
         return None;
     }
     let plain = written.to_lowercase().replace('_', "-");
@@ -57,7 +57,7 @@ pub(super) fn nearest<'w>(
     best.map(|(_, name)| name)
 }
 
-/// Words in backticks, as a list in a sentence.
+/// Joins words in backticks to a list for a sentence.
 pub(super) fn listed<'w>(words: impl IntoIterator<Item = &'w str>) -> String {
     let quoted: Vec<String> = words.into_iter().map(|word| format!("`{word}`")).collect();
     match quoted.split_last() {
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_nearest_word_is_found_when_it_is_near_enough() {
+    fn similar_words_are_suggested() {
         let known = ["command", "args", "port", "env", "working-dir", "restart"];
         let table = [
             ("comand", Some("command")),

@@ -1,4 +1,4 @@
-//! Real folders, and what can be wrong with them.
+//! Tests with real folders.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// A home of its own; what is written there disappears with it.
+/// A temporary home, which is removed with this value.
 struct Home {
     root: TempDir,
     paths: Paths,
@@ -25,15 +25,15 @@ impl Home {
         self
     }
 
-    /// All problems, with the temporary folder's name taken out.
-    fn told(&self) -> String {
-        let loaded = load(&self.paths, &KeptLimits::any());
-        let told: Vec<String> = loaded.problems.iter().map(ToString::to_string).collect();
-        told.join("\n").replace(&self.root.path().display().to_string(), "HOME")
+    /// Returns all problems, with the name of the temporary folder removed.
+    fn report(&self) -> String {
+        let loaded = load(&self.paths, &LimitSupport::any());
+        let report: Vec<String> = loaded.problems.iter().map(ToString::to_string).collect();
+        report.join("\n").replace(&self.root.path().display().to_string(), "HOME")
     }
 
     fn names(&self) -> Vec<String> {
-        load(&self.paths, &KeptLimits::any())
+        load(&self.paths, &LimitSupport::any())
             .settings
             .servers
             .keys()
@@ -47,12 +47,12 @@ const GOOD: &str = "command \"sh\"";
 #[test]
 fn without_files_there_are_no_servers_and_no_problems() {
     let home = Home::new();
-    assert_eq!((home.told().as_str(), home.names().len()), ("", 0));
-    assert_eq!(load(&home.paths, &KeptLimits::any()).files, 0);
+    assert_eq!((home.report().as_str(), home.names().len()), ("", 0));
+    assert_eq!(load(&home.paths, &LimitSupport::any()).files, 0);
     fs::write(&home.paths.daemon_file, "").unwrap();
-    assert_eq!(load(&home.paths, &KeptLimits::any()).files, 1);
+    assert_eq!(load(&home.paths, &LimitSupport::any()).files, 1);
     fs::remove_dir_all(&home.paths.config_dir).unwrap();
-    assert_eq!((home.told().as_str(), home.names().len()), ("", 0));
+    assert_eq!((home.report().as_str(), home.names().len()), ("", 0));
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn servers_are_read_by_name() {
     let home = Home::new();
     home.server("b.kdl", GOOD).server("a.kdl", GOOD).server("c.kdl", GOOD);
     assert_eq!(home.names(), ["a", "b", "c"]);
-    assert_eq!(load(&home.paths, &KeptLimits::any()).server_files, 3);
+    assert_eq!(load(&home.paths, &LimitSupport::any()).server_files, 3);
 }
 
 #[test]
@@ -68,25 +68,25 @@ fn the_daemons_file_gives_the_defaults() {
     let home = Home::new();
     home.server("a.kdl", GOOD);
     fs::write(&home.paths.daemon_file, "defaults { stop { grace \"3s\" } }").unwrap();
-    let loaded = load(&home.paths, &KeptLimits::any());
+    let loaded = load(&home.paths, &LimitSupport::any());
     assert!(loaded.is_valid());
     assert_eq!(loaded.settings.servers["a"].rules.stop.grace.as_secs(), 3);
 }
 
 #[test]
-fn what_is_no_server_file_is_ignored() {
+fn other_files_are_ignored() {
     let home = Home::new();
     for name in
         ["a.kdl~", ".a.kdl.swp", ".hidden.kdl", "#a.kdl#", ".#a.kdl", "README.md", "a.kdl.bak"]
     {
         home.server(name, "not { kdl");
     }
-    assert_eq!((home.told().as_str(), home.names().len()), ("", 0));
+    assert_eq!((home.report().as_str(), home.names().len()), ("", 0));
 }
 
 #[cfg(unix)]
 #[test]
-fn what_cannot_be_read_is_told_with_the_reason() {
+fn unreadable_files_are_reported_with_the_reason() {
     let home = Home::new();
     home.server("good.kdl", GOOD)
         .server("latin.kdl", b"command \"x\"\nargs \"\xe9\"")
@@ -98,12 +98,12 @@ fn what_cannot_be_read_is_told_with_the_reason() {
     std::os::unix::fs::symlink("loop.kdl", folder.join("loop.kdl")).unwrap();
     std::os::unix::net::UnixListener::bind(folder.join("socket.kdl")).unwrap();
     fs::create_dir(&home.paths.daemon_file).unwrap();
-    insta::assert_snapshot!(home.told());
+    insta::assert_snapshot!(home.report());
     assert_eq!(home.names(), ["good"]);
 }
 
 #[test]
-fn a_file_of_the_largest_size_is_still_read() {
+fn file_of_maximum_size_is_read() {
     let home = Home::new();
     let padding = " ".repeat(1024 * 1024 - GOOD.len());
     home.server("a.kdl", format!("{GOOD}{padding}"));
@@ -112,24 +112,24 @@ fn a_file_of_the_largest_size_is_still_read() {
 
 #[cfg(unix)]
 #[test]
-fn a_servers_folder_that_is_none_is_an_error() {
+fn servers_folder_that_is_a_file_is_an_error() {
     let home = Home::new();
     fs::remove_dir(&home.paths.servers_dir).unwrap();
     fs::write(&home.paths.servers_dir, "").unwrap();
-    let as_file = home.told();
+    let as_file = home.report();
     fs::remove_file(&home.paths.servers_dir).unwrap();
     std::os::unix::fs::symlink("/nowhere", &home.paths.servers_dir).unwrap();
-    insta::assert_snapshot!([as_file, home.told()].join("\n"));
+    insta::assert_snapshot!([as_file, home.report()].join("\n"));
 }
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_name_that_is_not_unicode_is_a_bad_name() {
+fn non_unicode_name_is_an_error() {
     use std::os::unix::ffi::OsStrExt;
     let home = Home::new();
     let name = OsStr::from_bytes(b"a\xff.kdl");
     fs::write(home.paths.servers_dir.join(name), GOOD).unwrap();
-    assert!(home.told().contains("a server's name has only letters"), "{}", home.told());
+    assert!(home.report().contains("a server's name has only letters"), "{}", home.report());
 }
 
 #[test]
@@ -139,27 +139,27 @@ fn too_many_files_are_an_error() {
         home.server(&format!("s{number}.kdl"), GOOD);
     }
     assert_eq!(home.names().len(), MAX_SERVER_FILES);
-    insta::assert_snapshot!(home.told());
+    insta::assert_snapshot!(home.report());
 }
 
 #[cfg(unix)]
 #[test]
-fn a_program_is_looked_for_on_the_real_disk() {
+fn programs_are_searched_on_disk() {
     use std::os::unix::fs::PermissionsExt;
     let home = Home::new();
     let program = home.root.path().join("program");
     fs::write(&program, "").unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o644)).unwrap();
     home.server("a.kdl", format!("command {:?}", program.display().to_string()));
-    assert!(home.told().contains("is not executable"), "{}", home.told());
+    assert!(home.report().contains("is not executable"), "{}", home.report());
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-    assert_eq!(home.told(), "");
+    assert_eq!(home.report(), "");
     fs::remove_file(&program).unwrap();
-    assert!(home.told().contains("does not exist"), "{}", home.told());
+    assert!(home.report().contains("does not exist"), "{}", home.report());
 }
 
 #[test]
-fn profiles_are_read_beside_servers_and_one_that_cannot_be_read_shows_nothing() {
+fn unreadable_profile_shows_nothing() {
     let home = Home::new();
     home.server("a.kdl", GOOD);
     let folder = &home.paths.profiles_dir;
@@ -167,18 +167,18 @@ fn profiles_are_read_beside_servers_and_one_that_cannot_be_read_shows_nothing() 
     fs::write(folder.join("work.kdl"), "servers \"a\"").unwrap();
     fs::write(folder.join("default.kdl"), [0xff]).unwrap();
     fs::write(folder.join("work.kdl~"), "nonsense {").unwrap();
-    let loaded = load(&home.paths, &KeptLimits::any());
+    let loaded = load(&home.paths, &LimitSupport::any());
     let profiles = &loaded.settings.profiles;
     assert_eq!(profiles.keys().collect::<Vec<_>>(), ["default", "work"]);
     assert_eq!(profiles["work"].servers.len(), 1);
     let closed = crate::profile::ProfileSettings::closed("default", "profiles/default.kdl");
     assert_eq!(*profiles["default"], closed);
     assert!(!loaded.is_valid());
-    assert_eq!(loaded.broken, Broken::default(), "no server is the worse for it");
+    assert_eq!(loaded.broken, BrokenServers::default(), "no server is the worse for it");
     assert_eq!((loaded.server_files, loaded.files), (1, 3));
 }
 
-/// A home with a file of an MCP client beside it.
+/// Creates a home with an MCP client's file beside it.
 fn with_client(text: &str) -> (Home, PathBuf) {
     let mut home = Home::new();
     let file = home.root.path().join("mcp.json");
@@ -190,78 +190,78 @@ fn with_client(text: &str) -> (Home, PathBuf) {
 const CLIENT: &str = "{\"mcpServers\": {\"there\": {\"command\": \"sh\"}}}";
 
 #[test]
-fn servers_of_a_clients_file_stand_beside_those_of_server_files() {
+fn servers_of_a_client_file_are_added() {
     let (home, file) = with_client(CLIENT);
     home.server("here.kdl", GOOD);
-    assert_eq!((home.told().as_str(), home.names()), ("", vec!["here".into(), "there".into()]));
-    let loaded = load(&home.paths, &KeptLimits::any());
+    assert_eq!((home.report().as_str(), home.names()), ("", vec!["here".into(), "there".into()]));
+    let loaded = load(&home.paths, &LimitSupport::any());
     assert_eq!(loaded.server_files, 2);
     assert_eq!(loaded.settings.servers["there"].source.file, file);
-    assert_eq!(loaded.broken, Broken::default());
+    assert_eq!(loaded.broken, BrokenServers::default());
 
     fs::write(&file, CLIENT.replace("there", "moved")).unwrap();
     assert_eq!(home.names(), ["here", "moved"]);
 }
 
 #[test]
-fn a_clients_file_that_cannot_be_read_is_an_error_that_names_it() {
+fn unreadable_client_file_is_an_error() {
     let (home, file) = with_client(CLIENT);
-    let told = || (home.told(), load(&home.paths, &KeptLimits::any()));
+    let report = || (home.report(), load(&home.paths, &LimitSupport::any()));
     fs::remove_file(&file).unwrap();
-    assert!(told().0.contains("there is no such file"), "{}", told().0);
-    let broken = Broken::AllBut(BTreeSet::new());
-    assert_eq!(told().1.broken, broken, "whose servers it had is not known");
+    assert!(report().0.contains("the file does not exist"), "{}", report().0);
+    let broken = BrokenServers::AllExcept(BTreeSet::new());
+    assert_eq!(report().1.broken, broken, "its servers are unknown");
     home.server("here.kdl", GOOD);
     let here = ServerName::new("here").unwrap();
-    assert!(!told().1.broken.contains(&here), "this one has a file of its own");
+    assert!(!report().1.broken.contains(&here), "this one has a file of its own");
     fs::remove_file(home.paths.servers_dir.join("here.kdl")).unwrap();
 
     fs::create_dir(&file).unwrap();
-    assert!(told().0.contains("this is a folder"), "{}", told().0);
+    assert!(report().0.contains("this is a folder"), "{}", report().0);
     fs::remove_dir(&file).unwrap();
 
     fs::write(&file, [b'{', 0xff]).unwrap();
-    assert!(told().0.contains("line 1 is not UTF-8"), "{}", told().0);
+    assert!(report().0.contains("line 1 is not UTF-8"), "{}", report().0);
 
     fs::File::create(&file).unwrap().set_len(MAX_MCP_FILE_BYTES + 1).unwrap();
-    assert!(told().0.contains("the file is larger than 16 MiB"), "{}", told().0);
-    assert!(!told().1.is_valid());
+    assert!(report().0.contains("the file is larger than 16 MiB"), "{}", report().0);
+    assert!(!report().1.is_valid());
 
-    // Some clients keep much else in theirs.
+    // Some clients store much other data in their files.
     let much = format!("{{\"history\": \"{}\", {}", "x".repeat(3 << 20), &CLIENT[1..]);
     fs::write(&file, much).unwrap();
-    assert_eq!((home.told().as_str(), home.names()), ("", vec!["there".into()]));
+    assert_eq!((home.report().as_str(), home.names()), ("", vec!["there".into()]));
 }
 
 #[test]
-fn a_clients_file_needs_no_folder_of_server_files_beside_it() {
+fn client_file_works_without_a_servers_folder() {
     let (home, _) = with_client(CLIENT);
     fs::remove_dir_all(&home.paths.servers_dir).unwrap();
-    let loaded = load(&home.paths, &KeptLimits::any());
+    let loaded = load(&home.paths, &LimitSupport::any());
     assert!(loaded.is_valid() && loaded.settings.servers.contains_key("there"));
     let is_broken = |name: &str| loaded.broken.contains(&ServerName::new(name).unwrap());
     assert!(!is_broken("there") && is_broken("lost-with-the-folder"));
 }
 
 #[test]
-fn a_clients_file_that_is_named_twice_is_read_once() {
+fn client_file_named_twice_is_read_once() {
     let (mut home, file) = with_client(CLIENT);
     home.paths = home.paths.clone().with_mcp_json(vec![file.clone(), file]);
-    assert_eq!((home.told().as_str(), home.names()), ("", vec!["there".into()]));
+    assert_eq!((home.report().as_str(), home.names()), ("", vec!["there".into()]));
 }
 
 #[test]
-fn a_clients_file_may_be_named_in_the_daemons_own() {
+fn client_file_may_be_named_in_the_daemon_file() {
     let (mut home, file) = with_client(CLIENT);
     home.paths = home.paths.clone().with_mcp_json(Vec::new());
     let line = format!("mcp-json \"{0}\" \"{0}\"\n", file.display());
     fs::write(&home.paths.daemon_file, line).unwrap();
-    assert_eq!((home.told().as_str(), home.names()), ("", vec!["there".into()]));
+    assert_eq!((home.report().as_str(), home.names()), ("", vec!["there".into()]));
 
     fs::remove_file(&file).unwrap();
-    assert!(home.told().contains("after `mcp-json` in `xy.kdl`"), "{}", home.told());
-    let loaded = load(&home.paths, &KeptLimits::any());
-    assert_eq!(loaded.broken, Broken::AllBut(BTreeSet::new()));
+    assert!(home.report().contains("after `mcp-json` in `xy.kdl`"), "{}", home.report());
+    let loaded = load(&home.paths, &LimitSupport::any());
+    assert_eq!(loaded.broken, BrokenServers::AllExcept(BTreeSet::new()));
 
     for (wrong, why) in [
         ("mcp-json", "`mcp-json` names no file"),
@@ -270,12 +270,12 @@ fn a_clients_file_may_be_named_in_the_daemons_own() {
         ("mcp-json \"~/mcp.json\"", "`~` is not expanded here"),
     ] {
         fs::write(&home.paths.daemon_file, wrong).unwrap();
-        assert!(home.told().contains(why), "{wrong}: {}", home.told());
+        assert!(home.report().contains(why), "{wrong}: {}", home.report());
     }
 }
 
 #[test]
-fn a_daemons_own_file_that_cannot_be_read_switches_nothing_off() {
+fn unreadable_daemon_file_disables_nothing() {
     let home = Home::new();
     let of = |text: &str| {
         fs::write(&home.paths.daemon_file, text).unwrap();
@@ -293,14 +293,14 @@ fn set_mode(path: &Path, mode: u32) {
 }
 
 #[test]
-fn a_file_that_others_may_write_is_not_used() {
+fn file_that_others_may_write_is_not_used() {
     let home = Home::new();
     home.server("bad.kdl", GOOD).server("good.kdl", GOOD);
     let file = home.paths.servers_dir.join("bad.kdl");
     for mode in [0o666, 0o602] {
         set_mode(&file, mode);
         insta::allow_duplicates! {
-            insta::assert_snapshot!(home.told(), @"
+            insta::assert_snapshot!(home.report(), @"
             error: not used: everyone may write `HOME/.config/xy/servers/bad.kdl`
              --> servers/bad.kdl
               = hint: run `chmod go-w HOME/.config/xy/servers/bad.kdl`
@@ -308,86 +308,86 @@ fn a_file_that_others_may_write_is_not_used() {
         }
         assert_eq!(home.names(), ["good"]);
     }
-    let loaded = load(&home.paths, &KeptLimits::any());
+    let loaded = load(&home.paths, &LimitSupport::any());
     let broken = BTreeSet::from([ServerName::new("bad").unwrap()]);
-    assert_eq!(loaded.broken, Broken::These(broken));
+    assert_eq!(loaded.broken, BrokenServers::Only(broken));
     set_mode(&file, 0o644);
-    assert_eq!((home.told().as_str(), home.names().len()), ("", 2));
+    assert_eq!((home.report().as_str(), home.names().len()), ("", 2));
 }
 
 #[test]
-fn a_folder_that_others_may_write_is_told_once() {
+fn folder_that_others_may_write_is_reported_once() {
     let home = Home::new();
     home.server("a.kdl", GOOD).server("b.kdl", GOOD);
     fs::write(&home.paths.daemon_file, "").unwrap();
     let config_home = home.paths.config_dir.parent().unwrap();
     for folder in [config_home, &home.paths.config_dir, &home.paths.servers_dir] {
         set_mode(folder, 0o777);
-        let loaded = load(&home.paths, &KeptLimits::any());
-        let told = home.told();
-        assert_eq!(loaded.problems.len(), 1, "{told}");
+        let loaded = load(&home.paths, &LimitSupport::any());
+        let report = home.report();
+        assert_eq!(loaded.problems.len(), 1, "{report}");
         let real = folder.display().to_string();
         let remedy =
             format!("chmod go-w {real}").replace(home.root.path().to_str().unwrap(), "HOME");
-        assert!(told.contains(&remedy), "{told}");
-        assert!(loaded.broken.contains(&ServerName::new("a").unwrap()), "{told}");
-        assert_eq!(home.names().len(), 0, "{told}");
+        assert!(report.contains(&remedy), "{report}");
+        assert!(loaded.broken.contains(&ServerName::new("a").unwrap()), "{report}");
+        assert_eq!(home.names().len(), 0, "{report}");
         set_mode(folder, 0o755);
     }
-    assert_eq!((home.told().as_str(), home.names().len()), ("", 2));
+    assert_eq!((home.report().as_str(), home.names().len()), ("", 2));
 }
 
 #[test]
-fn a_profile_that_others_may_write_shows_nothing() {
+fn profile_that_others_may_write_shows_nothing() {
     let home = Home::new();
     fs::create_dir(&home.paths.profiles_dir).unwrap();
     let file = home.paths.profiles_dir.join("work.kdl");
     fs::write(&file, "servers \"one\"\n").unwrap();
     set_mode(&file, 0o666);
-    let loaded = load(&home.paths, &KeptLimits::any());
+    let loaded = load(&home.paths, &LimitSupport::any());
     assert!(!loaded.is_valid());
     let closed = ProfileSettings::closed("work", "profiles/work.kdl");
     assert_eq!(*loaded.settings.profiles["work"], closed);
 }
 
 #[test]
-fn a_link_is_followed_and_its_target_judged() {
+fn link_is_followed_and_its_target_checked() {
     let home = Home::new();
     let elsewhere = home.root.path().join("dotfiles");
     fs::create_dir(&elsewhere).unwrap();
     let target = elsewhere.join("a.kdl");
     fs::write(&target, GOOD).unwrap();
     std::os::unix::fs::symlink(&target, home.paths.servers_dir.join("a.kdl")).unwrap();
-    assert_eq!((home.told().as_str(), home.names().len()), ("", 1));
+    assert_eq!((home.report().as_str(), home.names().len()), ("", 1));
     for path in [&target, &elsewhere] {
         set_mode(path, 0o777);
-        assert!(home.told().contains("everyone may write"), "{}", home.told());
+        assert!(home.report().contains("everyone may write"), "{}", home.report());
         assert!(home.names().is_empty());
         set_mode(path, 0o755);
     }
-    set_mode(&elsewhere, 0o1777); // As `/nix/store`, where nobody can replace another's file.
+    set_mode(&elsewhere, 0o1777); // As `/nix/store`, where users cannot replace others' files.
     assert_eq!(home.names(), ["a"]);
 }
 
 #[test]
-fn a_client_file_that_others_may_write_is_not_used() {
+fn client_file_that_others_may_write_is_not_used() {
     let home = Home::new();
     let file = home.root.path().join("mcp.json");
     fs::write(&file, r#"{"mcpServers":{"a":{"command":"sh"}}}"#).unwrap();
     let paths = home.paths.clone().with_mcp_json(vec![file.clone()]);
-    assert_eq!(load(&paths, &KeptLimits::any()).settings.servers.len(), 1);
+    assert_eq!(load(&paths, &LimitSupport::any()).settings.servers.len(), 1);
     set_mode(&file, 0o666);
-    let loaded = load(&paths, &KeptLimits::any());
+    let loaded = load(&paths, &LimitSupport::any());
     assert_eq!(loaded.settings.servers.len(), 0);
-    assert!(matches!(loaded.broken, Broken::AllBut(_)), "{:?}", loaded.broken);
+    assert!(matches!(loaded.broken, BrokenServers::AllExcept(_)), "{:?}", loaded.broken);
 }
 
-/// Loads the home as a daemon does that has these texts and servers from before.
+/// Loads the home with the last good texts and running servers of an earlier daemon.
 fn after(home: &Home, last_good: &[(&str, &str)], living: &[&str]) -> Loaded {
     let last_good = last_good.iter().map(|&(file, text)| (file.to_owned(), text.to_owned()));
     let living = living.iter().map(|name| ServerName::new(name).unwrap());
-    let earlier = Earlier { last_good: last_good.collect(), living: living.collect() };
-    load_after(&home.paths, &KeptLimits::any(), &earlier)
+    let earlier = PriorState { last_good: last_good.collect(), living: living.collect() };
+    load_with(&home.paths, &LimitSupport::any(), &earlier)
 }
 
 #[test]
@@ -398,15 +398,15 @@ fn bad_daemon_file_is_replaced_by_its_last_good_text() {
     let good = "defaults { stop { grace \"3s\" } }";
     let loaded = after(&home, &[("xy.kdl", good)], &[]);
     assert_eq!(loaded.settings.servers["a"].rules.stop.grace.as_secs(), 3);
-    assert_eq!(loaded.broken, Broken::default());
+    assert_eq!(loaded.broken, BrokenServers::default());
     assert_eq!(loaded.bad.texts["xy.kdl"], good);
     assert!(!loaded.is_valid() && loaded.problems.iter().all(|it| loaded.bad.is_contained(it)));
-    let told: Vec<&str> = loaded.problems.iter().map(|it| it.message.as_str()).collect();
-    assert_eq!(told.last(), Some(&"a daemon uses the last good version of this file"));
+    let report: Vec<&str> = loaded.problems.iter().map(|it| it.message.as_str()).collect();
+    assert_eq!(report.last(), Some(&"a daemon uses the last good version of this file"));
 
-    // A text that the rules do not allow any more is of no use, and is not reported.
+    // A last good text that the rules no longer allow is ignored without a report.
     let loaded = after(&home, &[("xy.kdl", "nonsense 1")], &[]);
-    assert_eq!(loaded.broken, Broken::Every);
+    assert_eq!(loaded.broken, BrokenServers::All);
     assert!(loaded.bad.texts.is_empty() && loaded.bad.replaced.is_empty());
     assert!(!loaded.problems.iter().any(|it| it.message.contains("nonsense")));
 }
@@ -462,13 +462,13 @@ fn living_server_keeps_its_port() {
     };
     assert_eq!(loaded(&[]), ("a".into(), "b".into()));
     assert_eq!(loaded(&["b"]), ("b".into(), "a".into()));
-    // A living server whose file names another port does not claim this one.
+    // A running server whose file names another port does not claim this one.
     home.server("b.kdl", "command \"sh\"; port 8422").server("c.kdl", with_port);
     assert_eq!(loaded(&["b"]), ("ab".into(), "c".into()));
 }
 
 #[test]
-fn mistakes_of_one_server_concern_no_other() {
+fn errors_of_one_server_affect_no_other() {
     let home = Home::new();
     home.server("a.kdl", GOOD).server("b.kdl", "comand \"sh\"").server("bad name.kdl", GOOD);
     let loaded = after(&home, &[], &[]);
@@ -483,7 +483,7 @@ fn mistakes_of_one_server_concern_no_other() {
 
 #[test]
 #[cfg(unix)]
-fn a_file_in_a_private_folder_is_private() {
+fn file_in_a_private_folder_is_private() {
     use std::os::unix::fs::PermissionsExt;
     let home = tempfile::tempdir().unwrap();
     let mode = |path: &Path, mode| {
@@ -504,9 +504,9 @@ fn a_file_in_a_private_folder_is_private() {
 fn unreadable_profiles_folder_hides_everything() {
     let home = Home::new();
     home.server("a.kdl", GOOD);
-    assert!(load(&home.paths, &KeptLimits::any()).settings.profiles.is_empty());
+    assert!(load(&home.paths, &LimitSupport::any()).settings.profiles.is_empty());
     fs::write(&home.paths.profiles_dir, "not a folder").unwrap();
-    let loaded = load(&home.paths, &KeptLimits::any());
+    let loaded = load(&home.paths, &LimitSupport::any());
     assert!(!loaded.is_valid());
     let closed = ProfileSettings::closed("default", "profiles");
     assert_eq!(*loaded.settings.profiles["default"], closed);

@@ -1,4 +1,4 @@
-//! Whole texts in another language: JSON, TOML and YAML.
+//! Recognises whole texts in another language: JSON, TOML and YAML.
 
 use xy_protocol::mask;
 
@@ -9,13 +9,13 @@ use super::shape::{NodeShape, indent};
 use crate::source::Span;
 use crate::write::quoted;
 
-/// Where clients keep their servers.
-const LISTS: [&str; 2] = ["mcpServers", "servers"];
+/// The members in which clients list their servers.
+const SERVER_LISTS: [&str; 2] = ["mcpServers", "servers"];
 
-const OWN_FILES: &str = "give each server a file of its own, or keep this one as it is and name \
+const SEPARATE_FILES_ADVICE: &str = "give each server a file of its own, or keep this one as it is and name \
                          it: `xy daemon --mcp-json FILE`";
 
-/// A language that is not KDL.
+/// A language other than KDL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Language {
     Toml,
@@ -31,8 +31,7 @@ impl Language {
     }
 }
 
-/// The language of a text whose lines are these nodes, if it is clearly another one, and where
-/// that is seen first.
+/// Returns the language of a text, if it is clearly not KDL, and the span that shows it first.
 pub(super) fn language(text: &str, nodes: &[NodeShape]) -> Option<(Language, Span)> {
     for (node, next) in nodes.iter().zip(nodes.iter().skip(1).map(Some).chain([None])) {
         let line = &text[node.range.clone()];
@@ -59,40 +58,40 @@ pub(super) fn language(text: &str, nodes: &[NodeShape]) -> Option<(Language, Spa
     None
 }
 
-/// `[mcp_servers.x]`: words, no texts and no commas.
+/// Returns true for a TOML table such as `[mcp_servers.x]`: words without commas.
 fn is_table(tokens: &[Token]) -> bool {
     let inside = &tokens[1..tokens.len() - 1];
     !inside.is_empty() && inside.iter().all(|it| it.kind.is_value())
 }
 
-/// Whether `next` is part of the list or of the map that `node` begins.
+/// Returns true if `next` is part of the list or map that `node` begins.
 fn is_yaml_below(text: &str, node: &NodeShape, next: &NodeShape) -> bool {
     let line = &text[next.range.clone()];
     line.starts_with("- ") || indent(text, next.range.start) > indent(text, node.range.start)
 }
 
-/// What an object that stands in the place of fields should be.
+/// Returns the fields to write instead of a JSON object.
 pub(super) fn advice_for_json(text: &str) -> String {
-    let Ok(whole) = json::parse(text) else { return OWN_FILES.to_owned() };
-    let Json::Object(members) = &whole.value else { return OWN_FILES.to_owned() };
+    let Ok(whole) = json::parse(text) else { return SEPARATE_FILES_ADVICE.to_owned() };
+    let Json::Object(members) = &whole.value else { return SEPARATE_FILES_ADVICE.to_owned() };
     match entry(members) {
         Some(entry) => {
             let fields: Vec<String> = entry.iter().filter_map(field).collect();
             format!("write `{}` instead", fields.join("; "))
         }
-        None => OWN_FILES.to_owned(),
+        None => SEPARATE_FILES_ADVICE.to_owned(),
     }
 }
 
-/// The members of the one server in an object: it may be inside of lists and names.
+/// Returns the members of the only server in an object, which may be nested in lists and names.
 fn entry(members: &[JsonMember]) -> Option<&[JsonMember]> {
     let mut members = members;
-    // A list, a name, and what it names.
-    for _ in 0..=LISTS.len() {
+    // The levels are a list, a name, and the server.
+    for _ in 0..=SERVER_LISTS.len() {
         if members.iter().any(|it| matches!(it.name.as_str(), "command" | "url" | "serverUrl")) {
             return Some(members);
         }
-        let is_list = |it: &&JsonMember| LISTS.contains(&it.name.as_str());
+        let is_list = |it: &&JsonMember| SERVER_LISTS.contains(&it.name.as_str());
         let inner = match (members.iter().find(is_list), members) {
             (Some(list), _) => list,
             (None, [one]) => one,
@@ -114,7 +113,7 @@ fn field(member: &JsonMember) -> Option<String> {
                 Json::Text(text) => Some(text.as_str()),
                 _ => None,
             });
-            let words = mask::args(texts).words;
+            let words = mask::args(texts).args;
             let words: Vec<String> = words.iter().map(|it| quoted(it)).collect();
             Some(format!("args {}", words.join(" ")))
         }
@@ -126,13 +125,13 @@ fn field(member: &JsonMember) -> Option<String> {
     }
 }
 
-/// What the lines of another language that say what a server is should be.
+/// Returns the fields to write instead of lines in another language that configure a server.
 pub(super) fn advice_for_lines(text: &str, nodes: &[NodeShape]) -> String {
     let mut fields: Vec<(&str, Vec<String>)> = Vec::new();
     for node in nodes {
         let line = &text[node.range.clone()];
         let tokens = tokens(line);
-        let said = |token: &Token| {
+        let content = |token: &Token| {
             let marks = ['"', '\'', '#'];
             line[token.range.clone()].trim_matches(marks).to_owned()
         };
@@ -142,17 +141,17 @@ pub(super) fn advice_for_lines(text: &str, nodes: &[NodeShape]) -> String {
         };
         if name == "-" {
             if let Some((_, list)) = fields.last_mut() {
-                list.extend(values.map(said));
+                list.extend(values.map(content));
             }
         } else {
-            fields.push((name, values.map(said).collect()));
+            fields.push((name, values.map(content).collect()));
         }
     }
     let of = |wanted: &str| fields.iter().find(|(name, _)| *name == wanted).map(|(_, it)| it);
     match (of("command").and_then(|it| it.split_first()), of("url")) {
         (Some((command, more)), _) => {
             let args = more.iter().chain(of("args").into_iter().flatten());
-            let args = mask::args(args.map(String::as_str)).words;
+            let args = mask::args(args.map(String::as_str)).args;
             format!("write {}", command_and_args(command, &args))
         }
         (None, Some(url)) => format!("write `url {}`", quoted(&mask::text(&url.join(" ")))),

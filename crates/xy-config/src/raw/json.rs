@@ -1,21 +1,21 @@
-//! JSON as it was written, spans kept.
+//! A JSON parser that keeps spans.
 //!
-//! Comments, and a comma after the last of several, are passed over: the editors whose files
-//! these are allow both. A text that is not JSON ends here, with the first fault in it.
+//! Comments and trailing commas are ignored, as the editors of these files allow both. Parsing
+//! stops at the first error.
 
 use crate::source::Span;
 
-/// No file that people write is nested deeper.
+/// Maximum nesting depth.
 const MAX_DEPTH: usize = 100;
 
-/// A value and where it stands.
+/// A value and its span.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct JsonNode {
     pub(crate) value: Json,
     pub(crate) span: Span,
 }
 
-/// What a value is. Of a number only its place is known: nobody counts with it.
+/// A JSON value. Numbers have only a span, as their values are not needed.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Json {
     Null,
@@ -26,7 +26,7 @@ pub(crate) enum Json {
     Object(Vec<JsonMember>),
 }
 
-/// One `"name": value` of an object.
+/// A member of an object, `"name": value`.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct JsonMember {
     pub(crate) name: String,
@@ -34,7 +34,7 @@ pub(crate) struct JsonMember {
     pub(crate) value: JsonNode,
 }
 
-/// What is wrong, and where.
+/// A syntax error and its span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct JsonFault {
     pub(crate) message: &'static str,
@@ -42,7 +42,7 @@ pub(crate) struct JsonFault {
 }
 
 impl JsonNode {
-    /// What it is, as the end of a sentence.
+    /// Returns the type of the value, as the end of a sentence.
     pub(crate) fn kind(&self) -> &'static str {
         match self.value {
             Json::Null => "null",
@@ -55,14 +55,14 @@ impl JsonNode {
     }
 }
 
-/// Reads the one value of a text.
+/// Parses a text that holds one value.
 pub(crate) fn parse(text: &str) -> Result<JsonNode, JsonFault> {
     let start = text.len() - text.trim_start_matches('\u{feff}').len();
     let mut parser = Parser { text, at: start };
     let value = parser.value(MAX_DEPTH)?;
     parser.skip_blank()?;
     if parser.at < text.len() {
-        return Err(parser.fault("this stands after the end"));
+        return Err(parser.fault("this follows the end of the value"));
     }
     Ok(value)
 }
@@ -77,7 +77,7 @@ impl Parser<'_> {
         &self.text[self.at..]
     }
 
-    /// A fault at the character that comes next.
+    /// Returns an error at the next character.
     fn fault(&self, message: &'static str) -> JsonFault {
         let length = self.rest().chars().next().map_or(0, char::len_utf8);
         self.fault_over(self.at, self.at + length, message)
@@ -110,8 +110,8 @@ impl Parser<'_> {
         }
     }
 
-    /// Passes over a character, if it comes next.
-    fn takes(&mut self, character: char) -> Result<bool, JsonFault> {
+    /// Consumes a character, if it is next.
+    fn consume(&mut self, character: char) -> Result<bool, JsonFault> {
         self.skip_blank()?;
         let is_next = self.rest().starts_with(character);
         self.at += if is_next { character.len_utf8() } else { 0 };
@@ -125,7 +125,7 @@ impl Parser<'_> {
             return Err(self.fault("this is nested too deep"));
         }
         let value = match self.rest().as_bytes().first() {
-            None => return Err(self.fault("the text ends here, but something is missing")),
+            None => return Err(self.fault("the text ends too early")),
             Some(b'{') => self.object(depth)?,
             Some(b'[') => self.list(depth)?,
             Some(b'"') => Json::Text(self.string()?),
@@ -137,11 +137,11 @@ impl Parser<'_> {
     fn object(&mut self, depth: usize) -> Result<Json, JsonFault> {
         self.at += 1;
         let mut members = Vec::new();
-        while !self.takes('}')? {
-            if !members.is_empty() && !self.takes(',')? {
+        while !self.consume('}')? {
+            if !members.is_empty() && !self.consume(',')? {
                 return Err(self.fault("a `,` or a `}` is missing before this"));
             }
-            if !members.is_empty() && self.takes('}')? {
+            if !members.is_empty() && self.consume('}')? {
                 break;
             }
             let start = self.at;
@@ -150,7 +150,7 @@ impl Parser<'_> {
             }
             let name = self.string()?;
             let name_span = Span { start, end: self.at };
-            if !self.takes(':')? {
+            if !self.consume(':')? {
                 return Err(self.fault("a `:` is missing before this"));
             }
             members.push(JsonMember { name, name_span, value: self.value(depth - 1)? });
@@ -161,11 +161,11 @@ impl Parser<'_> {
     fn list(&mut self, depth: usize) -> Result<Json, JsonFault> {
         self.at += 1;
         let mut items = Vec::new();
-        while !self.takes(']')? {
-            if !items.is_empty() && !self.takes(',')? {
+        while !self.consume(']')? {
+            if !items.is_empty() && !self.consume(',')? {
                 return Err(self.fault("a `,` or a `]` is missing before this"));
             }
-            if !items.is_empty() && self.takes(']')? {
+            if !items.is_empty() && self.consume(']')? {
                 break;
             }
             items.push(self.value(depth - 1)?);
@@ -192,7 +192,7 @@ impl Parser<'_> {
         })
     }
 
-    /// A number, `true`, `false` or `null`.
+    /// Parses a number, `true`, `false` or `null`.
     fn word(&mut self) -> Result<Json, JsonFault> {
         let is_part = |c: char| c.is_alphanumeric() || matches!(c, '-' | '+' | '.' | '_');
         let word: String = self.rest().chars().take_while(|it| is_part(*it)).collect();
@@ -204,7 +204,7 @@ impl Parser<'_> {
             number if serde_json::from_str::<serde_json::Number>(number).is_ok() => Json::Number,
             _ => {
                 let end = self.at + word.len();
-                return Err(self.fault_over(self.at, end, "text stands in quotes"));
+                return Err(self.fault_over(self.at, end, "text must be in quotes"));
             }
         };
         self.at += word.len();
@@ -218,7 +218,7 @@ mod tests {
 
     use super::*;
 
-    /// A value as plain JSON again; numbers are 0.
+    /// Converts a value to plain JSON; numbers become 0.
     fn plain(node: &JsonNode) -> serde_json::Value {
         match &node.value {
             Json::Null => serde_json::Value::Null,
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_editors_write_is_read() {
+    fn comments_and_trailing_commas_are_accepted() {
         let text =
             "\u{feff}// mine\n{ \"a\": [1, true, null, \"\\u00e9\\n\",], /* x */ \"b\": {},\n}\n";
         let expected = serde_json::json!({"a": [0, true, null, "é\n"], "b": {}});
@@ -246,9 +246,9 @@ mod tests {
     }
 
     #[test]
-    fn the_first_fault_is_told_where_it_is() {
+    fn first_error_is_reported_with_its_span() {
         let table = [
-            ("", "the text ends here, but something is missing", ""),
+            ("", "the text ends too early", ""),
             ("{", "a name in quotes is missing before this", ""),
             ("{a: 1}", "a name in quotes is missing before this", "a"),
             ("{\"a\" 1}", "a `:` is missing before this", "1"),
@@ -258,9 +258,9 @@ mod tests {
             ("{\"a\": }", "a value is missing before this", "}"),
             ("[\"a]", "this text is never closed", "\"a]"),
             ("[\"a\nb\"]", "this text is never closed", "\"a"),
-            ("[nope]", "text stands in quotes", "nope"),
-            ("[01]", "text stands in quotes", "01"),
-            ("[] x", "this stands after the end", "x"),
+            ("[nope]", "text must be in quotes", "nope"),
+            ("[01]", "text must be in quotes", "01"),
+            ("[] x", "this follows the end of the value", "x"),
             ("/* x", "this comment is never closed", "/"),
         ];
         for (text, message, at) in table {
@@ -273,7 +273,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_is_too_odd(text in "([\\[\\]{}:,\"\\\\/* \n0-9atrue.é-]|null){0,40}") {
+        fn any_text_is_accepted(text in "([\\[\\]{}:,\"\\\\/* \n0-9atrue.é-]|null){0,40}") {
             match parse(&text) {
                 Ok(node) => prop_assert!(text.get(node.span.start..node.span.end).is_some()),
                 Err(fault) => prop_assert!(text.get(fault.span.start..fault.span.end).is_some()),
@@ -281,7 +281,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_json_is_read_as_json(
+        fn valid_json_is_parsed(
             text in "\\PC{0,20}", flag: bool, names in prop::collection::btree_set("[a-z]{1,3}", 0..5)
         ) {
             let object: serde_json::Map<_, _> =

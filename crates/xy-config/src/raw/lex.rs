@@ -1,33 +1,33 @@
-//! The words and marks of one line, also of a line that is not KDL.
+//! Splits one line into words and marks, even if it is not KDL.
 
 use std::ops::Range;
 
 use super::shape::{hash_length, string_length};
 
-/// Further tokens of one line are not looked at.
+/// Maximum number of tokens of a line; further ones are ignored.
 const MAX_TOKENS: usize = 4096;
 
-/// A piece of a line.
+/// A token of a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Token {
     pub(super) kind: TokenKind,
     pub(super) range: Range<usize>,
-    /// Whether no space stands before it.
+    /// True if no space precedes it.
     pub(super) is_joined: bool,
 }
 
-/// What a piece is.
+/// The kind of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TokenKind {
-    /// Text without quotes, a number or a keyword.
+    /// Unquoted text, a number or a keyword.
     Word,
     /// `"…"`, or `#"…"#`.
     Text,
-    /// A `"…` without its end.
+    /// An unclosed `"…`.
     OpenText,
     /// `'…'`.
     SingleQuotes,
-    /// `“…”` and its like.
+    /// `“…”` and similar quotes.
     CurlyQuotes,
     Comma,
     Equals,
@@ -39,14 +39,14 @@ pub(super) enum TokenKind {
 }
 
 impl TokenKind {
-    /// Whether it says something, other than a mark.
+    /// Returns true if the token is a value, and not a mark.
     pub(super) fn is_value(self) -> bool {
         use TokenKind::{CurlyQuotes, OpenText, SingleQuotes, Text, Word};
         matches!(self, Word | Text | OpenText | SingleQuotes | CurlyQuotes)
     }
 }
 
-/// Cuts a line into its pieces.
+/// Splits a line into tokens.
 pub(super) fn tokens(text: &str) -> Vec<Token> {
     let mut found: Vec<Token> = Vec::new();
     let mut at = 0;
@@ -66,7 +66,7 @@ pub(super) fn tokens(text: &str) -> Vec<Token> {
     found
 }
 
-/// Whether a `\` is at hand that lets a field go on in the next line.
+/// Returns true if the text begins with a `\` that continues the field on the next line.
 fn is_continuation(text: &str) -> bool {
     text.strip_prefix('\\')
         .is_some_and(|rest| rest.trim_start_matches([' ', '\t', '\r']).starts_with('\n'))
@@ -120,12 +120,12 @@ fn quoted(text: &str, length: usize) -> (TokenKind, usize) {
     (if is_closed { TokenKind::Text } else { TokenKind::OpenText }, length)
 }
 
-/// Whether a `"` after this text is not escaped by it.
+/// Returns true if this text does not escape a `"` after it.
 fn closes(inside: &str) -> bool {
     inside.bytes().rev().take_while(|&byte| byte == b'\\').count() % 2 == 0
 }
 
-/// The length of a text without quotes; never 0. Where a name may stand, a `:` ends it.
+/// Returns the length of an unquoted text; never 0. A `:` ends it if a name may be here.
 fn word_length(text: &str, is_name: bool) -> usize {
     let mut end = 0;
     for (at, character) in text.char_indices() {
@@ -148,7 +148,7 @@ fn word_length(text: &str, is_name: bool) -> usize {
     end
 }
 
-/// Whether a word processor makes this of a quote.
+/// Returns true for the quotes that word processors insert.
 pub(super) fn is_curly(character: char) -> bool {
     matches!(character, '\u{201c}'..='\u{201f}' | '«' | '»')
 }
@@ -158,7 +158,7 @@ trait MinLength {
 }
 
 impl MinLength for (TokenKind, usize) {
-    /// At least one character, so that reading goes on.
+    /// Returns a length of at least one character, so that the scan advances.
     fn min_length(self, text: &str) -> Self {
         (self.0, self.1.max(text.chars().next().map_or(1, char::len_utf8)))
     }
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_cut_at_spaces_and_marks() {
+    fn line_is_split_at_spaces_and_marks() {
         use TokenKind::*;
         assert_eq!(
             shown(r#"args: ["-y", 'a b', x,y] k=1"#),
@@ -211,7 +211,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_line_is_too_odd(text in "[a\"'“”#\\\\:,=\\[\\](){} \n\té/-]{0,40}") {
+        fn any_line_is_accepted(text in "[a\"'“”#\\\\:,=\\[\\](){} \n\té/-]{0,40}") {
             let mut last = 0;
             for token in tokens(&text) {
                 prop_assert!(token.range.start >= last && token.range.end > token.range.start);

@@ -1,8 +1,8 @@
-//! Mistakes that people make who know JSON, TOML, YAML or a shell better than KDL, and what
-//! they should have written.
+//! Recognises mistakes of users who know JSON, TOML, YAML or a shell better than KDL, and suggests
+//! the correct text.
 //!
-//! Some of what is found here is KDL, but never what was meant: `command: "npx"` is a node
-//! with a `:` in its name.
+//! Some of them are valid KDL, but never intended: `command: "npx"` is a node with a `:` in its
+//! name.
 
 use std::ops::Range;
 
@@ -12,10 +12,10 @@ use super::lex::{Token, TokenKind, is_curly};
 use crate::source::{SourceFile, Span};
 use crate::write::quoted;
 
-/// Longer advice is not read.
+/// Maximum length of a suggestion.
 const MAX_ADVICE: usize = 240;
 
-/// Something wrong with a line, in people's words.
+/// A mistake in a line, with its message and suggestion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Mistake {
     pub(super) kind: MistakeKind,
@@ -24,7 +24,7 @@ pub(super) struct Mistake {
     pub(super) suggestion: String,
 }
 
-/// What is wrong.
+/// The kind of a mistake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MistakeKind {
     /// A `=` or `:` after a name, a list in brackets, or commas: another language.
@@ -32,20 +32,20 @@ pub(super) enum MistakeKind {
     Other,
 }
 
-/// A line that is being looked at.
+/// A line to check.
 pub(super) struct Line<'a> {
     pub(super) file: &'a SourceFile,
-    /// Where its text begins in that of the file.
+    /// The start of its text in the file.
     pub(super) start: usize,
-    /// The text, comments blanked out.
+    /// The text, with comments blanked out.
     pub(super) text: &'a str,
     pub(super) tokens: &'a [Token],
-    /// Whether a block follows.
+    /// True if a block follows.
     pub(super) has_block: bool,
 }
 
 impl Line<'_> {
-    /// The first mistake, if there is one.
+    /// Returns the first mistake, if there is one.
     pub(super) fn mistake(&self) -> Option<Mistake> {
         self.open_text()
             .or_else(|| self.list())
@@ -57,7 +57,7 @@ impl Line<'_> {
             .or_else(|| self.missing_space())
     }
 
-    /// The name of the field, as far as it can be told.
+    /// Returns the name of the field, if it is recognisable.
     pub(super) fn name(&self) -> Option<(String, Span)> {
         let token = self.tokens.iter().find(|it| it.kind != TokenKind::Annotation)?;
         token.kind.is_value().then(|| (self.content(token).to_owned(), self.span(&token.range)))
@@ -66,8 +66,8 @@ impl Line<'_> {
     fn open_text(&self) -> Option<Mistake> {
         let token = self.find(TokenKind::OpenText)?;
         if self.content(token).trim().is_empty() {
-            let message = "a quote is missing in this line";
-            let advice = "each text has a `\"` before it and one after it";
+            let message = "a quote is missing on this line";
+            let advice = "put a `\"` before and after each text";
             return Some(self.other(message, &token.range, advice.to_owned()));
         }
         if self.raw(&token.range).starts_with("\"\"\"") {
@@ -82,7 +82,7 @@ impl Line<'_> {
         let close = self.tokens.iter().rev().find(|it| it.kind == TokenKind::ListClose);
         let range = open.range.start..close.map_or(open.range.end, |it| it.range.end);
         let range = range.start..range.end.max(open.range.end);
-        let message = "values are written one after another, without brackets and commas";
+        let message = "write values one after another, without brackets and commas";
         Some(self.foreign(message.to_owned(), &range))
     }
 
@@ -95,13 +95,13 @@ impl Line<'_> {
             _ => return None,
         };
         let name = crate::report::quote(self.content(name));
-        let message = format!("no `{shown}` stands between {name} and its value");
+        let message = format!("no `{shown}` belongs between {name} and its value");
         Some(self.foreign(message, &sign.range))
     }
 
     fn comma(&self) -> Option<Mistake> {
         let comma = self.find(TokenKind::Comma)?;
-        let message = "values have spaces between them, not commas";
+        let message = "separate values with spaces, not commas";
         Some(self.foreign(message.to_owned(), &comma.range))
     }
 
@@ -110,8 +110,8 @@ impl Line<'_> {
             |it: &&Token| matches!(it.kind, TokenKind::SingleQuotes | TokenKind::CurlyQuotes);
         let token = self.tokens.iter().find(is_foreign)?;
         let message = match token.kind {
-            TokenKind::SingleQuotes => "text is written in double quotes",
-            _ => "these are typographic quotes, not `\"`",
+            TokenKind::SingleQuotes => "write text in double quotes",
+            _ => "use `\"` instead of typographic quotes",
         };
         Some(self.other(message, &token.range, self.advice()))
     }
@@ -123,7 +123,7 @@ impl Line<'_> {
                 continue;
             }
             if index > 0 && is_keyword(word) {
-                let message = format!("`{word}` is written with a `#`");
+                let message = format!("write `{word}` with a `#`");
                 return Some(self.other(&message, &token.range, self.advice()));
             }
             if needs_quotes(word) {
@@ -177,12 +177,12 @@ impl Line<'_> {
         &self.text[range.clone()]
     }
 
-    /// What a piece says, without its quotes.
+    /// Returns the content of a token, without its quotes.
     fn content(&self, token: &Token) -> &str {
         bare(token.kind, self.raw(&token.range))
     }
 
-    /// What a piece says, without its quotes and without secrets.
+    /// Returns the content of a token, without its quotes and with secrets masked.
     fn shown(&self, token: &Token) -> String {
         let shown = self.file.shown_text(self.span(&token.range));
         let shown = bare(token.kind, &shown);
@@ -194,7 +194,7 @@ impl Line<'_> {
         advice.unwrap_or_else(|| "write it like `args \"-y\" \"some-server\"`".to_owned())
     }
 
-    /// What should have been written.
+    /// Returns the correct text.
     fn corrected(&self) -> Option<String> {
         let parts = self.parts();
         let fields: Option<Vec<String>> = parts.iter().map(|part| self.field(part)).collect();
@@ -207,7 +207,7 @@ impl Line<'_> {
         }
     }
 
-    /// The pieces of each field: `"A": "1", "B": "2"` is two.
+    /// Returns the tokens of each field: `"A": "1", "B": "2"` is two fields.
     pub(super) fn parts(&self) -> Vec<&[Token]> {
         let parts: Vec<&[Token]> = self
             .tokens
@@ -250,7 +250,7 @@ impl Line<'_> {
     }
 }
 
-/// A command line as the two fields that it should be.
+/// Returns a command line as the two fields that it should be.
 pub(crate) fn command_and_args(program: &str, args: &[String]) -> String {
     let args: Vec<String> = args.iter().map(|it| quoted(it)).collect();
     match args.as_slice() {
@@ -268,12 +268,12 @@ fn bare(kind: TokenKind, text: &str) -> &str {
     }
 }
 
-/// A word that KDL wants with a `#`.
+/// Returns true for a keyword that KDL writes with a `#`.
 fn is_keyword(word: &str) -> bool {
     matches!(word, "true" | "false")
 }
 
-/// Whether a word cannot stand without quotes.
+/// Returns true if a word needs quotes.
 fn needs_quotes(word: &str) -> bool {
     if let Some(keyword) = word.strip_prefix('#') {
         return !is_keyword(keyword) && !is_odd_keyword(keyword);
@@ -282,7 +282,7 @@ fn needs_quotes(word: &str) -> bool {
     word.contains(is_mark) || is_odd_keyword(word) || (looks_like_number(word) && !is_number(word))
 }
 
-/// A word that KDL wants with a `#`, and that no field of ours takes.
+/// Returns true for a KDL keyword that no xy field accepts.
 fn is_odd_keyword(word: &str) -> bool {
     matches!(word, "null" | "inf" | "-inf" | "nan")
 }
@@ -296,7 +296,7 @@ fn is_number(word: &str) -> bool {
     looks_like_number(word) && word.len() < 64 && KdlNode::parse(&format!("a {word}")).is_ok()
 }
 
-/// Whether a text in quotes has a `\` that is no escape.
+/// Returns true if a quoted text has an invalid escape.
 fn has_bad_escape(text: &str) -> bool {
     let mut characters = text.chars();
     while let Some(character) = characters.next() {

@@ -1,51 +1,50 @@
-//! Where the nodes of a text begin and end, found before the parser sees it.
+//! Splits a text into its top-level nodes before the parser sees it.
 //!
-//! The parser calls itself for every `{`, for every star in a comment and for
-//! every stray character, so a hostile text (or a long banner of stars) could
-//! exhaust the stack. Here such texts are refused, comments are blanked out, and
-//! the rest is cut into its top-level nodes, which are then parsed one by one.
-//! Whether a node is valid KDL is left to `mistakes.rs` and to the parser.
+//! The parser recurses for every `{`, for every star in a comment and for every stray character, so
+//! a hostile text could exhaust the stack, and so could a long banner of stars. Such texts
+//! are refused here, comments are blanked out, and the rest is cut into its top-level nodes, which
+//! are parsed one by one. `mistakes.rs` and the parser decide whether a node is valid KDL.
 //!
-//! Lists in brackets, objects in braces and `#` comments are no KDL. They are kept
-//! together all the same, so that each is told as one mistake.
+//! Lists in brackets, objects in braces and `#` comments are not KDL. Each is kept together, so
+//! that it is reported as one mistake.
 
 use std::ops::Range;
 
 use crate::source::Span;
 
-/// How deep blocks may be nested; xy's own fields need 3.
+/// Maximum nesting depth of blocks; xy's own fields need 3.
 pub(crate) const MAX_DEPTH: usize = 16;
-/// How many `{` and the like one node may hold, counting those inside strings.
+/// Maximum number of nesting marks such as `{` per node, including those inside strings.
 pub(super) const MAX_NESTING_MARKS: usize = 512;
 
-/// Maximum length of a list over several lines.
+/// Maximum length of a multi-line list.
 const MAX_LIST: usize = 64 * 1024;
 
-/// A text cut into its top-level nodes.
+/// A text, split into its top-level nodes.
 #[derive(Debug, Default)]
 pub(super) struct Shape {
-    /// The text with spaces in place of comments; as long as the original.
+    /// The text, with comments replaced by spaces; as long as the original.
     pub(super) text: String,
-    /// The top-level nodes in it.
+    /// The top-level nodes.
     pub(super) nodes: Vec<NodeShape>,
-    /// What is wrong with the shape.
+    /// The faults in the shape.
     pub(super) faults: Vec<Fault>,
-    /// Whether a fault hides the rest of the text.
+    /// True if a fault hides the rest of the text.
     pub(super) is_cut_off: bool,
 }
 
-/// Where a node and its parts are.
+/// The range of a node and of its parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct NodeShape {
-    /// All of it.
+    /// The whole node.
     pub(super) range: Range<usize>,
-    /// Its `{` and its `}`, which may be missing.
+    /// The offsets of its `{` and `}`, which may be missing.
     pub(super) block: Option<(usize, Option<usize>)>,
-    /// Whether something in it is commented out by `/-`.
+    /// True if a part of it is commented out by `/-`.
     pub(super) has_slashdash: bool,
-    /// Whether it is a `{…}` without a name.
+    /// True if it is a `{…}` without a name.
     pub(super) is_object: bool,
-    /// Where a `#` stands that was meant to begin a comment.
+    /// The offset of a `#` that was meant to begin a comment.
     pub(super) hash_comment: Option<usize>,
 }
 
@@ -55,7 +54,7 @@ impl NodeShape {
         Self { range, block: None, has_slashdash: false, is_object: false, hash_comment: None }
     }
 
-    /// The same node in a text in which this one begins at `offset`.
+    /// Returns the node moved by `offset`, the start of this text in a larger one.
     pub(super) fn moved(&self, offset: usize) -> Self {
         Self {
             range: self.range.start + offset..self.range.end + offset,
@@ -66,16 +65,16 @@ impl NodeShape {
     }
 }
 
-/// Something wrong with the shape of a text.
+/// A fault in the shape of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Fault {
     pub(super) kind: FaultKind,
     pub(super) span: Span,
-    /// Where the line begins before which a block seems to end.
+    /// The start of the line before which a block seems to end.
     pub(super) ends_before: Option<usize>,
 }
 
-/// What is wrong.
+/// The kind of a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FaultKind {
     StrayBrace,
@@ -86,8 +85,8 @@ pub(super) enum FaultKind {
     RepeatedSlashdash,
 }
 
-/// Cuts a text into its top-level nodes. If a `}` is missing, lines that are indented less than
-/// their block end it.
+/// Splits a text into its top-level nodes. If a `}` is missing, a less indented line ends the
+/// block.
 pub(super) fn shape_of(text: &str) -> Shape {
     let by_braces = scan(text, false);
     let is_open = by_braces.faults.iter().any(|fault| fault.kind == FaultKind::OpenBlock);
@@ -104,11 +103,11 @@ fn scan(text: &str, by_indentation: bool) -> Shape {
     scanner.finish()
 }
 
-/// A block that is not closed yet.
+/// A block that is still open.
 #[derive(Debug, Clone, Copy)]
 struct OpenBlock {
     at: usize,
-    /// How far the line is indented in which it begins.
+    /// The indentation of the line in which it begins.
     indent: usize,
 }
 
@@ -116,19 +115,19 @@ struct Scanner<'a> {
     text: &'a str,
     blanked: Vec<u8>,
     position: usize,
-    /// The node being read, once it has begun.
+    /// The current node, once it has begun.
     node: Option<NodeShape>,
     open_blocks: Vec<OpenBlock>,
     by_indentation: bool,
-    /// Where the line begins that is being read.
+    /// The start of the current line.
     line_start: usize,
-    /// How far it is indented, once its first token was seen.
+    /// The indentation of the current line, once its first token was seen.
     indent: Option<usize>,
-    /// Whether a `[` was found that has no `]`: no other is searched for.
-    a_list_is_open: bool,
-    /// Where the `/-` stands that waits for what it comments out.
+    /// True if a `[` without its `]` was found: no other is searched for.
+    has_open_list: bool,
+    /// The offset of a `/-` that waits for the part it comments out.
     slashdash: Option<usize>,
-    /// Where the `\` stands that takes away the meaning of the next newline.
+    /// The offset of a `\` that makes the next newline insignificant.
     line_continues: Option<usize>,
     shape: Shape,
 }
@@ -145,7 +144,7 @@ impl<'a> Scanner<'a> {
             by_indentation,
             line_start: position,
             indent: None,
-            a_list_is_open: false,
+            has_open_list: false,
             slashdash: None,
             line_continues: None,
             shape: Shape::default(),
@@ -156,7 +155,7 @@ impl<'a> Scanner<'a> {
         &self.text[self.position..]
     }
 
-    /// Reads one token; answers whether reading can go on.
+    /// Reads one token. Returns false if a fault ends the scan.
     fn step(&mut self) -> bool {
         let rest = self.rest();
         match rest.as_bytes()[0] {
@@ -183,7 +182,7 @@ impl<'a> Scanner<'a> {
         true
     }
 
-    /// Any other character: a newline, a space, or part of a word.
+    /// Reads any other character: a newline, a space, or part of a word.
     fn plain(&mut self) {
         let rest = self.rest();
         let character = rest.chars().next().unwrap_or_default();
@@ -203,10 +202,10 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// The next `length` bytes belong to a node.
+    /// Adds the next `length` bytes to the current node.
     fn content(&mut self, length: usize) {
         self.line_begins(false);
-        // A `\` that no newline follows is a mistake for the parser to tell.
+        // A `\` without a newline is an error, which the parser reports.
         let start = self.line_continues.take().unwrap_or(self.position);
         self.slashdash = None;
         self.position += length;
@@ -214,7 +213,7 @@ impl<'a> Scanner<'a> {
         node.range.end = self.position;
     }
 
-    /// A text in quotes. One that is not closed leaves the `}` of its line alone.
+    /// Reads a quoted text. An unclosed one does not include the `}` of its line.
     fn string(&mut self) {
         let rest = self.rest();
         let length = string_length(rest);
@@ -227,13 +226,13 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Whether the `//` at hand is part of a URL without quotes.
+    /// Returns true if the next `//` is part of an unquoted URL.
     fn is_in_url(&self) -> bool {
         let is_word = self.node.as_ref().is_some_and(|node| node.range.end == self.position);
         is_word && self.text[..self.position].ends_with(':')
     }
 
-    /// Whether the `#` at hand is meant to begin a comment. No node begins with a keyword.
+    /// Returns true if the next `#` is meant to begin a comment. No node begins with a keyword.
     fn is_hash_comment(&self) -> bool {
         let after = self.rest().trim_start_matches('#');
         let is_first = self.node.is_none() && self.slashdash.is_none();
@@ -246,7 +245,7 @@ impl<'a> Scanner<'a> {
     fn hash_comment(&mut self) {
         let here = self.position;
         self.content(line_length(self.rest()));
-        // Inside of a block it is found when the block is read.
+        // Comments inside a block are found when the block is read.
         if let Some(node) = &mut self.node
             && self.open_blocks.is_empty()
         {
@@ -256,8 +255,8 @@ impl<'a> Scanner<'a> {
 
     fn list(&mut self) {
         let rest = self.rest();
-        let length = if self.a_list_is_open { None } else { list_length(rest) };
-        self.a_list_is_open |= length.is_none();
+        let length = if self.has_open_list { None } else { list_length(rest) };
+        self.has_open_list |= length.is_none();
         self.content(length.unwrap_or(1));
     }
 
@@ -272,8 +271,8 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Ends blocks that the indentation of a new line says are over; `closes` if it begins
-    /// with a `}`.
+    /// Ends blocks that are over according to the indentation of a new line. `closes` is true if
+    /// the line begins with a `}`.
     fn line_begins(&mut self, closes: bool) {
         if self.indent.is_some() {
             return;
@@ -296,7 +295,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// The next `length` bytes end a node, unless a block is open.
+    /// Ends the current node with the next `length` bytes, unless a block is open.
     fn terminator(&mut self, length: usize) {
         if self.open_blocks.is_empty() {
             self.end_node();
@@ -355,7 +354,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Skips a comment that may hold others.
+    /// Skips a block comment, which may nest.
     fn block_comment(&mut self) -> bool {
         let rest = self.rest();
         let mut depth = 0;
@@ -379,7 +378,7 @@ impl<'a> Scanner<'a> {
         self.fatal(FaultKind::OpenComment, self.position, 2)
     }
 
-    /// Replaces the next `length` bytes by spaces.
+    /// Replaces the next `length` bytes with spaces.
     fn blank(&mut self, length: usize) {
         self.blanked[self.position..self.position + length].fill(b' ');
         self.position += length;
@@ -390,7 +389,7 @@ impl<'a> Scanner<'a> {
         self.shape.faults.push(Fault { kind, span, ends_before: None });
     }
 
-    /// A fault after which nothing more can be told.
+    /// Adds a fault that ends the scan.
     fn fatal(&mut self, kind: FaultKind, start: usize, length: usize) -> bool {
         self.fault(kind, start, length);
         self.shape.is_cut_off = true;
@@ -425,8 +424,8 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// How many times at most the parser would call itself for this text, even if it
-/// loses its way inside a string.
+/// Returns the maximum number of recursive parser calls for this text, even if the parser misreads
+/// a string.
 pub(super) fn marks(text: &str) -> usize {
     let braces = text.bytes().filter(|&byte| byte == b'{').count();
     let slashdashes = text.matches("/-").count();
@@ -438,7 +437,7 @@ pub(super) fn marks(text: &str) -> usize {
     braces + slashdashes + comments
 }
 
-/// How many spaces stand before an offset.
+/// Returns the number of spaces and tabs directly before an offset.
 pub(super) fn indent(text: &str, at: usize) -> usize {
     text[..at].chars().rev().take_while(|it| matches!(it, ' ' | '\t')).count()
 }
@@ -447,12 +446,12 @@ fn is_newline(character: char) -> bool {
     matches!(character, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{85}' | '\u{2028}' | '\u{2029}')
 }
 
-/// The length of what comes before the end of the line.
+/// Returns the length of the text before the end of the line.
 fn line_length(text: &str) -> usize {
     text.find(is_newline).unwrap_or(text.len())
 }
 
-/// The length of a quoted string; one that is not closed ends with its line.
+/// Returns the length of a quoted string; an unclosed one ends with its line.
 pub(super) fn string_length(text: &str) -> usize {
     let closing = if text.starts_with("\"\"\"") { "\"\"\"" } else { "\"" };
     let mut at = closing.len();
@@ -471,14 +470,14 @@ pub(super) fn string_length(text: &str) -> usize {
     text.len()
 }
 
-/// The length of an escape: a `\` takes all whitespace after it, or one character.
+/// Returns the length of an escape: a `\` with all whitespace after it, or with one character.
 fn escape_length(text: &str) -> usize {
     let after = &text[1..];
     let spaces = after.len() - after.trim_start().len();
     if spaces > 0 { 1 + spaces } else { 1 + after.chars().next().map_or(0, char::len_utf8) }
 }
 
-/// The length of a raw string or of the start of a keyword such as `#true`.
+/// Returns the length of a raw string, or of the start of a keyword such as `#true`.
 pub(super) fn hash_length(text: &str) -> usize {
     let hashes = text.bytes().take_while(|&byte| byte == b'#').count();
     let body = &text[hashes..];
@@ -494,8 +493,8 @@ pub(super) fn hash_length(text: &str) -> usize {
         .map_or(hashes + quotes + limit, |end| hashes + quotes + end + closing.len())
 }
 
-/// The length of a list in brackets; `None` if no `]` closes it, as far as can be told. A line
-/// that begins with a letter is the next field.
+/// Returns the length of a list in brackets; `None` if no `]` closes it. A line that begins with a
+/// letter is the next field.
 fn list_length(text: &str) -> Option<usize> {
     let (mut depth, mut at) = (0_usize, 0);
     let mut is_first = false;
@@ -519,7 +518,7 @@ fn list_length(text: &str) -> Option<usize> {
     None
 }
 
-/// The length of an object in braces; all of the text if nothing closes it.
+/// Returns the length of an object in braces; the whole text if no brace closes it.
 fn object_length(text: &str) -> usize {
     let (mut depth, mut at) = (0_usize, 0);
     while let Some(character) = text[at..].chars().next() {
@@ -555,12 +554,12 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_cut_at_newlines_and_semicolons_outside_of_blocks() {
+    fn text_is_split_at_newlines_and_semicolons_outside_blocks() {
         assert_eq!(nodes("a 1\nb 2; c 3\r\nd {\n e\n}\n"), ["a 1", "b 2", "c 3", "d {\n e\n}"]);
     }
 
     #[test]
-    fn what_strings_hold_ends_nothing() {
+    fn string_contents_end_no_node() {
         let cases = [
             r#"a "x;}{\" y" b"#,
             "a #\"x\" ; \"#",
@@ -582,7 +581,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_of_shape_are_found_where_they_are() {
+    fn shape_faults_have_their_offsets() {
         let table: &[(&str, FaultKind, usize)] = &[
             ("a }\nb", FaultKind::StrayBrace, 2),
             ("a { b {", FaultKind::OpenBlock, 6),

@@ -1,12 +1,12 @@
-//! The picture of a problem: message, place, underlined text.
+//! Renders a problem: message, location, underlined text.
 
 use anstyle::{AnsiColor, Style};
 use unicode_width::UnicodeWidthStr;
 use xy_protocol::control::Severity;
 
-use super::{Paint, Place, Problem, safe};
+use super::{Location, Paint, Problem, safe};
 
-/// How wide a tab is drawn.
+/// The replacement of a tab.
 const TAB: &str = "    ";
 
 pub(super) fn render(problem: &Problem, paint: Paint) -> String {
@@ -43,7 +43,7 @@ pub(super) fn render(problem: &Problem, paint: Paint) -> String {
     picture.text
 }
 
-/// How one place is drawn.
+/// The style of one location.
 struct Note<'a> {
     arrow: &'a str,
     mark: char,
@@ -53,13 +53,13 @@ struct Note<'a> {
 
 struct Picture {
     paint: Paint,
-    /// How wide the column of line numbers is.
+    /// The width of the line number column.
     gutter: usize,
     text: String,
 }
 
 impl Picture {
-    fn place(&mut self, place: &Place, note: &Note<'_>) {
+    fn place(&mut self, place: &Location, note: &Note<'_>) {
         self.arrow(note.arrow, &format!("{}:{}:{}", place.file, place.line, place.column));
         self.bar("", "");
         let (before, marked, after) = parts(place);
@@ -75,7 +75,7 @@ impl Picture {
         self.text.push('\n');
     }
 
-    /// ` --> file:line:column`
+    /// Writes ` --> file:line:column`.
     fn arrow(&mut self, arrow: &str, target: &str) {
         self.text.push_str(&" ".repeat(self.gutter));
         self.styled(frame(), arrow);
@@ -84,7 +84,7 @@ impl Picture {
         self.text.push('\n');
     }
 
-    /// `9 | text`
+    /// Writes `9 | text`.
     fn bar(&mut self, number: &str, line: &str) {
         self.gutter_cell(number);
         if !line.is_empty() {
@@ -99,7 +99,7 @@ impl Picture {
         self.styled(frame(), &cell);
     }
 
-    /// `  = hint: text`
+    /// Writes `  = hint: text`.
     fn hint(&mut self, hint: &str) {
         self.text.push_str(&" ".repeat(self.gutter + 1));
         self.styled(frame(), "=");
@@ -123,8 +123,8 @@ fn frame() -> Style {
     AnsiColor::Blue.on_default().bold()
 }
 
-/// The line before, in and after the place, as it is drawn.
-fn parts(place: &Place) -> (String, String, String) {
+/// Returns the printable text before, in and after the location.
+fn parts(place: &Location) -> (String, String, String) {
     let start = place.text_column as usize;
     let end = start + place.length as usize;
     let part = |from: usize, to: usize| {
@@ -139,16 +139,16 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::source::{At, SourceFile, Span};
+    use crate::source::{SourceFile, SourceSpan, Span};
 
-    fn at(name: &str, text: &str, marked: &str) -> At {
+    fn at(name: &str, text: &str, marked: &str) -> SourceSpan {
         let start = text.find(marked).unwrap();
         let file = SourceFile::new(Path::new(name), name, text);
-        At::new(&file, Span { start, end: start + marked.len() })
+        SourceSpan::new(&file, Span { start, end: start + marked.len() })
     }
 
     #[test]
-    fn the_marked_text_is_underlined_whatever_stands_before_it() {
+    fn marked_text_is_underlined_after_any_text() {
         let lines = [
             "policy \"allways\"",
             "\tpolicy\t\"allways\"",
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn two_places_share_one_gutter() {
+    fn two_locations_share_one_gutter() {
         let second = format!("{}port 1", "\n".repeat(99));
         let problem = Problem::error(&at("b.kdl", &second, "1"), "port 1 is used twice")
             .label("used again here")
@@ -175,13 +175,13 @@ mod tests {
     }
 
     #[test]
-    fn a_problem_without_a_place_names_its_file() {
+    fn problem_without_a_location_names_its_file() {
         let problem = Problem::in_file("servers/a\u{1b}.kdl", "cannot be read").suggest("look");
         insta::assert_snapshot!(problem.to_string());
     }
 
     #[test]
-    fn colours_come_only_when_asked_for() {
+    fn colours_are_optional() {
         let problem = Problem::warning(&at("a.kdl", "port 1", "1"), "odd").label("here");
         assert!(!problem.render(Paint::Plain).contains('\u{1b}'));
         insta::assert_snapshot!(problem.render(Paint::Colour).replace('\u{1b}', "␛"));

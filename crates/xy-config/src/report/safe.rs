@@ -1,25 +1,26 @@
-//! Text of others, made fit for a terminal.
+//! Makes untrusted text safe for a terminal.
 
 use std::fmt::Write;
 
 use xy_protocol::text::is_deceptive;
 
-/// How much of a name or value a message repeats.
+/// Maximum number of characters that a message quotes of a name or value.
 const QUOTED_CHARS: usize = 60;
 
-/// The text with nothing in it that a terminal would obey.
+/// Replaces characters that a terminal would interpret.
 pub(crate) fn safe(text: &str) -> String {
     text.chars().map(safe_char).collect()
 }
 
-/// The text in backticks: safe to print, escapes spelled out, cut when long.
+/// Returns the text in backticks: escaped, safe to print, and cut if it is long.
 pub(crate) fn quote(text: &str) -> String {
     let mut quoted = String::from("`");
     for character in text.chars().take(QUOTED_CHARS) {
         if safe_char(character) == character {
             quoted.push(character);
         } else {
-            let _ = write!(quoted, "{}", character.escape_default()); // A String takes all.
+            // Writing to a `String` cannot fail.
+            let _ = write!(quoted, "{}", character.escape_default());
         }
     }
     if text.chars().nth(QUOTED_CHARS).is_some() {
@@ -29,7 +30,7 @@ pub(crate) fn quote(text: &str) -> String {
     quoted
 }
 
-/// One visible character for one that is not; tabs are left to the caller.
+/// Returns a visible replacement for a control character. Callers expand tabs first.
 fn safe_char(character: char) -> char {
     match character {
         '\t' => ' ',
@@ -45,12 +46,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_a_terminal_would_obey_is_left() {
+    fn control_characters_are_replaced() {
         assert_eq!(safe("a\u{1b}[31mb\u{9b}c\u{202e}d\u{7f}\té日"), "a␛[31mb�c�d␡ é日");
     }
 
     #[test]
-    fn a_quoted_text_is_cut_and_escaped() {
+    fn quoted_text_is_cut_and_escaped() {
         assert_eq!(quote("a\u{1b}b\n"), "`a\\u{1b}b\\n`");
         assert_eq!(quote(&"x".repeat(70)), format!("`{}…`", "x".repeat(60)));
     }

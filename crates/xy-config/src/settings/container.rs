@@ -1,70 +1,70 @@
-//! What a server is that is a container.
+//! The settings of servers that are containers.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use xy_protocol::server::Transport;
 
-/// What a container is.
+/// The settings of a container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContainerSettings {
     /// The image, with its tag or digest.
     pub image: String,
-    /// What is run instead of the image's entry point.
+    /// The command that replaces the image's entry point.
     pub command: Option<String>,
-    /// Its arguments; absent, those that the image has.
+    /// The arguments; the image's own if absent.
     pub args: Option<Vec<String>>,
-    /// Set over the environment of the image.
+    /// Variables that extend or override the image's environment.
     pub env: BTreeMap<String, String>,
-    /// What of this machine it sees.
+    /// The mounts.
     pub volumes: Vec<Mount>,
-    /// Where it runs, inside.
+    /// The working directory inside the container.
     pub working_dir: Option<String>,
-    /// As whom, inside.
+    /// The user inside the container.
     pub user: Option<String>,
-    /// Bytes of memory, without any swap beyond.
+    /// Maximum memory in bytes, without additional swap.
     pub memory: Option<u64>,
-    /// Billionths of a processor.
+    /// Processor limit, in billionths of a processor.
     pub nano_cpus: Option<u64>,
-    /// Processes and threads; [`CONTAINER_PIDS`] if absent.
+    /// Maximum number of processes and threads; [`DEFAULT_CONTAINER_PIDS`] if absent.
     pub pids: Option<u32>,
-    /// The network it is in; the engine's own default if absent.
+    /// The network; the engine's default if absent.
     pub network: Option<String>,
-    /// Whether its files cannot be changed.
+    /// Whether the root file system is read-only.
     pub read_only: bool,
-    /// The capabilities that are taken from it; all if absent.
+    /// The dropped capabilities; all if absent.
     pub cap_drop: Option<Vec<String>>,
-    /// The capabilities that it has all the same.
+    /// The capabilities that are kept despite `cap_drop`.
     pub cap_add: Vec<String>,
-    /// Folders of it that are in memory.
+    /// Folders that are mounted as tmpfs.
     pub tmpfs: Vec<Tmpfs>,
-    /// When its image is fetched.
+    /// When the image is pulled.
     pub pull: Pull,
-    /// For which system and architecture; the engine's own if absent.
+    /// The operating system and architecture; the engine's own if absent.
     pub platform: Option<String>,
-    /// Labels beside ours.
+    /// Labels in addition to xy's own.
     pub labels: BTreeMap<String, String>,
-    /// Which engine, where there are several.
+    /// The engine to use, if there are several.
     pub engine: Option<EngineKind>,
-    /// Where that listens: `unix://…`.
+    /// The socket of the engine: `unix://…`.
     pub host: Option<String>,
-    /// Whether a small init reaps its processes and passes on signals.
+    /// Whether an init process reaps children and forwards signals.
     pub init: bool,
-    /// How it speaks MCP.
+    /// The MCP transport.
     pub transport: Transport,
-    /// The port of this machine's loopback at which it is reached.
+    /// The port on this machine's loopback that leads to the container.
     pub port: Option<u16>,
-    /// The port at which it listens inside, if another.
+    /// The port on which the server listens inside, if it differs.
     pub inner_port: Option<u16>,
-    /// The path of its endpoint; `/mcp`, or `/sse` for the older pair, if absent.
+    /// The path of its endpoint; `/mcp`, or `/sse` for the legacy transport, if absent.
     pub path: Option<String>,
 }
 
-/// So many processes and threads a container may have unless its file says otherwise.
-pub const CONTAINER_PIDS: u32 = 512;
+/// The default maximum number of processes and threads in a container.
+pub const DEFAULT_CONTAINER_PIDS: u32 = 512;
 
 impl ContainerSettings {
-    /// Of an image alone, spoken with over stdio.
+    /// Returns the settings of an image alone, with the stdio transport.
     pub fn of_image(image: String) -> Self {
         Self {
             image,
@@ -96,48 +96,48 @@ impl ContainerSettings {
     }
 }
 
-/// Something of this machine that a container sees.
+/// A mount of a container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mount {
-    /// What.
+    /// The mounted folder or volume.
     pub source: MountSource,
-    /// Where, inside.
+    /// The path inside the container.
     pub target: String,
-    /// Whether it cannot be changed from inside.
+    /// Whether the mount is read-only.
     pub read_only: bool,
 }
 
-/// What is mounted.
+/// The source of a mount.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MountSource {
-    /// A folder or a file of this machine.
+    /// A folder or file of this machine.
     Folder(String),
-    /// A volume of the engine, which is made if it is not there, and stays.
+    /// A named volume of the engine, which is created if it is missing and outlives the container.
     Volume(String),
 }
 
-/// A folder in memory.
+/// A tmpfs mount.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tmpfs {
-    /// Where, inside.
+    /// The path inside the container.
     pub target: String,
-    /// As `mount` takes them, separated by commas.
+    /// The mount options, separated by commas.
     pub options: String,
 }
 
-/// When an image is fetched.
+/// When an image is pulled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Pull {
-    /// When the engine has none of that name.
+    /// If the engine does not have it.
     Missing,
-    /// Before every start; an older one will do if there is one and none can be had.
+    /// Before every start; if that fails, an older local image is used.
     Always,
     /// Never.
     Never,
 }
 
-/// Which engine.
+/// A container engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum EngineKind {
     /// Docker.

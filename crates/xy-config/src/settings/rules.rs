@@ -1,35 +1,33 @@
-//! The rules that servers live by.
+//! The lifecycle rules of servers.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{LONGEST, ORPHAN_TIMEOUT};
+use super::{DEFAULT_ORPHAN_TIMEOUT, MAX_DURATION};
 
-/// The rules a server lives by.
+/// The lifecycle rules of a server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rules {
-    /// What happens when it dies.
+    /// The restart rules.
     pub restart: RestartRules,
-    /// How it is ended.
+    /// The stop rules.
     pub stop: StopRules,
-    /// When it counts as ready.
+    /// The readiness rules.
     pub ready: ReadyRules,
-    /// How long it waits for a new daemon after its own was killed.
+    /// How long the server waits for a new daemon after its own was killed.
     pub orphan_timeout: Duration,
-    /// How long its calls may take. What was stored by a version that knew no such rules has
-    /// none.
+    /// The time limits of calls. Settings that were stored without this field have none.
     #[serde(default)]
     pub calls: CallRules,
-    /// How it is found out whether it still works. What was stored by a version that knew no
-    /// such rules is judged by the usual ones.
+    /// The health rules. Settings that were stored without this field use the defaults.
     #[serde(default)]
     pub health: HealthRules,
-    /// When it is started. What was stored by a version that knew no other is started with
-    /// the daemon.
+    /// When the server is started. Settings that were stored without this field start with the
+    /// daemon.
     #[serde(default, skip_serializing_if = "Start::is_eager")]
     pub start: Start,
-    /// It sleeps after it was not used for so long; never, if absent.
+    /// The idle time after which the server sleeps; never, if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_stop: Option<Duration>,
 }
@@ -37,37 +35,37 @@ pub struct Rules {
 /// When a server is started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub enum Start {
-    /// With the daemon.
+    /// When the daemon starts.
     #[default]
     Eager,
-    /// When it is first used.
+    /// When a client first uses the server.
     Lazy,
 }
 
 impl Start {
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks like this")]
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde requires this signature")]
     fn is_eager(&self) -> bool {
         *self == Self::Eager
     }
 }
 
-/// How long calls to a server may take; for ever, where nothing is said.
+/// The time limits of calls to a server; absent limits do not apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct CallRules {
-    /// Without a word about it.
+    /// Maximum time without any message about the call.
     pub idle: Option<Duration>,
-    /// In all.
+    /// Maximum total time.
     pub within: Option<Duration>,
 }
 
 impl Rules {
-    /// Whether it may be away while nobody uses it: a call starts it.
+    /// Returns true if the server may sleep while no client uses it. A call starts it.
     pub fn may_sleep(&self) -> bool {
         self.start == Start::Lazy || self.idle_stop.is_some()
     }
 
-    /// Whether no duration is longer than a file may say: what was stored may be damaged, and
-    /// others would not fit a clock.
+    /// Returns true if no duration exceeds the maximum of a file. Stored settings may be damaged,
+    /// and longer durations would overflow a clock.
     pub fn are_sane(&self) -> bool {
         let Self { restart, stop, ready, orphan_timeout, calls, health, start: _, idle_stop } =
             self;
@@ -83,7 +81,7 @@ impl Rules {
             health.timeout,
         ];
         let all = all.iter().chain(&calls.idle).chain(&calls.within).chain(idle_stop);
-        all.into_iter().all(|duration| *duration <= LONGEST)
+        all.into_iter().all(|duration| *duration <= MAX_DURATION)
     }
 }
 
@@ -93,7 +91,7 @@ impl Default for Rules {
             restart: RestartRules::default(),
             stop: StopRules::default(),
             ready: ReadyRules::default(),
-            orphan_timeout: ORPHAN_TIMEOUT,
+            orphan_timeout: DEFAULT_ORPHAN_TIMEOUT,
             calls: CallRules::default(),
             health: HealthRules::default(),
             start: Start::default(),
@@ -102,22 +100,22 @@ impl Default for Rules {
     }
 }
 
-/// What happens when a server dies unasked.
+/// What happens when a server exits unexpectedly.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RestartRules {
-    /// Whether it is started again.
+    /// Decides whether the server is restarted.
     pub policy: RestartPolicy,
-    /// The first delay; it doubles from there.
+    /// The first delay, which doubles with each restart.
     pub backoff_initial: Duration,
-    /// No delay is longer.
+    /// Maximum delay.
     pub backoff_max: Duration,
-    /// More unexpected exits than this within 60 s are too many; 0 turns the limit off.
+    /// Maximum number of unexpected exits within 60 s; 0 disables the limit.
     pub max_retries_per_minute: u32,
-    /// More restarts in a row than this are too many; 0 turns the limit off.
+    /// Maximum number of restarts in a row; 0 disables the limit.
     pub max_attempts: u32,
-    /// This much ready uptime ends a row.
+    /// The ready uptime after which the count of restarts in a row is reset.
     pub reset_after: Duration,
-    /// Whether delays vary by up to a quarter.
+    /// Whether delays vary randomly by up to a quarter.
     pub jitter: bool,
 }
 
@@ -135,21 +133,21 @@ impl Default for RestartRules {
     }
 }
 
-/// Whether a server that died unasked is started again.
+/// Decides whether a server that exited unexpectedly is restarted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum RestartPolicy {
-    /// Whatever its exit.
+    /// Restart after any exit.
     Always,
-    /// Unless it exited with code 0.
+    /// Restart unless the exit code was 0.
     OnFailure,
-    /// No.
+    /// Never restart.
     Never,
 }
 
-/// How a server is ended.
+/// How a server is stopped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopRules {
-    /// From the request to the KILL.
+    /// The time from the stop request to SIGKILL.
     pub grace: Duration,
 }
 
@@ -162,45 +160,45 @@ impl Default for StopRules {
 /// When a server counts as ready.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadyRules {
-    /// How that is found out.
+    /// The readiness probe.
     pub probe: Probe,
-    /// It must be so within this time.
+    /// Maximum time until the server is ready.
     pub within: Duration,
-    /// What an `http` probe asks for; [`PROBED_PATH`] if absent.
+    /// The path that an `http` probe requests; [`DEFAULT_PROBE_PATH`] if absent.
     #[serde(default)]
     pub path: Option<String>,
-    /// How long one try of a `tcp` or `http` probe may take.
-    #[serde(default = "one_try")]
+    /// The timeout of one attempt of a `tcp` or `http` probe.
+    #[serde(default = "default_probe_timeout")]
     pub timeout: Duration,
 }
 
-fn one_try() -> Duration {
+fn default_probe_timeout() -> Duration {
     Duration::from_secs(2)
 }
 
 impl Default for ReadyRules {
     fn default() -> Self {
         let within = Duration::from_secs(10);
-        Self { probe: Probe::Mcp, within, path: None, timeout: one_try() }
+        Self { probe: Probe::Mcp, within, path: None, timeout: default_probe_timeout() }
     }
 }
 
-/// What an `http` probe asks for, unless a file says otherwise.
-pub const PROBED_PATH: &str = "/mcp/health";
+/// The default path that an `http` probe requests.
+pub const DEFAULT_PROBE_PATH: &str = "/mcp/health";
 
-/// How it is found out whether a server that was ready still works.
+/// How the health of a ready server is probed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HealthRules {
-    /// What is asked.
+    /// The health probe.
     pub probe: HealthProbe,
-    /// From one probe to the next.
+    /// The interval between probes.
     pub interval: Duration,
-    /// A probe that is not answered by then has failed.
+    /// The timeout of a probe.
     pub timeout: Duration,
-    /// So many that fail in a row, against all evidence that it lives, end it. Never 0.
+    /// The number of failed probes in a row that end the server, unless it shows activity. Never 0.
     pub failures: u32,
-    /// What an `http` probe asks for; [`PROBED_PATH`] if absent.
+    /// The path that an `http` probe requests; [`DEFAULT_PROBE_PATH`] if absent.
     pub path: Option<String>,
 }
 
@@ -216,34 +214,34 @@ impl Default for HealthRules {
     }
 }
 
-/// What is asked of a server to see whether it still works.
+/// How the health of a server is probed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum HealthProbe {
-    /// Nothing, and nothing is said of it.
+    /// No probe, and health is not reported.
     Off,
-    /// Nothing: it works as long as it lives.
+    /// No probe: the server is healthy while its process runs.
     Process,
-    /// Whether it takes a connection at its port.
+    /// The server accepts a connection on its port.
     Tcp,
-    /// Whether it answers a GET with success.
+    /// The server answers a GET request with success.
     Http,
-    /// Whether it answers as an MCP server does.
+    /// The server answers an MCP request.
     Mcp,
 }
 
-/// How a server that lives somewhere else is tried again: nothing of it is counted, so its
-/// delays may grow longer than those of a process.
+/// The maximum delay between attempts to reach a remote server. They are not counted, so the delay
+/// may be longer than that of a process.
 pub const REMOTE_BACKOFF_MAX: Duration = Duration::from_mins(1);
 
-/// How readiness is found out.
+/// How the readiness of a server is probed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Probe {
-    /// It is ready once its program runs.
+    /// Ready once its program runs.
     Process,
-    /// It is ready once it takes a connection at its port.
+    /// Ready once it accepts a connection on its port.
     Tcp,
-    /// It is ready once it answers a GET with success.
+    /// Ready once it answers a GET request with success.
     Http,
-    /// It is ready once it has answered as an MCP server does.
+    /// Ready once it has answered an MCP handshake.
     Mcp,
 }

@@ -1,11 +1,11 @@
-//! Real files in a temporary home, and the decisions about them.
+//! Tests with real files in a temporary home.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use tempfile::TempDir;
-use xy_config::{Earlier, KeptLimits, LastGood};
+use xy_config::{LastGood, LimitSupport, PriorState};
 
 use super::*;
 
@@ -32,8 +32,8 @@ impl Home {
     fn load(&self, last_good: &[(&str, &str)]) -> Loaded {
         let owned = |&(file, text): &(&str, &str)| (file.to_owned(), text.to_owned());
         let last_good: LastGood = last_good.iter().map(owned).collect();
-        let earlier = Earlier { last_good, ..Earlier::default() };
-        xy_config::load_after(&self.paths, &KeptLimits::any(), &earlier)
+        let earlier = PriorState { last_good, ..PriorState::default() };
+        xy_config::load_with(&self.paths, &LimitSupport::any(), &earlier)
     }
 
     fn sorted(&self, kept: &ServerMap) -> (ServerMap, Faults) {
@@ -47,8 +47,8 @@ fn names<T>(map: &BTreeMap<ServerName, T>) -> Vec<&str> {
 
 #[test]
 fn start_is_decided_by_flag_file_and_default() {
-    let watched = |flag| Strictness { flag, is_watched: true };
-    let unwatched = |flag| Strictness { flag, is_watched: false };
+    let watched = |flag| Strictness { flag, is_foreground: true };
+    let unwatched = |flag| Strictness { flag, is_foreground: false };
     let bad = |own: &str| Home::new(&[("xy.kdl", own), ("servers/b.kdl", BAD)]).load(&[]);
     let (unsaid, strict, lenient) = (bad(""), bad("strict #true"), bad("strict #false"));
     let table = [
@@ -68,8 +68,8 @@ fn start_is_decided_by_flag_file_and_default() {
 
 #[test]
 fn files_for_all_servers_are_fatal_without_a_last_good_version() {
-    let lenient = Strictness { flag: Some(false), is_watched: false };
-    let strict = Strictness { flag: Some(true), is_watched: false };
+    let lenient = Strictness { flag: Some(false), is_foreground: false };
+    let strict = Strictness { flag: Some(true), is_foreground: false };
     for file in ["xy.kdl", "profiles/p.kdl"] {
         let home = Home::new(&[(file, "nonsense 1"), ("servers/a.kdl", GOOD)]);
         assert!(!may_start(lenient, &home.load(&[]), false), "{file}");
@@ -77,15 +77,15 @@ fn files_for_all_servers_are_fatal_without_a_last_good_version() {
         assert!(!may_start(strict, &home.load(&[(file, "")]), false), "{file}");
         let (_, faults) = sort(&home.load(&[(file, "")]), &ServerMap::new(), &home.paths);
         assert_eq!(faults.has_old_settings, file == "xy.kdl");
-        let told = "cannot be used, so its last good version is in use: see `xy check`";
-        assert_eq!(faults.warnings, [format!("`{file}` {told}")]);
+        let expected = "cannot be used, so its last good version is in use: see `xy check`";
+        assert_eq!(faults.warnings, [format!("`{file}` {expected}")]);
     }
 }
 
 #[test]
 fn folder_that_others_may_write_costs_its_servers_and_not_the_daemon() {
-    let lenient = Strictness { flag: None, is_watched: false };
-    let strict = Strictness { flag: Some(true), is_watched: false };
+    let lenient = Strictness { flag: None, is_foreground: false };
+    let strict = Strictness { flag: Some(true), is_foreground: false };
     let good = [("xy.kdl", "strict #false"), ("profiles/p.kdl", "servers \"a\"")];
     let home = Home::new(&[good[0], good[1], ("servers/a.kdl", GOOD)]);
     let config_home = home.paths.config_dir.parent().unwrap().to_owned();
@@ -166,9 +166,9 @@ fn server_of_a_bad_file_has_failed_with_a_short_reason() {
     assert_eq!((names(&servers), names(&faults.servers)), (vec!["a"], vec!["b"]));
     let bad = faults.servers.values().next().unwrap();
     insta::assert_snapshot!(bad.reason, @"its file cannot be used: servers/b.kdl:1: unknown field `comand` (and 2 more errors)");
-    insta::assert_snapshot!(bad.hint(), @"correct `servers/b.kdl`, test it with `xy check`, then run `xy reload`");
-    let is_told = |it: &Problem| it.rendered.contains("did you mean `command`?");
-    assert!(bad.problems.iter().any(is_told), "{:?}", bad.problems);
+    insta::assert_snapshot!(bad.hint(), @"fix `servers/b.kdl`, test it with `xy check`, then run `xy reload`");
+    let has_suggestion = |it: &Problem| it.rendered.contains("did you mean `command`?");
+    assert!(bad.problems.iter().any(has_suggestion), "{:?}", bad.problems);
     insta::assert_snapshot!(faults.warnings.join("\n"), @"`servers/bad name.kdl` is not used: a server's name has only letters, digits, `-` and `_`, not ' ': see `xy check`");
 }
 

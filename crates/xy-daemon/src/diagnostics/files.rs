@@ -1,4 +1,4 @@
-//! Files and folders, as they are: nothing of what is in them.
+//! The state of files and folders, without their contents.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +11,7 @@ use xy_protocol::control::FileState;
 use xy_protocol::server::ServerName;
 use xy_supervisor::logs::{FILE_GENERATIONS, log_file};
 
-/// Where everything is, by what it is.
+/// Returns the paths of all files and folders, by purpose.
 pub(super) fn named(paths: &Paths) -> BTreeMap<String, String> {
     let all = [
         ("config_dir", &paths.config_dir),
@@ -27,7 +27,7 @@ pub(super) fn named(paths: &Paths) -> BTreeMap<String, String> {
     all.into_iter().map(|(name, path)| (name.to_owned(), path.display().to_string())).collect()
 }
 
-/// What there is of xy's own, and of what it reads besides.
+/// Returns the state of xy's own files, and of MCP clients' files that it reads.
 pub(super) fn of_home(paths: &Paths, mcp_json: &[PathBuf]) -> Vec<FileState> {
     let all = [
         &paths.config_dir,
@@ -40,8 +40,8 @@ pub(super) fn of_home(paths: &Paths, mcp_json: &[PathBuf]) -> Vec<FileState> {
         &paths.control_socket,
         &paths.mcp_socket,
         &paths.lock_file,
-        &paths.wishes_file,
-        &paths.added_file,
+        &paths.desired_state_file,
+        &paths.runtime_servers_file,
         &paths.daemon_log,
         &paths.token_file,
         &paths.manage_token_file,
@@ -50,7 +50,7 @@ pub(super) fn of_home(paths: &Paths, mcp_json: &[PathBuf]) -> Vec<FileState> {
     all.into_iter().chain(mcp_json).map(|path| state_of(path)).collect()
 }
 
-/// The log of a server, and the older ones that there are.
+/// Returns the state of a server's log, and of its existing older generations.
 pub(super) fn logs_of(paths: &Paths, server: &ServerName) -> Vec<FileState> {
     let latest = log_file(&paths.logs_dir, server);
     let older = (1..=FILE_GENERATIONS).map(|it| latest.with_extension(format!("log.{it}")));
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_kind_has_its_word() {
+    fn each_file_kind_has_a_name() {
         let home = tempfile::tempdir().unwrap();
         let at = |name: &str| home.path().join(name);
         fs::write(at("file"), "12345").unwrap();
@@ -98,7 +98,7 @@ mod tests {
         std::os::unix::fs::symlink("file", at("link")).unwrap();
         let _socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
         let kinds =
-            ["file", "folder", "link", "socket", "nothing"].map(|it| state_of(&at(it)).kind);
+            ["file", "folder", "link", "socket", "missing"].map(|it| state_of(&at(it)).kind);
         assert_eq!(kinds, ["file", "folder", "other", "socket", "missing"]);
         assert_eq!(state_of(&at("file")).bytes, Some(5));
         let inside = state_of(&at("file/inside"));

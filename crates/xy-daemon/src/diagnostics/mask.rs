@@ -1,24 +1,25 @@
-//! Secrets of settings, and texts without them: pure.
+//! Masks secrets in settings. Pure.
 //!
-//! [`xy_protocol::mask`] masks; here the secrets that settings hold become known.
+//! [`xy_protocol::mask`] does the masking. This module also collects the secrets that settings
+//! hold.
 
 use xy_protocol::mask;
-pub(super) use xy_protocol::mask::{Secrets, each_text, is_secret_name, text};
+pub(super) use xy_protocol::mask::{Secrets, for_each_text, is_secret_name, text};
 
-/// Arguments without what looks like a secret, which is known from now on.
+/// Masks what looks like a secret in arguments, and adds it to the known secrets.
 pub(super) fn args(args: &[String], secrets: &mut Secrets) -> Vec<String> {
     let masked = mask::args(args.iter().map(String::as_str));
-    for it in &masked.found {
-        secrets.know(it);
+    for it in &masked.secrets {
+        secrets.add(it);
     }
-    masked.words
+    masked.args
 }
 
-/// A URL without what may be secret in it, which is known from now on.
+/// Masks what may be secret in a URL, and adds it to the known secrets.
 pub(super) fn url(url: &str, secrets: &mut Secrets) -> String {
     let (masked, found) = mask::url(url);
     for it in &found {
-        secrets.know_exactly(it);
+        secrets.add_exact(it);
     }
     masked
 }
@@ -28,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_an_argument_is_known_elsewhere() {
+    fn secret_arguments_are_masked_elsewhere() {
         let mut secrets = Secrets::default();
         let given =
             ["--token", "ab c def", "-H", "X-Api-Key: hijklmn", "--url", "http://a/?k=opqrstu"];

@@ -1,4 +1,4 @@
-//! The settings of a server, as strangers may see them.
+//! The settings of a server, with its secrets masked.
 
 use std::collections::BTreeMap;
 
@@ -8,9 +8,9 @@ use xy_protocol::control::MASK;
 
 use super::mask::{self, Secrets};
 
-/// All of them; what is secret among them is known from now on.
-pub(super) fn shown(settings: &ServerSettings, secrets: &mut Secrets) -> Value {
-    let mut shown = json!({
+/// Returns all settings with secrets masked, and adds the secrets to the known ones.
+pub(super) fn masked_settings(settings: &ServerSettings, secrets: &mut Secrets) -> Value {
+    let mut masked_settings = json!({
         "file": settings.source.file.display().to_string(),
         "line": settings.source.command_line,
         "is_added": settings.source.added,
@@ -24,18 +24,18 @@ pub(super) fn shown(settings: &ServerSettings, secrets: &mut Secrets) -> Value {
     });
     match &settings.kind {
         ServerKind::Process(process) => {
-            shown["command"] = mask::text(&process.command).into();
-            shown["args"] = mask::args(&process.args, secrets).into();
-            shown["env"] = masked(&process.env, secrets);
+            masked_settings["command"] = mask::text(&process.command).into();
+            masked_settings["args"] = mask::args(&process.args, secrets).into();
+            masked_settings["env"] = masked(&process.env, secrets);
             let folder = process.working_dir.as_ref().map(|it| it.display().to_string());
-            shown["working_dir"] = folder.into();
-            shown["port"] = process.port.into();
-            shown["path"] = process.path.clone().into();
-            shown["limits"] = serde_json::to_value(process.limits).unwrap_or_default();
+            masked_settings["working_dir"] = folder.into();
+            masked_settings["port"] = process.port.into();
+            masked_settings["path"] = process.path.clone().into();
+            masked_settings["limits"] = serde_json::to_value(process.limits).unwrap_or_default();
         }
         ServerKind::Remote(remote) => {
-            shown["url"] = mask::url(&remote.url, secrets).into();
-            shown["headers"] = masked(&remote.headers, secrets);
+            masked_settings["url"] = mask::url(&remote.url, secrets).into();
+            masked_settings["headers"] = masked(&remote.headers, secrets);
         }
         ServerKind::Container(container) => {
             let mut all = serde_json::to_value(container).unwrap_or_default();
@@ -44,13 +44,13 @@ pub(super) fn shown(settings: &ServerSettings, secrets: &mut Secrets) -> Value {
             all["args"] = container.args.as_ref().map(|it| mask::args(it, secrets)).into();
             all["env"] = masked(&container.env, secrets);
             all["labels"] = masked(&container.labels, secrets);
-            shown["container"] = all;
+            masked_settings["container"] = all;
         }
     }
-    shown
+    masked_settings
 }
 
-/// The program, or the image, and its arguments.
+/// Returns the program or image and its arguments, with secrets masked.
 pub(super) fn command(settings: &ServerSettings, secrets: &mut Secrets) -> Vec<String> {
     match &settings.kind {
         ServerKind::Process(process) => {
@@ -68,10 +68,10 @@ pub(super) fn command(settings: &ServerSettings, secrets: &mut Secrets) -> Vec<S
     }
 }
 
-/// The names, without the values.
+/// Returns the names with masked values, and adds the values to the known secrets.
 fn masked(values: &BTreeMap<String, String>, secrets: &mut Secrets) -> Value {
     for value in values.values() {
-        secrets.know(value);
+        secrets.add(value);
     }
     values.keys().map(|name| (name.clone(), MASK.into())).collect::<serde_json::Map<_, _>>().into()
 }

@@ -1,4 +1,4 @@
-//! `call`: one call of a tool, through the gateway as any client's.
+//! Handler of `call`: calls one tool through the gateway, as any client does.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use xy_protocol::error::CallError;
 
 use crate::daemon::Daemon;
 
-pub(super) async fn handle(daemon: &Daemon, ask: Call) -> Result<Box<RawValue>, CallError> {
-    let arguments = ask.arguments.map_or_else(|| "{}".to_owned(), |it| it.get().to_owned());
-    let within = ask.timeout_ms.map(Duration::from_millis);
-    daemon.admin()?.call(ask.name, arguments, within).await
+pub(super) async fn handle(daemon: &Daemon, params: Call) -> Result<Box<RawValue>, CallError> {
+    let arguments = params.arguments.map_or_else(|| "{}".to_owned(), |it| it.get().to_owned());
+    let within = params.timeout_ms.map(Duration::from_millis);
+    daemon.admin()?.call(params.name, arguments, within).await
 }

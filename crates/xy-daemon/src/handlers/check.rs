@@ -1,4 +1,4 @@
-//! `check`: look for problems in the files.
+//! Handler of `check`: reports the problems of the configuration files.
 
 use xy_protocol::control::CheckReport;
 use xy_protocol::error::CallError;

@@ -1,4 +1,4 @@
-//! `diagnostics`: everything that helps to find out what is wrong, without secrets.
+//! Handler of `diagnostics`: reports everything that helps to find a fault, without secrets.
 
 use serde_json::value::RawValue;
 use xy_protocol::error::CallError;

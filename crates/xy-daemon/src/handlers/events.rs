@@ -1,4 +1,4 @@
-//! `events`: changes of state, those before if asked for, then all from now on.
+//! Handler of `events`: streams changes of state, optionally with earlier ones first.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -6,48 +6,49 @@ use std::sync::Arc;
 
 use tokio::sync::broadcast::error::RecvError;
 use xy_ipc::server::{Feed, Outbox, OutboxClosed};
-use xy_protocol::control::{Event, EventKind, Events, Skipped};
+use xy_protocol::control::{Event, EventKind, Events, SkipNotice};
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::ServerName;
-use xy_supervisor::journal::{Entry, Follower, What};
+use xy_supervisor::journal::{Entry, EntryKind, Follower};
 
 use crate::daemon::Daemon;
 
-pub(super) async fn handle(daemon: &Daemon, ask: Events) -> Result<Box<dyn Feed>, CallError> {
+pub(super) async fn handle(daemon: &Daemon, params: Events) -> Result<Box<dyn Feed>, CallError> {
     let following = daemon.journal.follow().await;
-    let server = ask.name;
+    let server = params.name;
     if let Some(name) = &server {
         check_known(daemon, name).await?;
     }
-    let count = usize::try_from(ask.history.unwrap_or(0)).unwrap_or(usize::MAX);
+    let count = usize::try_from(params.history.unwrap_or(0)).unwrap_or(usize::MAX);
     let (journal, name) = (daemon.journal.clone(), server.clone());
     let (history, live) = if count == 0 {
         (Vec::new(), following.live)
     } else {
         let read = move || (journal.before(&following, count, name.as_deref()), following.live);
-        let ((history, problem), live) = away(read).await?;
+        let ((history, problem), live) = run_blocking(read).await?;
         if let Some(problem) = problem {
-            tracing::warn!("some events of before are not shown: {problem}");
+            tracing::warn!("some earlier events are missing: {problem}");
         }
         (history, live)
     };
-    let live = ask.follow.then_some(live);
-    Ok(Box::new(EventFeed { id: daemon.new_subscription(), server, history, live }))
+    let live = params.follow.then_some(live);
+    Ok(Box::new(EventFeed { id: daemon.next_subscription_id(), server, history, live }))
 }
 
-/// A server that has been removed is known as long as the journal has something about it.
+/// Returns an error if a server is unknown. A removed server is known as long as the journal has
+/// events about it.
 async fn check_known(daemon: &Daemon, name: &str) -> Result<(), CallError> {
     if daemon.fleet.roster().contains_key(name) {
         return Ok(());
     }
     let server = ServerName::new(name).map_err(|_| daemon.not_found(name))?;
     let journal = daemon.journal.clone();
-    let is_known = away(move || journal.knows(&server)).await?;
+    let is_known = run_blocking(move || journal.knows(&server)).await?;
     if is_known { Ok(()) } else { Err(daemon.not_found(name)) }
 }
 
-/// Reads the disk, away from everything that has to stay quick.
-async fn away<T: Send + 'static>(
+/// Runs a read from disk on a blocking thread.
+async fn run_blocking<T: Send + 'static>(
     read: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, CallError> {
     tokio::task::spawn_blocking(read).await.map_err(|cause| {
@@ -57,7 +58,7 @@ async fn away<T: Send + 'static>(
 
 struct EventFeed {
     id: u64,
-    /// Only those of this server; of all, if absent.
+    /// The server whose events are sent; all servers, if `None`.
     server: Option<String>,
     history: Vec<Arc<Entry>>,
     live: Option<Follower>,
@@ -74,7 +75,7 @@ impl Feed for EventFeed {
 
     fn run(self: Box<Self>, outbox: Outbox) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         Box::pin(async move {
-            let _ = self.send_all(&outbox).await; // The reader has left: nobody to tell.
+            let _ = self.send_all(&outbox).await; // It fails only if the client has left.
         })
     }
 }
@@ -98,7 +99,7 @@ impl EventFeed {
         if self.server.as_deref().is_some_and(|server| !entry.is_about(server)) {
             return Ok(());
         }
-        if let What::Skipped { count } = &entry.what {
+        if let EntryKind::Skipped { count } = &entry.kind {
             return self.skipped(*count, outbox).await;
         }
         match event(self.id, entry) {
@@ -108,17 +109,17 @@ impl EventFeed {
     }
 
     async fn skipped(&self, count: u64, outbox: &Outbox) -> Result<(), OutboxClosed> {
-        outbox.notify("event_skipped", &Skipped { subscription_id: self.id, count }).await
+        outbox.notify("event_skipped", &SkipNotice { subscription_id: self.id, count }).await
     }
 }
 
-/// Returns the change that an entry tells of, as front ends get it.
+/// Converts a journal entry to the event that clients receive. Returns `None` for a gap.
 pub(crate) fn event(subscription_id: u64, entry: &Entry) -> Option<Event> {
-    let (change, kind) = match &entry.what {
-        What::Skipped { .. } => return None,
-        What::Changed(change) => (change, EventKind::Changed),
-        What::LastAttempt(change) => (change, EventKind::LastAttempt),
-        What::Asked(change) => (change, EventKind::Asked),
+    let (change, kind) = match &entry.kind {
+        EntryKind::Skipped { .. } => return None,
+        EntryKind::Changed(change) => (change, EventKind::Changed),
+        EntryKind::LastAttempt(change) => (change, EventKind::LastAttempt),
+        EntryKind::Requested(change) => (change, EventKind::Asked),
     };
     Some(Event {
         subscription_id,

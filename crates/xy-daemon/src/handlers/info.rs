@@ -1,10 +1,10 @@
-//! `info`: where this daemon is and what it listens on.
+//! Handler of `info`: reports the daemon's paths, sockets and URL.
 
 use xy_protocol::control::Info;
 use xy_protocol::server::ServerState;
 
 use crate::daemon::Daemon;
-use crate::view;
+use crate::server_status;
 
 pub(crate) fn handle(daemon: &Daemon) -> Info {
     let roster = daemon.fleet.roster();
@@ -27,6 +27,9 @@ pub(crate) fn handle(daemon: &Daemon) -> Info {
         uptime_secs: daemon.started_at.elapsed().as_secs(),
         mcp_json: daemon.paths.mcp_json.iter().map(|file| file.display().to_string()).collect(),
         servers: roster.len() + daemon.bad_files().len(),
-        running: roster.values().filter(|member| is_running(view::entry(member).state)).count(),
+        running: roster
+            .values()
+            .filter(|member| is_running(server_status::entry(member).state))
+            .count(),
     }
 }

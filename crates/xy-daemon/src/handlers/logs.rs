@@ -1,4 +1,4 @@
-//! `logs`: the last lines of a server, and new ones as they come.
+//! Handler of `logs`: sends the last lines of a server, and then new ones as they arrive.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::time::sleep;
 use xy_ipc::server::{Feed, Outbox, OutboxClosed};
-use xy_protocol::control::{DEFAULT_TAIL, LogLine, Logs, Skipped};
+use xy_protocol::control::{DEFAULT_TAIL, LogLine, Logs, SkipNotice};
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::jsonrpc::OutgoingNotification;
 use xy_protocol::server::{ServerName, Stream};
@@ -18,39 +18,39 @@ use xy_supervisor::lifecycle::State;
 use xy_supervisor::logs::{Follower, Item, Line, Page};
 
 use crate::daemon::Daemon;
-use crate::view;
+use crate::server_status;
 
-/// Notifications are gathered up to this size and sent together.
+/// The size at which collected notifications are sent.
 const CHUNK: usize = 64 * 1024;
 
-/// Between two full pages. In a flood nobody reads every line; the server and its shim
-/// have better use for the processor, and what is skipped is counted.
-const BREATH: Duration = Duration::from_millis(5);
+/// The pause between two full pages. In a flood no client reads every line, and skipped lines are
+/// counted; the server and its shim need the processor more.
+const PAGE_PAUSE: Duration = Duration::from_millis(5);
 
-pub(super) async fn handle(daemon: &Daemon, ask: &Logs) -> Result<Box<dyn Feed>, CallError> {
-    let member = daemon.find(&ask.name)?;
-    let logged = view::logged_one(&member).cloned();
-    let instance = logged.ok_or_else(|| nobody_speaks(&ask.name))?;
-    let count = usize::try_from(ask.tail.unwrap_or(DEFAULT_TAIL)).unwrap_or(usize::MAX);
+pub(super) async fn handle(daemon: &Daemon, params: &Logs) -> Result<Box<dyn Feed>, CallError> {
+    let member = daemon.find(&params.name)?;
+    let logged = server_status::instance_to_log(&member).cloned();
+    let instance = logged.ok_or_else(|| no_instance(&params.name))?;
+    let count = usize::try_from(params.tail.unwrap_or(DEFAULT_TAIL)).unwrap_or(usize::MAX);
     let book = instance.logs().clone();
-    // Lines from before this daemon are read from disk, which may take its time.
+    // Lines from before this daemon are read from disk, which may block.
     let (tail, follower) =
         tokio::task::spawn_blocking(move || book.tail(count)).await.map_err(|cause| {
             CallError::new(ErrorKind::Internal, "no lines could be read").cause(cause)
         })?;
-    let follow = ask.follow.then_some((follower, instance));
+    let follow = params.follow.then_some((follower, instance));
     let writer = Writer {
-        id: daemon.new_subscription(),
+        id: daemon.next_subscription_id(),
         name: member.settings.name.clone(),
         chunk: Vec::new(),
     };
     Ok(Box::new(LogFeed { writer, tail, follow }))
 }
 
-pub(super) fn nobody_speaks(name: &str) -> CallError {
-    CallError::new(ErrorKind::NotRunning, format!("server `{name}` says nothing now"))
-        .cause("it has an instance for each client, and no client uses it")
-        .hint(format!("`xy request {name} ping` starts an instance and says whether it works"))
+pub(super) fn no_instance(name: &str) -> CallError {
+    CallError::new(ErrorKind::NotRunning, format!("server `{name}` has no instance now"))
+        .cause("each client gets its own instance, and no client is using it")
+        .hint(format!("`xy request {name} ping` starts an instance and tests it"))
 }
 
 struct LogFeed {
@@ -70,7 +70,7 @@ impl Feed for LogFeed {
 
     fn run(self: Box<Self>, outbox: Outbox) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         Box::pin(async move {
-            let _ = self.send_all(&outbox).await; // The reader has left: nobody to tell.
+            let _ = self.send_all(&outbox).await; // It fails only if the client has left.
         })
     }
 }
@@ -104,13 +104,13 @@ impl LogFeed {
             };
             self.writer.page(&page, outbox).await?;
             if page.is_full() {
-                sleep(BREATH).await;
+                sleep(PAGE_PAUSE).await;
             }
         }
     }
 }
 
-/// Turns lines into notifications.
+/// Collects log lines as notifications.
 struct Writer {
     id: u64,
     name: ServerName,
@@ -139,23 +139,23 @@ impl Writer {
         put(&mut self.chunk, "log", &log_line(self.id, &self.name, line));
     }
 
-    /// The same without a copy in between: of these there are very many.
+    /// Appends a log record without copying its line, since there may be very many.
     fn record(&mut self, record: Record<'_>) {
-        let has = |flag| record.flags & flag != 0;
-        let told = LogLine {
+        let has_flag = |flag| record.flags & flag != 0;
+        let log_line_params = LogLine {
             subscription_id: self.id,
             name: &self.name,
-            stream: if has(flags::STDERR) { Stream::Stderr } else { Stream::Stdout },
+            stream: if has_flag(flags::STDERR) { Stream::Stderr } else { Stream::Stdout },
             line: String::from_utf8_lossy(record.line),
             ts: Some(Timestamp::from_unix_millis(record.unix_millis)),
             seq: Some(record.seq),
-            continued: has(flags::CONTINUED),
+            continued: has_flag(flags::CONTINUED),
         };
-        put(&mut self.chunk, "log", &told);
+        put(&mut self.chunk, "log", &log_line_params);
     }
 
     fn skipped(&mut self, count: u64) {
-        put(&mut self.chunk, "log_skipped", &Skipped { subscription_id: self.id, count });
+        put(&mut self.chunk, "log_skipped", &SkipNotice { subscription_id: self.id, count });
     }
 
     async fn send(&mut self, outbox: &Outbox) -> Result<(), OutboxClosed> {
@@ -166,7 +166,7 @@ impl Writer {
     }
 }
 
-/// Returns a line as front ends get it.
+/// Converts a line to the notification that clients receive.
 pub(crate) fn log_line<'a>(id: u64, name: &'a ServerName, line: &'a Line) -> LogLine<'a> {
     LogLine {
         subscription_id: id,
@@ -180,7 +180,7 @@ pub(crate) fn log_line<'a>(id: u64, name: &'a ServerName, line: &'a Line) -> Log
 }
 
 fn put(chunk: &mut Vec<u8>, method: &str, params: &impl Serialize) {
-    // Plain values into memory: this cannot fail.
+    // Serialising plain values into memory cannot fail.
     let _ = serde_json::to_writer(&mut *chunk, &OutgoingNotification::new(method, params));
     chunk.push(b'\n');
 }

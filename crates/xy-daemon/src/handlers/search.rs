@@ -1,17 +1,17 @@
-//! `search`: tools by what they do.
+//! Handler of `search`: finds tools by what they do.
 
-use xy_protocol::control::{FoundTools, Search};
+use xy_protocol::control::{Search, SearchResult};
 use xy_protocol::error::CallError;
 
 use super::token::check_profile;
 use crate::daemon::Daemon;
 
-pub(super) async fn handle(daemon: &Daemon, ask: Search) -> Result<FoundTools, CallError> {
-    if let Some(profile) = &ask.profile {
+pub(super) async fn handle(daemon: &Daemon, params: Search) -> Result<SearchResult, CallError> {
+    if let Some(profile) = &params.profile {
         check_profile(daemon, profile)?;
     }
-    if let Some(server) = &ask.server {
-        daemon.find(server)?; // It knows the nearest name.
+    if let Some(server) = &params.server {
+        daemon.find(server)?; // Its error suggests the nearest name.
     }
-    daemon.admin()?.search(ask).await
+    daemon.admin()?.search(params).await
 }

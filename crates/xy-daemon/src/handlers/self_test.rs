@@ -1,8 +1,8 @@
-//! `self_test`: looks at everything, and repairs what is broken.
+//! Handler of `self_test`: tests the whole system, and repairs what is broken.
 
 use std::sync::Arc;
 
-use xy_protocol::control::{SelfTest, SelfTested};
+use xy_protocol::control::{SelfTest, SelfTestResult};
 use xy_protocol::error::CallError;
 
 use crate::daemon::Daemon;
@@ -10,7 +10,7 @@ use crate::self_test;
 
 pub(super) async fn handle(
     daemon: &Arc<Daemon>,
-    ask: SelfTest,
-) -> Result<Arc<SelfTested>, CallError> {
-    self_test::run(daemon, ask.repair).await
+    params: SelfTest,
+) -> Result<Arc<SelfTestResult>, CallError> {
+    self_test::run(daemon, params.repair).await
 }

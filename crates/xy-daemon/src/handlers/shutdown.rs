@@ -1,13 +1,13 @@
-//! `shutdown`: end all servers, then the daemon.
+//! Handler of `shutdown`: stops all servers, then the daemon.
 
-use xy_protocol::control::ShuttingDown;
+use xy_protocol::control::ShutdownResult;
 use xy_protocol::error::CallError;
 
-use crate::daemon::{Daemon, Ending};
+use crate::daemon::{Daemon, Phase};
 
-pub(super) fn handle(daemon: &Daemon) -> Result<ShuttingDown, CallError> {
+pub(super) fn handle(daemon: &Daemon) -> Result<ShutdownResult, CallError> {
     daemon.check_not_handed_over()?;
-    tracing::info!("asked to shut down");
-    daemon.end(Ending::Shutdown);
-    Ok(ShuttingDown { pid: std::process::id() })
+    tracing::info!("received a shutdown request");
+    daemon.end(Phase::ShuttingDown);
+    Ok(ShutdownResult { pid: std::process::id() })
 }

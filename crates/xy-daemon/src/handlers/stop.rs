@@ -1,18 +1,18 @@
-//! `stop`: take servers down, answer once they have settled.
+//! Handler of `stop`: stops servers, and answers once they have settled.
 
-use xy_protocol::control::{Failure, Select, Stopped};
+use xy_protocol::control::{Failure, Select, StopResult};
 use xy_protocol::error::CallError;
 use xy_protocol::server::{ServerState, Wanted};
-use xy_supervisor::fleet::Ask;
+use xy_supervisor::fleet::Operation;
 
-use super::asks::{ask, failures, once, went_down};
+use super::settle::{check_stopped, deduplicate, failures, request_and_wait};
 use crate::daemon::Daemon;
 
-pub(super) async fn handle(daemon: &Daemon, select: Select) -> Result<Stopped, CallError> {
-    let outcome = ask(daemon, Ask::Stop, &select).await?;
-    let mut answer = Stopped { warnings: outcome.warnings, ..Stopped::default() };
+pub(super) async fn handle(daemon: &Daemon, select: Select) -> Result<StopResult, CallError> {
+    let outcome = request_and_wait(daemon, Operation::Stop, &select).await?;
+    let mut answer = StopResult { warnings: outcome.warnings, ..StopResult::default() };
     for settled in outcome.settled {
-        match (went_down(&select, &settled), settled.before) {
+        match (check_stopped(&select, &settled), settled.before) {
             (Err(error), _) => answer.failed.push(Failure { name: settled.name, error }),
             (Ok(()), ServerState::Stopped | ServerState::Failed) => {
                 answer.not_running.push(settled.name);
@@ -20,13 +20,13 @@ pub(super) async fn handle(daemon: &Daemon, select: Select) -> Result<Stopped, C
             (Ok(()), _) => answer.stopped.push(settled.name),
         }
     }
-    for unheld in outcome.unheld {
-        match unheld.wanted_before {
-            Wanted::Up => answer.stopped.push(unheld.name),
-            Wanted::Down => answer.not_running.push(unheld.name),
+    for server in outcome.without_instance {
+        match server.wanted_before {
+            Wanted::Up => answer.stopped.push(server.name),
+            Wanted::Down => answer.not_running.push(server.name),
         }
     }
-    once(&answer.failed, [&mut answer.stopped, &mut answer.not_running]);
+    deduplicate(&answer.failed, [&mut answer.stopped, &mut answer.not_running]);
     answer.failed = failures(&select, answer.failed)?;
     Ok(answer)
 }

@@ -1,28 +1,30 @@
-//! `tail`: the last lines of a server as one answer. Models read it, so secrets are masked.
+//! Handler of `tail`: returns the last lines of a server as one answer. Secrets are masked, since
+//! models read it.
 
 use std::collections::VecDeque;
 
-use xy_protocol::control::{MOST_TAIL_BYTES, Tail, TailLine, Tailed};
+use xy_protocol::control::{MAX_TAIL_BYTES, Tail, TailLine, TailResult};
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::Stream;
 use xy_protocol::time::Timestamp;
 use xy_supervisor::logs::Line;
 
-use super::logs::nobody_speaks;
+use super::logs::no_instance;
 use crate::daemon::Daemon;
 use crate::diagnostics::Scrubber;
-use crate::view;
+use crate::server_status;
 
-pub(super) async fn handle(daemon: &Daemon, ask: Tail) -> Result<Tailed, CallError> {
-    let member = daemon.find(&ask.name)?;
-    let instance = view::logged_one(&member).ok_or_else(|| nobody_speaks(&ask.name))?;
-    let wanted = usize::try_from(ask.lines).unwrap_or(usize::MAX);
-    // Of one output only, there may be many of the other between them.
-    let looked_at = if ask.stream.is_some() { usize::MAX } else { wanted };
+pub(super) async fn handle(daemon: &Daemon, params: Tail) -> Result<TailResult, CallError> {
+    let member = daemon.find(&params.name)?;
+    let instance =
+        server_status::instance_to_log(&member).ok_or_else(|| no_instance(&params.name))?;
+    let wanted = usize::try_from(params.lines).unwrap_or(usize::MAX);
+    // Lines of the other stream may lie between those of the wanted one.
+    let read_count = if params.stream.is_some() { usize::MAX } else { wanted };
     let book = instance.logs().clone();
     let (paths, settings) = (daemon.paths.clone(), member.settings.clone());
     let tail = tokio::task::spawn_blocking(move || {
-        let (mut lines, left_out) = latest(&book.tail(looked_at).0, wanted, ask.stream);
+        let (mut lines, left_out) = latest(&book.tail(read_count).0, wanted, params.stream);
         let scrubber = Scrubber::of_server(&paths, &settings);
         for line in &mut lines {
             line.line = scrubber.line(&line.line);
@@ -31,18 +33,18 @@ pub(super) async fn handle(daemon: &Daemon, ask: Tail) -> Result<Tailed, CallErr
     });
     let failed = |cause| CallError::new(ErrorKind::Internal, "no lines could be read").cause(cause);
     let (lines, left_out) = tail.await.map_err(failed)?;
-    Ok(Tailed { name: member.settings.name.clone(), lines, left_out })
+    Ok(TailResult { name: member.settings.name.clone(), lines, left_out })
 }
 
-/// The last `wanted` lines, as far as they fit; and how many did not.
+/// Returns the last `wanted` lines that fit into the size limit, and the number of lines left out.
 fn latest(all: &[Line], wanted: usize, stream: Option<Stream>) -> (Vec<TailLine>, usize) {
     let mut lines = VecDeque::new();
     let (mut bytes, mut left_out) = (0, 0);
-    let meant = all.iter().map(as_told).filter(|it| stream.is_none_or(|is| is == it.stream));
-    let meant: Vec<TailLine> = meant.collect();
-    for line in meant.into_iter().rev().take(wanted) {
+    let matching = all.iter().map(tail_line).filter(|it| stream.is_none_or(|is| is == it.stream));
+    let matching: Vec<TailLine> = matching.collect();
+    for line in matching.into_iter().rev().take(wanted) {
         bytes += line.line.len();
-        if bytes > MOST_TAIL_BYTES {
+        if bytes > MAX_TAIL_BYTES {
             left_out += 1;
         } else {
             lines.push_front(line);
@@ -51,7 +53,7 @@ fn latest(all: &[Line], wanted: usize, stream: Option<Stream>) -> (Vec<TailLine>
     (lines.into(), left_out)
 }
 
-fn as_told(line: &Line) -> TailLine {
+fn tail_line(line: &Line) -> TailLine {
     TailLine {
         stream: if line.is_stderr { Stream::Stderr } else { Stream::Stdout },
         line: String::from_utf8_lossy(&line.bytes).into_owned(),
@@ -69,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_lines_of_one_output_are_found_and_too_much_is_left_out() {
+    fn last_lines_of_one_stream_fit_the_size_limit() {
         let all = vec![line("a", true), line("b", false), line("c", true), line("d", false)];
         let texts = |wanted, stream| -> Vec<String> {
             latest(&all, wanted, stream).0.into_iter().map(|it| it.line).collect()
@@ -77,7 +79,7 @@ mod tests {
         assert_eq!(texts(2, None), ["c", "d"]);
         assert_eq!(texts(2, Some(Stream::Stderr)), ["a", "c"]);
         assert_eq!(texts(1, Some(Stream::Stdout)), ["d"]);
-        let long = vec![line(&"x".repeat(MOST_TAIL_BYTES), true), line("y", true)];
+        let long = vec![line(&"x".repeat(MAX_TAIL_BYTES), true), line("y", true)];
         let (kept, left_out) = latest(&long, 5, None);
         assert_eq!((kept.len(), &*kept[0].line, left_out), (1, "y", 1));
     }

@@ -1,4 +1,4 @@
-//! `tools`: what servers can be asked to do.
+//! Handler of `tools`: lists the tools of all servers, or of one.
 
 use xy_protocol::control::{ToolEntry, ToolList, Tools};
 use xy_protocol::error::{CallError, ErrorKind};
@@ -6,11 +6,11 @@ use xy_protocol::server::ServerName;
 
 use crate::daemon::Daemon;
 
-pub(super) async fn handle(daemon: &Daemon, ask: Tools) -> Result<ToolList, CallError> {
-    if let Some(name) = &ask.server {
-        daemon.find(name)?; // It knows the nearest name.
+pub(super) async fn handle(daemon: &Daemon, params: Tools) -> Result<ToolList, CallError> {
+    if let Some(name) = &params.server {
+        daemon.find(name)?; // Its error suggests the nearest name.
     }
-    let tools = daemon.admin()?.tools(ask.server).await?;
+    let tools = daemon.admin()?.tools(params.server).await?;
     let tools: Result<Vec<ToolEntry>, CallError> = tools.into_iter().map(entry).collect();
     Ok(ToolList { tools: tools? })
 }

@@ -1,4 +1,4 @@
-//! `version`: which xy this is.
+//! Handler of `version`: returns the versions of xy and of its control protocol.
 
 use xy_protocol::control::Version;
 

@@ -1,11 +1,11 @@
-//! What the files say when a daemon starts, and whether it starts with that.
+//! Loads the configuration when a daemon starts, and decides whether it starts with it.
 
 use std::collections::BTreeSet;
 
-use xy_config::{Broken, Earlier, LastGood, Paths, Settings};
+use xy_config::{BrokenServers, LastGood, Paths, PriorState, Settings};
 use xy_protocol::error::{CallError, ErrorKind};
-use xy_supervisor::AddedServers;
-use xy_supervisor::launch::adopt::Adopted;
+use xy_supervisor::RuntimeServers;
+use xy_supervisor::launch::adopt::AdoptedInstance;
 use xy_supervisor::reload::ServerMap;
 
 use crate::bad_files::{self, Faults, Strictness, may_start};
@@ -15,31 +15,32 @@ use crate::{check, last_good, limits};
 pub(super) struct Configuration {
     /// The servers to run.
     pub(super) servers: ServerMap,
-    /// Servers of which the files say nothing that can be used.
-    pub(super) broken: Broken,
-    /// What is wrong with the files.
+    /// The servers for which the files have no usable settings.
+    pub(super) broken: BrokenServers,
+    /// The problems of the files.
     pub(super) faults: Faults,
     /// All other settings.
     pub(super) settings: Settings,
-    /// The texts in use, to be kept as the last good ones.
+    /// The texts in use, to be stored as the last good ones.
     pub(super) texts: LastGood,
 }
 
 impl Configuration {
-    /// Reads the files. Adopted servers whose files cannot be used go on as they were.
+    /// Reads the files. Adopted servers whose files cannot be used keep their current settings.
     pub(super) fn load(
         paths: &Paths,
         strictness: Strictness,
-        adopted: &[Adopted],
-        added: &AddedServers,
+        adopted: &[AdoptedInstance],
+        added: &RuntimeServers,
         has_living: bool,
     ) -> Result<Self, CallError> {
         let living: BTreeSet<_> = adopted.iter().map(|one| one.server().clone()).collect();
         let last_good = last_good::read(&paths.last_good_file);
-        let loaded = xy_config::load_after(paths, &limits::kept(), &Earlier { last_good, living });
+        let loaded =
+            xy_config::load_with(paths, &limits::supported(), &PriorState { last_good, living });
         if !may_start(strictness, &loaded, has_living) {
-            // The report is about the files, and not about what would be used instead.
-            let loaded = xy_config::load(paths, &limits::kept());
+            // The report is about the files, not about the last good texts that would replace them.
+            let loaded = xy_config::load(paths, &limits::supported());
             let refused = check::refusal(&loaded, "the daemon did not start");
             return Err(CallError { kind: ErrorKind::ConfigInvalid, ..refused });
         }
@@ -50,15 +51,16 @@ impl Configuration {
                 tracing::warn!(file = problem.file, "{}", problem.message);
             }
         }
-        let is_kept =
-            |one: &&Adopted| loaded.broken.contains(one.server()) && !one.settings().source.added;
+        let is_kept = |one: &&AdoptedInstance| {
+            loaded.broken.contains(one.server()) && !one.settings().source.added
+        };
         let mut kept = ServerMap::new();
         for one in adopted.iter().filter(is_kept) {
-            tracing::error!(server = %one.server(), "its file cannot be used: it goes on as it was");
+            tracing::error!(server = %one.server(), "its file cannot be used: it keeps its current settings");
             kept.insert(one.server().clone(), one.settings().clone());
         }
         let (mut servers, mut faults) = bad_files::sort(&loaded, &kept, paths);
-        // What was added has no file, so that none can be used says nothing of it.
+        // Servers that were added at run time have no file, so bad files do not affect them.
         for (name, settings) in &added.servers {
             servers.entry(name.clone()).or_insert_with(|| settings.clone());
             faults.servers.remove(name);

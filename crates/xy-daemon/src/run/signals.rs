@@ -1,4 +1,4 @@
-//! What the outside tells a daemon by signals.
+//! The signals that end a daemon or make it reload.
 
 use std::sync::Arc;
 
@@ -6,10 +6,10 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 use xy_protocol::control::Reload;
 
-use crate::daemon::{Daemon, Ending};
+use crate::daemon::{Daemon, Phase};
 use crate::handlers::reload;
 
-/// What the outside tells by signals.
+/// The signal streams of a daemon.
 pub(super) struct Signals {
     terminate: Signal,
     interrupt: Signal,
@@ -25,29 +25,31 @@ impl Signals {
         })
     }
 
+    /// Waits for SIGTERM or SIGINT.
     pub(super) async fn end(&mut self) {
         end_by(&mut self.terminate, &mut self.interrupt).await;
     }
 
-    /// Waits for the end; a hang-up reloads, also when a terminal has died.
-    pub(super) async fn until_end(&mut self, daemon: &Arc<Daemon>) -> Ending {
-        let mut ending = daemon.ending.subscribe();
+    /// Waits until the daemon has to end. SIGHUP reloads the files, also one caused by a closed
+    /// terminal.
+    pub(super) async fn until_end(&mut self, daemon: &Arc<Daemon>) -> Phase {
+        let mut phase = daemon.phase.subscribe();
         let mut reload = JoinSet::new();
         loop {
             tokio::select! {
-                () = end_by(&mut self.terminate, &mut self.interrupt) => return Ending::Shutdown,
-                asked = ending.wait_for(|ending| *ending != Ending::No) => {
-                    return asked.map_or(Ending::Shutdown, |ending| *ending);
+                () = end_by(&mut self.terminate, &mut self.interrupt) => return Phase::ShuttingDown,
+                changed = phase.wait_for(|phase| *phase != Phase::Serving) => {
+                    return changed.map_or(Phase::ShuttingDown, |phase| *phase);
                 }
                 () = daemon.fleet.closed() => {
                     tracing::error!("the fleet has failed");
-                    return Ending::Shutdown;
+                    return Phase::ShuttingDown;
                 }
                 Some(_) = reload.join_next() => {}
-                // One at a time: a hang-up that comes meanwhile is heard afterwards.
+                // Reloads run one at a time. A SIGHUP that arrives meanwhile is handled afterwards.
                 _ = self.hangup.recv(), if reload.is_empty() => {
                     let daemon = daemon.clone();
-                    reload.spawn(async move { reload_and_tell(&daemon).await });
+                    reload.spawn(async move { reload_and_log(&daemon).await });
                 }
             }
         }
@@ -62,7 +64,7 @@ async fn end_by(terminate: &mut Signal, interrupt: &mut Signal) {
     }
 }
 
-async fn reload_and_tell(daemon: &Daemon) {
+async fn reload_and_log(daemon: &Daemon) {
     match reload::handle(daemon, &Reload::default()).await {
         Ok(done) => tracing::info!(
             added = done.added.len(),

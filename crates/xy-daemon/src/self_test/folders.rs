@@ -1,4 +1,4 @@
-//! The folders that xy writes to: whether it can, and new ones for those that have vanished.
+//! The test of the folders that xy writes to. Missing folders are created.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
@@ -10,98 +10,102 @@ use rustix::fs::OFlags;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
-use xy_protocol::control::{PlaceHealth, Repair, Verdict};
+use xy_protocol::control::{CheckStatus, PathHealth, Repair};
 
-use crate::daemon::{Daemon, Ending};
+use crate::daemon::{Daemon, Phase};
 use crate::files::{Lock, is_locked};
 
-/// Written and removed again. One that a killed daemon left is written over.
-const TRIAL: &str = ".self-test";
+/// The file that the test writes and removes. A leftover of a killed daemon is overwritten.
+const PROBE_FILE: &str = ".self-test";
 
-/// How long a disk may take. Of one that is gone without a word nothing ever comes back.
-const WRITTEN_WITHIN: Duration = Duration::from_secs(5);
+/// Maximum time for file access. A disk that has vanished may never respond.
+const DISK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Who looks holds it, also beyond its time: a disk that is gone keeps one thread, not one
-/// more for each test.
-static LOOKING: Semaphore = Semaphore::const_new(1);
+/// The permit to check folders, held beyond the timeout: a disk that never responds blocks one
+/// thread, not one per test.
+static CHECKING: Semaphore = Semaphore::const_new(1);
 
-/// Looks at the state folder and at that of the logs.
+/// Tests the state folder and the log folder.
 pub(super) async fn test(
     daemon: &Daemon,
     repair: bool,
     repairs: &mut Vec<Repair>,
-) -> (PlaceHealth, PlaceHealth) {
+) -> (PathHealth, PathHealth) {
     let paths = daemon.paths.clone();
-    let looked = within_reason(WRITTEN_WITHIN, &LOOKING, move || {
+    let checked = run_with_timeout(DISK_TIMEOUT, &CHECKING, move || {
         let mut repairs = Vec::new();
-        let mut database = look(&paths.state_dir, repair, &mut repairs);
-        let shims = look(&paths.shims_dir, repair, &mut repairs);
-        if database.status == Verdict::Ok && shims.status == Verdict::Error {
-            database = shims; // It is a part of the other.
+        let mut database = check_folder(&paths.state_dir, repair, &mut repairs);
+        let shims = check_folder(&paths.shims_dir, repair, &mut repairs);
+        if database.status == CheckStatus::Ok && shims.status == CheckStatus::Error {
+            database = shims; // The shim folder is in the state folder.
         }
-        let logs = look(&paths.logs_dir, repair, &mut repairs);
+        let logs = check_folder(&paths.logs_dir, repair, &mut repairs);
         let has_lost_lock = !is_locked(&paths.lock_file);
         (database, logs, repairs, has_lost_lock)
     });
-    let (mut database, logs, made, has_lost_lock) = match looked.await {
-        Ok(looked) => looked,
+    let (mut database, logs, created, has_lost_lock) = match checked.await {
+        Ok(checked) => checked,
         Err(why) => {
             let failed = |path: &Path| health(path, Err(why.clone()));
             return (failed(&daemon.paths.state_dir), failed(&daemon.paths.logs_dir));
         }
     };
-    repairs.extend(made);
-    if has_lost_lock && stays(daemon) {
+    repairs.extend(created);
+    if has_lost_lock && is_serving(daemon) {
         let path = daemon.paths.lock_file.display().to_string();
         let reason = format!("{path} was missing: a second daemon could have started");
         match take_lock_again(daemon, repair).await {
             Ok(()) => repairs.push(Repair::LockTaken { path, reason }),
-            Err(why) if database.status == Verdict::Ok => {
+            Err(why) if database.status == CheckStatus::Ok => {
                 database = health(&daemon.paths.state_dir, Err(why));
             }
-            Err(_) => {} // The folder itself is the trouble.
+            Err(_) => {} // The folder's own problem matters more.
         }
     }
     (database, logs)
 }
 
-/// What comes of a look that may block, or why nothing did in this time.
-pub(super) async fn within_reason<T: Send + 'static>(
+/// Runs a check that may block on a blocking thread. Returns an error if it does not finish in
+/// time.
+pub(super) async fn run_with_timeout<T: Send + 'static>(
     limit: Duration,
     turn: &'static Semaphore,
-    look: impl FnOnce() -> T + Send + 'static,
+    check_folder: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, String> {
-    let looking = async {
+    let checking = async {
         let turn = turn.acquire().await.map_err(|cause| cause.to_string())?;
-        let looked = spawn_blocking(move || {
+        let checked = spawn_blocking(move || {
             let _turn = turn;
-            look()
+            check_folder()
         });
-        looked.await.map_err(|cause| cause.to_string())
+        checked.await.map_err(|cause| cause.to_string())
     };
     let late = || format!("the disk did not answer within {} s", limit.as_secs());
-    timeout(limit, looking).await.unwrap_or_else(|_| Err(late()))
+    timeout(limit, checking).await.unwrap_or_else(|_| Err(late()))
 }
 
-/// Looks at one folder, and makes it if it is missing.
-fn look(folder: &Path, repair: bool, repairs: &mut Vec<Repair>) -> PlaceHealth {
-    let tried = try_to_write(folder);
-    let is_missing = matches!(&tried, Err(cause) if cause.kind() == io::ErrorKind::NotFound);
+/// Tests one folder, and creates it if it is missing and `repair` is set.
+fn check_folder(folder: &Path, repair: bool, repairs: &mut Vec<Repair>) -> PathHealth {
+    let result = try_to_write(folder);
+    let is_missing = matches!(&result, Err(cause) if cause.kind() == io::ErrorKind::NotFound);
     if !(is_missing && repair) {
-        return health(folder, tried.map_err(|cause| cause.to_string()));
+        return health(folder, result.map_err(|cause| cause.to_string()));
     }
-    let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
-    let made = made.and_then(|()| try_to_write(folder));
-    if made.is_ok() {
+    let created = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    let created = created.and_then(|()| try_to_write(folder));
+    if created.is_ok() {
         let reason = "it was missing".to_owned();
         repairs.push(Repair::FolderCreated { path: folder.display().to_string(), reason });
     }
-    health(folder, made.map_err(|cause| format!("it is missing, and cannot be made: {cause}")))
+    health(
+        folder,
+        created.map_err(|cause| format!("it is missing, and cannot be created: {cause}")),
+    )
 }
 
-/// Writes a file there, reads it again, and removes it.
+/// Writes a file in the folder, reads it back, and removes it.
 fn try_to_write(folder: &Path) -> io::Result<()> {
-    let trial = folder.join(TRIAL);
+    let trial = folder.join(PROBE_FILE);
     let mut options = File::options();
     options.write(true).create(true).truncate(true).mode(0o600);
     options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());
@@ -115,26 +119,26 @@ fn try_to_write(folder: &Path) -> io::Result<()> {
         _ => fs::remove_file(&trial),
     };
     if read? != b"xy\n" {
-        return Err(io::Error::other("what was written there is not what is read"));
+        return Err(io::Error::other("a file written there has other content when read back"));
     }
     removed
 }
 
-fn health(folder: &Path, tried: Result<(), String>) -> PlaceHealth {
+fn health(folder: &Path, result: Result<(), String>) -> PathHealth {
     let path = folder.display().to_string();
-    match tried {
-        Ok(()) => PlaceHealth { status: Verdict::Ok, path, note: None },
-        Err(why) => PlaceHealth { status: Verdict::Error, path, note: Some(why) },
+    match result {
+        Ok(()) => PathHealth { status: CheckStatus::Ok, path, note: None },
+        Err(why) => PathHealth { status: CheckStatus::Error, path, note: Some(why) },
     }
 }
 
-/// Whether it is to be the daemon from now on too: who goes has let go of the lock for another.
-fn stays(daemon: &Daemon) -> bool {
-    *daemon.ending.borrow() == Ending::No
+/// Returns true if the daemon keeps serving. A daemon that is ending has released the lock for
+/// another.
+fn is_serving(daemon: &Daemon) -> bool {
+    *daemon.phase.borrow() == Phase::Serving
 }
 
-/// Who loses the state folder, or the file in it, loses the lock, and a second daemon could
-/// begin: it is taken again.
+/// Takes the lock again. Without its file, a second daemon could start.
 async fn take_lock_again(daemon: &Daemon, repair: bool) -> Result<(), String> {
     let file = daemon.paths.lock_file.display();
     if !repair {
@@ -142,15 +146,15 @@ async fn take_lock_again(daemon: &Daemon, repair: bool) -> Result<(), String> {
     }
     match Lock::take(&daemon.paths.lock_file).await {
         Ok(lock) => {
-            if stays(daemon) {
-                tracing::warn!("the lock was lost, and is taken again");
-                daemon.keep_lock(lock);
+            if is_serving(daemon) {
+                tracing::warn!("the lock file was missing; took the lock again");
+                daemon.hold_lock(lock);
             }
             Ok(())
         }
         Err(error) => {
-            tracing::error!(%error, "the lock was lost");
-            Err(format!("{file} was missing, and cannot be had again: {error}"))
+            tracing::error!(%error, "the lock file is missing");
+            Err(format!("{file} was missing, and cannot be taken again: {error}"))
         }
     }
 }
@@ -160,51 +164,54 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_is_well_if_it_can_be_written_to_and_nothing_stays_there() {
+    fn writable_folder_is_ok_and_left_empty() {
         let home = tempfile::tempdir().unwrap();
         let mut repairs = Vec::new();
-        assert_eq!(look(home.path(), true, &mut repairs).status, Verdict::Ok);
-        fs::write(home.path().join(TRIAL), "of one that was killed").unwrap();
-        assert_eq!(look(home.path(), true, &mut repairs).status, Verdict::Ok);
+        assert_eq!(check_folder(home.path(), true, &mut repairs).status, CheckStatus::Ok);
+        fs::write(home.path().join(PROBE_FILE), "left by a killed daemon").unwrap();
+        assert_eq!(check_folder(home.path(), true, &mut repairs).status, CheckStatus::Ok);
         assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0);
         assert!(repairs.is_empty());
     }
 
     #[test]
-    fn a_missing_folder_is_made_unless_one_only_looks() {
+    fn missing_folder_is_created_only_with_repair() {
         let home = tempfile::tempdir().unwrap();
         let folder = home.path().join("a/b");
         let mut repairs = Vec::new();
-        assert_eq!(look(&folder, false, &mut repairs).status, Verdict::Error);
+        assert_eq!(check_folder(&folder, false, &mut repairs).status, CheckStatus::Error);
         assert!(!folder.exists() && repairs.is_empty());
-        assert_eq!(look(&folder, true, &mut repairs).status, Verdict::Ok);
+        assert_eq!(check_folder(&folder, true, &mut repairs).status, CheckStatus::Ok);
         assert!(folder.is_dir() && repairs.len() == 1);
     }
 
     #[test]
-    fn what_is_no_folder_or_holds_something_in_the_way_is_told_and_left_alone() {
+    fn unusable_folder_is_reported_and_left_alone() {
         let home = tempfile::tempdir().unwrap();
         let file = home.path().join("file");
         fs::write(&file, "precious").unwrap();
         let mut repairs = Vec::new();
-        let told = look(&file, true, &mut repairs);
-        assert_eq!((told.status, told.note.is_some()), (Verdict::Error, true));
+        let health_of_file = check_folder(&file, true, &mut repairs);
+        assert_eq!(
+            (health_of_file.status, health_of_file.note.is_some()),
+            (CheckStatus::Error, true)
+        );
         assert_eq!(fs::read_to_string(&file).unwrap(), "precious");
-        fs::create_dir(home.path().join(TRIAL)).unwrap();
-        assert_eq!(look(home.path(), true, &mut repairs).status, Verdict::Error);
-        assert!(home.path().join(TRIAL).is_dir() && repairs.is_empty());
+        fs::create_dir(home.path().join(PROBE_FILE)).unwrap();
+        assert_eq!(check_folder(home.path(), true, &mut repairs).status, CheckStatus::Error);
+        assert!(home.path().join(PROBE_FILE).is_dir() && repairs.is_empty());
     }
 
     #[tokio::test]
-    async fn a_disk_that_does_not_answer_is_told_and_keeps_one_thread() {
+    async fn unresponsive_disk_is_reported_and_blocks_one_thread() {
         static TURN: Semaphore = Semaphore::const_new(1);
         let soon = Duration::from_millis(10);
         let (answers, answer) = std::sync::mpsc::channel::<()>();
-        let stuck = within_reason(soon, &TURN, move || answer.recv().is_ok());
+        let stuck = run_with_timeout(soon, &TURN, move || answer.recv().is_ok());
         assert!(stuck.await.unwrap_err().contains("did not answer"));
-        let next = within_reason(soon, &TURN, || unreachable!("the first has not come back"));
+        let next = run_with_timeout(soon, &TURN, || unreachable!("the first has not returned"));
         assert!(matches!(next.await, Err::<(), _>(why) if why.contains("did not answer")));
         answers.send(()).unwrap();
-        assert_eq!(within_reason(Duration::from_secs(600), &TURN, || 7).await, Ok(7));
+        assert_eq!(run_with_timeout(Duration::from_secs(600), &TURN, || 7).await, Ok(7));
     }
 }

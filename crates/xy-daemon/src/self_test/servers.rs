@@ -1,5 +1,5 @@
-//! Every server: whether its process is there, whether it answers, and a new life for who does
-//! neither and should.
+//! The test of every server: its process must exist and the server must answer. A dead or hung
+//! server is restarted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,79 +9,79 @@ use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, timeout, timeout_at};
 use xy_config::settings::{Isolation, Probe};
 use xy_gateway::RoundTrip;
-use xy_protocol::control::{Repair, WorkerHealth, WorkerVerdict};
+use xy_protocol::control::{Repair, WorkerHealth, WorkerStatus};
 use xy_protocol::server::{Health, ServerName, ServerState, Wanted};
 use xy_protocol::time::Timestamp;
-use xy_shim::{cpu, wires};
+use xy_shim::{cpu, sockets};
 use xy_supervisor::fleet::Member;
-use xy_supervisor::health::is_work;
+use xy_supervisor::health::is_busy;
 use xy_supervisor::instance::{InstanceHandle, Snapshot};
 use xy_supervisor::launch::Containment;
-use xy_supervisor::launch::container::is_run_by_cli;
+use xy_supervisor::launch::container_cli::is_run_by_cli;
 use xy_supervisor::lifecycle::{Event, State};
 
-use super::judge::{
-    Doing, Facts, Glance, Judged, Living, Readiness, glance, has_spoken, is_enough, judge,
-    needs_longer,
+use super::diagnosis::{
+    Activity, Diagnosis, Facts, Precheck, Readiness, RunningFacts, diagnose, has_spoken,
+    is_conclusive, needs_third_probe, precheck,
 };
 use crate::bad_files::BadFile;
 use crate::daemon::Daemon;
 use crate::machine;
-use crate::own_instance::OwnInstance;
-use crate::view;
+use crate::server_status;
+use crate::temporary_instance::TemporaryInstance;
 
-/// How long a server may take to answer one question.
-const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
+/// Maximum time for a server to answer one probe.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// So many are looked at at the same time.
-const AT_ONCE: usize = 64;
+/// Maximum number of instances that are tested at the same time.
+const MAX_CONCURRENT: usize = 64;
 
-/// A conversation that has just been lost may be taken up again in this time.
-const TAKEN_UP_WITHIN: Duration = Duration::from_secs(1);
+/// Maximum time to reconnect a session that has just been lost.
+const RECONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long it may take until a death is known that a question has found out.
-const KNOWN_WITHIN: Duration = Duration::from_secs(2);
+/// Maximum time until the exit of a process is known after a probe has failed because of it.
+const EXIT_NOTICE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long the end of an instance that was started for the test is waited for.
-const ENDS_WITHIN: Duration = Duration::from_secs(5);
+/// Maximum time for an instance that was started for the test to stop.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Who cannot be asked must live so long to count as living.
-const LIVES_FOR: Duration = Duration::from_secs(1);
+/// The uptime after which an instance that cannot be probed counts as healthy.
+const MIN_UPTIME: Duration = Duration::from_secs(1);
 
-/// One that was looked at, and what was done about it.
-type Tested = (WorkerHealth, Option<Repair>);
+/// The result of one instance's test, and the repair that was made.
+type TestedInstance = (WorkerHealth, Option<Repair>);
 
-/// Looks at all of them, in the order of their names.
+/// Tests all servers, ordered by name.
 pub(super) async fn test(
     daemon: &Arc<Daemon>,
     repair: bool,
     give_up_at: Instant,
 ) -> (Vec<WorkerHealth>, Vec<Repair>) {
-    let turns = Arc::new(Semaphore::new(AT_ONCE));
+    let permits = Arc::new(Semaphore::new(MAX_CONCURRENT));
     let mut tests = JoinSet::new();
-    let mut all: Vec<Tested> = Vec::new();
+    let mut all: Vec<TestedInstance> = Vec::new();
     for member in daemon.fleet.roster().values() {
-        if has_own_instance(member) {
-            let (daemon, member, turns) = (daemon.clone(), member.clone(), turns.clone());
+        if needs_temporary_instance(member) {
+            let (daemon, member, permits) = (daemon.clone(), member.clone(), permits.clone());
             tests.spawn(async move {
-                let _turn = timeout_at(give_up_at, turns.acquire()).await;
+                let _permit = timeout_at(give_up_at, permits.acquire()).await;
                 (test_isolated(&daemon, &member, give_up_at).await, None)
             });
         } else if member.instances.is_empty() {
-            all.push((unborn(member), None));
+            all.push((without_instance(member), None));
         }
         for instance in member.own_instances() {
-            let one = One { daemon: daemon.clone(), instance: instance.clone() };
-            let turns = turns.clone();
+            let one = InstanceTest { daemon: daemon.clone(), instance: instance.clone() };
+            let permits = permits.clone();
             tests.spawn(async move {
-                match timeout_at(give_up_at, turns.acquire()).await {
-                    Ok(_turn) => one.test(repair, give_up_at).await,
-                    Err(_) => (one.health(Outcome::failed(one.why_late())), None),
+                match timeout_at(give_up_at, permits.acquire()).await {
+                    Ok(_permit) => one.test(repair, give_up_at).await,
+                    Err(_) => (one.health(Outcome::failed(one.timeout_reason())), None),
                 }
             });
         }
     }
-    all.extend(daemon.bad_files().iter().map(|(name, bad)| (without_file(name, bad), None)));
+    all.extend(daemon.bad_files().iter().map(|(name, bad)| (bad_file_health(name, bad), None)));
     while let Some(tested) = tests.join_next().await {
         all.extend(tested.ok());
     }
@@ -90,8 +90,8 @@ pub(super) async fn test(
     (health, repairs.into_iter().flatten().collect())
 }
 
-/// A server without any instance: there is nothing to ask.
-fn unborn(member: &Member) -> WorkerHealth {
+/// Returns the health of a server without instances, which cannot be probed.
+fn without_instance(member: &Member) -> WorkerHealth {
     let note = match member.wanted {
         Wanted::Up => "no client uses it now",
         Wanted::Down => "it was stopped on purpose",
@@ -100,7 +100,7 @@ fn unborn(member: &Member) -> WorkerHealth {
         name: member.settings.name.clone(),
         client: None,
         era: None,
-        status: WorkerVerdict::Ok,
+        status: WorkerStatus::Ok,
         state: ServerState::Stopped,
         health: Health::Unknown,
         pid: None,
@@ -112,13 +112,14 @@ fn unborn(member: &Member) -> WorkerHealth {
     }
 }
 
-/// A server that has failed for its file: there is nothing to ask, nor to repair.
-fn without_file(name: &ServerName, bad: &BadFile) -> WorkerHealth {
+/// Returns the health of a server that has failed for its file. It can be neither probed nor
+/// repaired.
+fn bad_file_health(name: &ServerName, bad: &BadFile) -> WorkerHealth {
     WorkerHealth {
         name: name.clone(),
         client: None,
         era: None,
-        status: WorkerVerdict::Failed,
+        status: WorkerStatus::Failed,
         state: ServerState::Failed,
         health: Health::Unknown,
         pid: None,
@@ -130,38 +131,42 @@ fn without_file(name: &ServerName, bad: &BadFile) -> WorkerHealth {
     }
 }
 
-/// Returns true if a server is tested by an instance of our own: clients have one each, and none
-/// is there.
-fn has_own_instance(member: &Member) -> bool {
+/// Returns true if a server is tested with a temporary instance: each client gets its own, and none
+/// exists.
+fn needs_temporary_instance(member: &Member) -> bool {
     member.settings.isolation == Isolation::Client
         && member.wanted == Wanted::Up
         && member.owner.is_none()
         && member.instances.is_empty()
 }
 
-/// Starts an instance for the test, sees whether it answers, and ends it.
+/// Starts an instance for the test, checks that it answers, and stops it.
 async fn test_isolated(daemon: &Arc<Daemon>, member: &Member, give_up_at: Instant) -> WorkerHealth {
-    let unused = unborn(member);
-    let own = match OwnInstance::start(daemon, &member.settings.name).await {
+    let unused = without_instance(member);
+    let own = match TemporaryInstance::start(daemon, &member.settings.name).await {
         Ok(own) => own,
         Err(why) => {
             let note = Some(format!("no instance could be started for the test: {why}"));
             return WorkerHealth { note, ..unused };
         }
     };
-    let one = One { daemon: daemon.clone(), instance: own.handle().clone() };
-    let proof = timeout_at(give_up_at, one.proof()).await;
-    let health = match proof {
-        Ok(Ok(took)) => {
+    let one = InstanceTest { daemon: daemon.clone(), instance: own.handle().clone() };
+    let prove_restart = timeout_at(give_up_at, one.prove_restart()).await;
+    let health = match prove_restart {
+        Ok(Ok(answer_time)) => {
             let note = "no client uses it now; an instance that was started for the test works";
-            WorkerHealth { round_trip_ms: took.map(millis), note: Some(note.to_owned()), ..unused }
+            WorkerHealth {
+                round_trip_ms: answer_time.map(millis),
+                note: Some(note.to_owned()),
+                ..unused
+            }
         }
         failed => {
             let now = own.handle().now();
             let why = match failed {
                 _ if now.is_failing() => now.life.reason.to_string(),
-                Ok(proof) => proof.err().unwrap_or_default(),
-                Err(_) => one.why_late(),
+                Ok(prove_restart) => prove_restart.err().unwrap_or_default(),
+                Err(_) => one.timeout_reason(),
             };
             let last = own.handle().last_stderr().pop();
             let last = last.map(|line| format!("; last line of stderr: {line}"));
@@ -169,105 +174,107 @@ async fn test_isolated(daemon: &Arc<Daemon>, member: &Member, give_up_at: Instan
                 "an instance that was started for the test failed: {why}{}",
                 last.unwrap_or_default()
             );
-            let (status, state) = (WorkerVerdict::Failed, ServerState::Failed);
+            let (status, state) = (WorkerStatus::Failed, ServerState::Failed);
             WorkerHealth { status, state, note: Some(note), ..unused }
         }
     };
-    let _ = timeout(ENDS_WITHIN, own.end()).await; // It ends by itself.
+    let _ = timeout(STOP_TIMEOUT, own.end()).await; // After a timeout, it still ends by itself.
     health
 }
 
-/// What there is to tell of a look.
+/// The outcome of one instance's test.
 struct Outcome {
-    status: WorkerVerdict,
-    took: Option<Duration>,
+    status: WorkerStatus,
+    answer_time: Option<Duration>,
     note: Option<String>,
 }
 
 impl Outcome {
     fn failed(note: impl Into<String>) -> Self {
-        Self { status: WorkerVerdict::Failed, took: None, note: Some(note.into()) }
+        Self { status: WorkerStatus::Failed, answer_time: None, note: Some(note.into()) }
     }
 
-    fn ok(took: Option<Duration>, note: Option<String>) -> Self {
-        Self { status: WorkerVerdict::Ok, took, note }
+    fn ok(answer_time: Option<Duration>, note: Option<String>) -> Self {
+        Self { status: WorkerStatus::Ok, answer_time, note }
     }
 }
 
-/// What became of one that was started again.
-enum Proof {
-    /// It answered, if it can, in this time.
-    Answers(Option<Duration>),
-    /// It is no better, for this reason.
-    Fails(String),
-    /// That takes longer than anybody waits; it is in this state by now.
-    UnderWay(ServerState),
+/// The state of an instance after its restart.
+enum RestartProof {
+    /// It runs, and answered in this time if it can be probed.
+    Answered(Option<Duration>),
+    /// It has failed again, for this reason.
+    Failed(String),
+    /// The restart outlasts the test; the instance is in this state.
+    Pending(ServerState),
 }
 
-/// What there is to tell of one that was started again because of `why`.
-fn after_repair(why: &str, proof: Proof) -> Outcome {
-    match proof {
-        Proof::Answers(took) => {
-            Outcome { status: WorkerVerdict::Restarted, took, note: Some(why.to_owned()) }
+/// Returns the outcome of an instance that was restarted because of `why`.
+fn after_repair(why: &str, prove_restart: RestartProof) -> Outcome {
+    match prove_restart {
+        RestartProof::Answered(answer_time) => {
+            Outcome { status: WorkerStatus::Restarted, answer_time, note: Some(why.to_owned()) }
         }
-        Proof::Fails(still) => Outcome::failed(format!("{why}; it was started again, but {still}")),
-        Proof::UnderWay(state) => Outcome::failed(format!(
-            "{why}; it is being started again, which is still under way (it is {state}) and not \
-             proven: test again later"
+        RestartProof::Failed(still) => {
+            Outcome::failed(format!("{why}; it was restarted, but {still}"))
+        }
+        RestartProof::Pending(state) => Outcome::failed(format!(
+            "{why}; it is being restarted (it is {state}), which is not yet proven: test again \
+             later"
         )),
     }
 }
 
-/// What a look has found.
-enum Found {
-    /// It is well.
-    Well(Outcome),
-    /// It is not, for this reason, and a new life helps.
+/// The finding about an instance.
+enum Finding {
+    /// It is healthy, or needs no repair.
+    Healthy(Outcome),
+    /// It is broken for this reason, and a restart helps.
     Broken(String),
-    /// It is not, and nothing helps.
-    Lost(String),
+    /// It is broken for this reason, and the daemon cannot repair it.
+    Unreachable(String),
 }
 
 /// One instance under test.
-struct One {
+struct InstanceTest {
     daemon: Arc<Daemon>,
     instance: InstanceHandle,
 }
 
-impl One {
-    /// Looks, and starts it again if that helps, until the time is over. What has begun by then
-    /// goes on without us.
-    async fn test(&self, repair: bool, give_up_at: Instant) -> Tested {
-        let why = match timeout_at(give_up_at, self.look()).await {
-            Err(_) => return (self.health(Outcome::failed(self.why_late())), None),
-            Ok(Found::Well(outcome)) => return (self.health(outcome), None),
-            Ok(Found::Broken(why)) if repair => why,
-            Ok(Found::Broken(why) | Found::Lost(why)) => {
+impl InstanceTest {
+    /// Checks the instance, and restarts it if that helps, within the time limit. A restart that
+    /// has begun continues after it.
+    async fn test(&self, repair: bool, give_up_at: Instant) -> TestedInstance {
+        let why = match timeout_at(give_up_at, self.examine()).await {
+            Err(_) => return (self.health(Outcome::failed(self.timeout_reason())), None),
+            Ok(Finding::Healthy(outcome)) => return (self.health(outcome), None),
+            Ok(Finding::Broken(why)) if repair => why,
+            Ok(Finding::Broken(why) | Finding::Unreachable(why)) => {
                 return (self.health(Outcome::failed(why)), None);
             }
         };
         let previous_pid = self.instance.now().pid;
-        tracing::warn!(server = %self.instance.key(), %why, "the self-test starts it again");
+        tracing::warn!(server = %self.instance.key(), %why, "self-test restarts the server");
         let remedy = Event::RepairRequested(format!("self-test: {why}"));
         if self.instance.request(remedy).await.is_err() {
             return (self.health(Outcome::failed("it is being removed")), None);
         }
         if self.instance.now().life.wanted == Wanted::Down {
-            let note = "it was stopped on purpose while it was looked at".to_owned();
+            let note = "it was stopped on purpose during the test".to_owned();
             return (self.health(Outcome::ok(None, Some(note))), None);
         }
-        let proof = match timeout_at(give_up_at, self.proof()).await {
-            Ok(Ok(took)) => Proof::Answers(took),
-            Ok(Err(still)) => Proof::Fails(still),
-            Err(_) => Proof::UnderWay(self.instance.now().state()),
+        let prove_restart = match timeout_at(give_up_at, self.prove_restart()).await {
+            Ok(Ok(answer_time)) => RestartProof::Answered(answer_time),
+            Ok(Err(still)) => RestartProof::Failed(still),
+            Err(_) => RestartProof::Pending(self.instance.now().state()),
         };
-        let proven = matches!(proof, Proof::Answers(_));
-        let health = self.health(after_repair(&why, proof));
+        let proven = matches!(prove_restart, RestartProof::Answered(_));
+        let health = self.health(after_repair(&why, prove_restart));
         let repair = Repair::WorkerRestarted {
             server: health.name.clone(),
             client: health.client,
             previous_pid,
-            // The old one may still be ending.
+            // The old process may still be stopping.
             new_pid: health.pid.filter(|pid| proven || Some(*pid) != previous_pid),
             reason: why,
             proven,
@@ -275,13 +282,13 @@ impl One {
         (health, Some(repair))
     }
 
-    /// Finds out how it is, without changing anything.
-    async fn look(&self) -> Found {
+    /// Examines the instance without changing anything.
+    async fn examine(&self) -> Finding {
         loop {
             let now = self.instance.now();
             if now.life.state == State::Retired {
-                let note = "it was removed while it was looked at".to_owned();
-                return Found::Well(Outcome::ok(None, Some(note)));
+                let note = "it was removed during the test".to_owned();
+                return Finding::Healthy(Outcome::ok(None, Some(note)));
             }
             let reason = now.life.reason.to_string();
             let facts = Facts {
@@ -293,33 +300,33 @@ impl One {
                 reason: &reason,
             };
             if let (ServerState::Starting, Some(progress)) = (now.state(), &now.progress) {
-                return Found::Well(Outcome::ok(None, Some(progress.to_string())));
+                return Finding::Healthy(Outcome::ok(None, Some(progress.to_string())));
             }
-            match glance(&facts) {
-                Glance::Fine(note) => return Found::Well(Outcome::ok(None, note)),
-                Glance::Dead(why) => return Found::Broken(why),
-                Glance::Lost(why) => return Found::Lost(why),
-                Glance::Wait => drop(self.instance.settled().await),
-                Glance::Ask => {
-                    if let Some(found) = self.ask(&now).await {
-                        return found;
+            match precheck(&facts) {
+                Precheck::Healthy(note) => return Finding::Healthy(Outcome::ok(None, note)),
+                Precheck::Dead(why) => return Finding::Broken(why),
+                Precheck::Unreachable(why) => return Finding::Unreachable(why),
+                Precheck::Wait => drop(self.instance.settled().await),
+                Precheck::Probe => {
+                    if let Some(finding) = self.probe(&now).await {
+                        return finding;
                     }
                 }
             }
         }
     }
 
-    /// Asks one that runs; `None` if it does not run any more.
-    async fn ask(&self, now: &Snapshot) -> Option<Found> {
+    /// Probes a running instance. Returns `None` if it no longer runs.
+    async fn probe(&self, now: &Snapshot) -> Option<Finding> {
         let logged = self.instance.logs().next_seq();
         let first = self.round_trip(false).await;
         let (mut uses_cpu, mut speaks) = (false, false);
         let second = match &first {
-            seen if is_enough(seen, speaks_mcp(now)) => first.clone(),
-            RoundTrip::Broken(_) | RoundTrip::Nobody => {
+            seen if is_conclusive(seen, speaks_mcp(now)) => first.clone(),
+            RoundTrip::Broken(_) | RoundTrip::NotConnected => {
                 let has_ended = self.has_ended_within(match first {
-                    RoundTrip::Nobody => TAKEN_UP_WITHIN,
-                    _ => KNOWN_WITHIN,
+                    RoundTrip::NotConnected => RECONNECT_TIMEOUT,
+                    _ => EXIT_NOTICE_TIMEOUT,
                 });
                 if has_ended.await {
                     return None;
@@ -327,92 +334,92 @@ impl One {
                 self.round_trip(true).await
             }
             RoundTrip::Answered { .. } | RoundTrip::Silent { .. } => {
-                let (before, began) = (used(now).await, Instant::now());
+                let (before, began) = (cpu_used(now).await, Instant::now());
                 let mut second = self.round_trip(true).await;
                 speaks = has_spoken(&first) || has_spoken(&second);
-                uses_cpu = is_used(before, used(now).await, began.elapsed());
-                if needs_longer(&first, &second) && !uses_cpu && !speaks {
+                uses_cpu = was_active(before, cpu_used(now).await, began.elapsed());
+                if needs_third_probe(&first, &second) && !uses_cpu && !speaks {
                     second = self.round_trip(false).await;
                     speaks = has_spoken(&second);
-                    uses_cpu = is_used(before, used(now).await, began.elapsed());
+                    uses_cpu = was_active(before, cpu_used(now).await, began.elapsed());
                 }
                 second
             }
         };
         let ready = match &second {
-            RoundTrip::Answered { .. } => now.ask_ready().await,
-            seen if is_enough(seen, speaks_mcp(now)) => {
-                let (before, began) = (used(now).await, Instant::now());
+            RoundTrip::Answered { .. } => now.probe_ready().await,
+            seen if is_conclusive(seen, speaks_mcp(now)) => {
+                let (before, began) = (cpu_used(now).await, Instant::now());
                 let ready = self.ask_ready_twice(now).await;
-                uses_cpu |= is_used(before, used(now).await, began.elapsed());
+                uses_cpu |= was_active(before, cpu_used(now).await, began.elapsed());
                 ready
             }
             _ => None,
         };
-        let is_same_life = |later: &Snapshot| later.pid == now.pid;
+        let is_same_process = |later: &Snapshot| later.pid == now.pid;
         let later = self.instance.now();
-        if later.state() != ServerState::Running || !is_same_life(&later) {
+        if later.state() != ServerState::Running || !is_same_process(&later) {
             return None;
         }
-        let doing = if uses_cpu || speaks || self.instance.logs().has_written_since(logged) {
-            Doing::Something
-        } else if used(now).await.is_none() || may_wait(now).await {
-            Doing::MayWait
+        let activity = if uses_cpu || speaks || self.instance.logs().has_written_since(logged) {
+            Activity::Active
+        } else if cpu_used(now).await.is_none() || may_be_waiting(now).await {
+            Activity::MaybeWaiting
         } else {
-            Doing::Nothing
+            Activity::Idle
         };
-        let living = Living {
-            process: now.process().map(machine::process),
+        let living = RunningFacts {
+            process: now.process().map(machine::process_state),
             health: later.health,
             is_remote: now.settings.remote().is_some(),
             speaks_mcp: speaks_mcp(now),
-            doing,
+            activity,
         };
-        Some(match judge(living, &first, &second, &ready) {
-            Judged::Fine(note) => Found::Well(Outcome::ok(took(&second), note)),
-            Judged::Hangs(why) => Found::Broken(why),
-            Judged::Lost(why) => Found::Lost(why),
+        Some(match diagnose(living, &first, &second, &ready) {
+            Diagnosis::Healthy(note) => Finding::Healthy(Outcome::ok(answer_time(&second), note)),
+            Diagnosis::Hung(why) => Finding::Broken(why),
+            Diagnosis::Unreachable(why) => Finding::Unreachable(why),
         })
     }
 
-    /// Asks its port whether it is still ready, and once more after a while if it is not: it may
-    /// just have ended, or have had no time.
+    /// Probes the readiness of the port, and once more after a while if it fails: the server may
+    /// have just ended, or be busy.
     async fn ask_ready_twice(&self, now: &Snapshot) -> Readiness {
-        let first = now.ask_ready().await?;
-        if first.is_ok() || self.has_ended_within(TAKEN_UP_WITHIN).await {
+        let first = now.probe_ready().await?;
+        if first.is_ok() || self.has_ended_within(RECONNECT_TIMEOUT).await {
             return Some(first);
         }
-        now.ask_ready().await
+        now.probe_ready().await
     }
 
-    /// Whether it runs now and answers, after it was told to start; how long that took.
-    async fn proof(&self) -> Result<Option<Duration>, String> {
+    /// Waits for an instance that was told to start, and probes it. Returns the time of its answer.
+    async fn prove_restart(&self) -> Result<Option<Duration>, String> {
         let now = self.instance.settled().await;
         if now.state() != ServerState::Running {
             return Err(format!("it is {}: {}", now.state(), now.life.reason));
         }
         let first = self.round_trip(false).await;
-        if let Some(took) = took(&first) {
-            return Ok(Some(took));
+        if let Some(answer_time) = answer_time(&first) {
+            return Ok(Some(answer_time));
         }
-        if !speaks_mcp(&now) && first == RoundTrip::Nobody {
-            if self.has_ended_within(LIVES_FOR).await {
+        if !speaks_mcp(&now) && first == RoundTrip::NotConnected {
+            if self.has_ended_within(MIN_UPTIME).await {
                 return Err(format!("it ended: {}", self.instance.now().life.reason));
             }
             return Ok(None);
         }
         match self.round_trip(true).await {
             RoundTrip::Answered { took } => Ok(Some(took)),
-            RoundTrip::Silent { .. } => Err("it does not answer either".to_owned()),
-            RoundTrip::Nobody => Err("nobody can speak with it".to_owned()),
+            RoundTrip::Silent { .. } => Err("it still does not answer".to_owned()),
+            RoundTrip::NotConnected => Err("it has no MCP session".to_owned()),
             RoundTrip::Broken(why) => Err(why),
         }
     }
 
     async fn round_trip(&self, is_other: bool) -> RoundTrip {
         let key = self.instance.key().clone();
-        let Ok(admin) = self.daemon.admin() else { return RoundTrip::Nobody };
-        match admin.round_trip(key, is_other, ANSWERS_WITHIN).await {
+        let Ok(admin) = self.daemon.admin() else { return RoundTrip::NotConnected };
+        match admin.round_trip(key, is_other, RESPONSE_TIMEOUT).await {
             Ok(seen) => seen,
             Err(fault) => RoundTrip::Broken(fault.to_string()),
         }
@@ -423,9 +430,9 @@ impl One {
         timeout(limit, ended).await.is_ok()
     }
 
-    fn why_late(&self) -> String {
+    fn timeout_reason(&self) -> String {
         let now = self.instance.now();
-        format!("there was no time left; it is {}: {}", now.state(), now.life.reason)
+        format!("the test ran out of time; it is {}: {}", now.state(), now.life.reason)
     }
 
     fn health(&self, outcome: Outcome) -> WorkerHealth {
@@ -438,7 +445,7 @@ impl One {
         };
         WorkerHealth {
             name: self.instance.key().server.clone(),
-            client: view::client_of(self.instance.key()),
+            client: server_status::client_of(self.instance.key()),
             era: self.instance.key().holder.era(),
             status: outcome.status,
             state: now.state(),
@@ -446,45 +453,45 @@ impl One {
             pid: now.pid,
             uptime,
             restart_count: now.life.tally.restart_count,
-            round_trip_ms: outcome.took.map(millis),
+            round_trip_ms: outcome.answer_time.map(millis),
             last_health_check: now.last_health_check.map(Timestamp::from),
             note: outcome.note,
         }
     }
 }
 
-/// Whether it counts as ready only once it has spoken MCP.
+/// Returns true if an instance counts as ready only after an MCP handshake.
 fn speaks_mcp(now: &Snapshot) -> bool {
     now.settings.remote().is_some() || now.settings.rules.ready.probe == Probe::Mcp
 }
 
-/// The processor's time it has used so far, where that can be told.
-async fn used(now: &Snapshot) -> Option<Duration> {
+/// Returns the processor time that the instance has used so far, if it is known.
+async fn cpu_used(now: &Snapshot) -> Option<Duration> {
     let pid = now.process()?;
     let confined = now.confined.as_ref();
     let has_group = confined.is_some_and(|it| it.containment == Containment::Cgroup);
     spawn_blocking(move || cpu::used(pid, has_group)).await.ok().flatten()
 }
 
-/// Whether it is connected with anybody but us, or nobody can tell.
-async fn may_wait(now: &Snapshot) -> bool {
+/// Returns true if the instance has a connection to any peer but the daemon, or if that is unknown.
+async fn may_be_waiting(now: &Snapshot) -> bool {
     // The CLI of an engine does nothing itself, whatever its container does.
     if now.settings.process().is_some_and(is_run_by_cli) {
         return true;
     }
     let Some(pid) = now.process() else { return true };
     let port = now.settings.port();
-    spawn_blocking(move || wires::may_wait(pid, port)).await.unwrap_or(true)
+    spawn_blocking(move || sockets::may_have_connections(pid, port)).await.unwrap_or(true)
 }
 
-/// Whether that is more than one uses that does nothing. It is only less than before if a
-/// process has ended, and then something has happened.
-fn is_used(before: Option<Duration>, after: Option<Duration>, within: Duration) -> bool {
+/// Returns true if the instance used more processor time than an idle one. The total decreases only
+/// if a process has ended, which is activity, too.
+fn was_active(before: Option<Duration>, after: Option<Duration>, within: Duration) -> bool {
     let (Some(before), Some(after)) = (before, after) else { return false };
-    after.checked_sub(before).is_none_or(|used| is_work(used, within))
+    after.checked_sub(before).is_none_or(|cpu_used| is_busy(cpu_used, within))
 }
 
-fn took(seen: &RoundTrip) -> Option<Duration> {
+fn answer_time(seen: &RoundTrip) -> Option<Duration> {
     match seen {
         RoundTrip::Answered { took } => Some(*took),
         _ => None,
@@ -500,20 +507,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_repair_that_is_proven_is_one() {
-        let told = |proof| {
-            let Outcome { status, note, .. } = after_repair("it did not answer", proof);
+    fn only_a_proven_repair_counts() {
+        let describe = |prove_restart| {
+            let Outcome { status, note, .. } = after_repair("it did not answer", prove_restart);
             format!("{status:?}: {}", note.unwrap())
         };
         let all = [
-            told(Proof::Answers(None)),
-            told(Proof::Fails("it is failed: exited with code 3".into())),
-            told(Proof::UnderWay(ServerState::Starting)),
+            describe(RestartProof::Answered(None)),
+            describe(RestartProof::Failed("it is failed: exited with code 3".into())),
+            describe(RestartProof::Pending(ServerState::Starting)),
         ];
         insta::assert_snapshot!(all.join("\n"), @"
         Restarted: it did not answer
-        Failed: it did not answer; it was started again, but it is failed: exited with code 3
-        Failed: it did not answer; it is being started again, which is still under way (it is starting) and not proven: test again later
+        Failed: it did not answer; it was restarted, but it is failed: exited with code 3
+        Failed: it did not answer; it is being restarted (it is starting), which is not yet proven: test again later
         ");
     }
 }

@@ -1,27 +1,27 @@
-//! A whole test in one sentence, and whether it went well: pure.
+//! The summary of a self-test in one sentence, and its overall result. Pure.
 
 use xy_protocol::control::{
-    DoorVerdict, PlaceHealth, Repair, TestedHealth, Verdict, WorkerHealth, WorkerVerdict,
+    CheckStatus, PathHealth, Repair, SelfTestHealth, WebServerStatus, WorkerHealth, WorkerStatus,
 };
 
-/// So many things are named in it; the rest is counted.
-const MOST_NAMED: usize = 5;
+/// Maximum number of items that the sentence names; the others are counted.
+const MAX_NAMED: usize = 5;
 
-/// Whether nothing is broken now.
-pub(super) fn is_well(health: &TestedHealth) -> bool {
-    troubles(health).is_empty()
+/// Returns true if nothing is broken after the test.
+pub(super) fn is_healthy(health: &SelfTestHealth) -> bool {
+    problems(health).is_empty()
 }
 
-/// What a person wants to know first.
-pub(super) fn of(health: &TestedHealth, repairs: &[Repair]) -> String {
-    let troubles = troubles(health);
+/// Returns the summary for users: remaining problems first, then repairs.
+pub(super) fn summarize(health: &SelfTestHealth, repairs: &[Repair]) -> String {
+    let problems = problems(health);
     let repaired: Vec<String> = repairs.iter().filter_map(repaired).collect();
-    match (troubles.is_empty(), repaired.is_empty()) {
+    match (problems.is_empty(), repaired.is_empty()) {
         (true, true) => format!("all is well: {}", servers(&health.worker)),
-        (true, false) => format!("all is well again: {}", list(&repaired)),
-        (false, true) => format!("not all is well: {}", list(&troubles)),
+        (true, false) => format!("all is well again: {}", join_limited(&repaired)),
+        (false, true) => format!("not all is well: {}", join_limited(&problems)),
         (false, false) => {
-            format!("not all is well: {}; but {}", list(&troubles), list(&repaired))
+            format!("not all is well: {}; but {}", join_limited(&problems), join_limited(&repaired))
         }
     }
 }
@@ -36,66 +36,68 @@ fn servers(worker: &[WorkerHealth]) -> String {
     }
 }
 
-fn troubles(health: &TestedHealth) -> Vec<String> {
+fn problems(health: &SelfTestHealth) -> Vec<String> {
     let mut all: Vec<String> = health
         .worker
         .iter()
-        .filter(|it| it.status == WorkerVerdict::Failed)
-        .map(|it| format!("`{}` has failed{}", it.name, because(it.note.as_deref())))
+        .filter(|it| it.status == WorkerStatus::Failed)
+        .map(|it| format!("`{}` has failed{}", it.name, in_parentheses(it.note.as_deref())))
         .collect();
-    if health.web_server.status == DoorVerdict::Error {
+    if health.web_server.status == WebServerStatus::Error {
         let words = "HTTP gateway is not listening";
         let note = health.web_server.note.as_deref();
         all.push(match note.filter(|note| note.starts_with(words)) {
             Some(note) => note.to_owned(),
-            None => format!("{words}{}", because(note)),
+            None => format!("{words}{}", in_parentheses(note)),
         });
     }
-    let places: [(&str, &[PlaceHealth]); 3] = [
+    let places: [(&str, &[PathHealth]); 3] = [
         ("the state folder cannot be used", std::slice::from_ref(&health.database)),
         ("the folder of logs cannot be used", std::slice::from_ref(&health.logs)),
         ("a socket cannot be used", &health.sockets),
     ];
     for (words, places) in places {
-        let bad = places.iter().filter(|it| it.status == Verdict::Error);
-        all.extend(bad.map(|it| format!("{words}{}", because(it.note.as_deref()))));
+        let bad = places.iter().filter(|it| it.status == CheckStatus::Error);
+        all.extend(bad.map(|it| format!("{words}{}", in_parentheses(it.note.as_deref()))));
     }
     if !health.orphans.pids.is_empty() {
-        all.push(format!("processes {:?} belong to nobody", health.orphans.pids));
+        all.push(format!("orphaned processes: {:?}", health.orphans.pids));
     }
     if !health.orphans.containers.is_empty() {
         let count = health.orphans.containers.len();
-        all.push(format!("{count} containers belong to nobody"));
+        all.push(format!("{count} orphaned containers"));
     }
-    if health.supervisor.status == Verdict::Error {
+    if health.supervisor.status == CheckStatus::Error {
         let note = health.supervisor.note.as_deref();
-        all.push(format!("the daemon cannot do its work{}", because(note)));
+        all.push(format!("the daemon does not work correctly{}", in_parentheses(note)));
     }
     all
 }
 
-fn because(why: Option<&str>) -> String {
+fn in_parentheses(why: Option<&str>) -> String {
     why.map(|why| format!(" ({why})")).unwrap_or_default()
 }
 
-/// What is well again. One of which that is not proven is among the troubles.
+/// Describes a repair. Returns `None` for an unproven restart, which is listed as a problem.
 fn repaired(repair: &Repair) -> Option<String> {
     Some(match repair {
         Repair::WorkerRestarted { proven: false, .. } => return None,
         Repair::WorkerRestarted { server, .. } => format!("`{server}` was restarted"),
-        Repair::FolderCreated { path, .. } => format!("the folder {path} was made again"),
+        Repair::FolderCreated { path, .. } => format!("the folder {path} was created again"),
         Repair::LockTaken { .. } => "the daemon's lock was taken again".to_owned(),
-        Repair::SocketCreated { path, .. } => format!("the socket {path} was made again"),
+        Repair::SocketCreated { path, .. } => format!("the socket {path} was created again"),
         Repair::ContainersRemoved { containers, .. } => {
-            format!("{} containers of nobody were removed", containers.len())
+            format!("{} orphaned containers were removed", containers.len())
         }
-        Repair::ProcessesReaped { pids, .. } => format!("{} orphans were ended", pids.len()),
+        Repair::ProcessesReaped { pids, .. } => {
+            format!("{} orphaned processes were ended", pids.len())
+        }
     })
 }
 
-fn list(words: &[String]) -> String {
-    let named = words.iter().take(MOST_NAMED).cloned().collect::<Vec<_>>().join(", ");
-    match words.len().saturating_sub(MOST_NAMED) {
+fn join_limited(words: &[String]) -> String {
+    let named = words.iter().take(MAX_NAMED).cloned().collect::<Vec<_>>().join(", ");
+    match words.len().saturating_sub(MAX_NAMED) {
         0 => named,
         more => format!("{named}, and {more} more"),
     }
@@ -104,23 +106,23 @@ fn list(words: &[String]) -> String {
 #[cfg(test)]
 pub(super) mod tests {
     use xy_protocol::control::{
-        MemoryUsage, OrphanHealth, SelfTested, SupervisorHealth, TestDiagnostics, TestedSystem,
-        WebServerHealth,
+        MemoryUsage, OrphanHealth, SelfTestResult, SelfTestSystem, SupervisorHealth,
+        TestDiagnostics, WebServerHealth,
     };
     use xy_protocol::server::{Health, ServerName, ServerState};
     use xy_protocol::time::Timestamp;
 
     use super::*;
 
-    /// A test of nothing that found nothing.
-    pub(in crate::self_test) fn well() -> SelfTested {
-        let place = PlaceHealth { status: Verdict::Ok, path: "/x".into(), note: None };
-        SelfTested {
+    /// Returns the result of a test without servers and without problems.
+    pub(in crate::self_test) fn healthy() -> SelfTestResult {
+        let place = PathHealth { status: CheckStatus::Ok, path: "/x".into(), note: None };
+        SelfTestResult {
             success: true,
             timestamp: Timestamp::from_unix_millis(0),
-            health: TestedHealth {
+            health: SelfTestHealth {
                 supervisor: SupervisorHealth {
-                    status: Verdict::Ok,
+                    status: CheckStatus::Ok,
                     pid: 1,
                     uptime: 0,
                     memory_usage: MemoryUsage { rss: None },
@@ -128,7 +130,7 @@ pub(super) mod tests {
                 },
                 worker: Vec::new(),
                 web_server: WebServerHealth {
-                    status: DoorVerdict::NotRunning,
+                    status: WebServerStatus::NotRunning,
                     port: None,
                     active_connections: 0,
                     note: None,
@@ -137,7 +139,7 @@ pub(super) mod tests {
                 logs: place.clone(),
                 sockets: vec![place],
                 orphans: OrphanHealth {
-                    status: Verdict::Ok,
+                    status: CheckStatus::Ok,
                     pids: Vec::new(),
                     containers: Vec::new(),
                     note: None,
@@ -145,7 +147,7 @@ pub(super) mod tests {
             },
             auto_repair: Vec::new(),
             diagnostics: TestDiagnostics {
-                system: TestedSystem {
+                system: SelfTestSystem {
                     platform: String::new(),
                     node_version: String::new(),
                     total_memory: None,
@@ -157,7 +159,7 @@ pub(super) mod tests {
         }
     }
 
-    fn worker(name: &str, status: WorkerVerdict) -> WorkerHealth {
+    fn worker(name: &str, status: WorkerStatus) -> WorkerHealth {
         WorkerHealth {
             name: ServerName::new(name).unwrap(),
             client: None,
@@ -170,23 +172,23 @@ pub(super) mod tests {
             restart_count: 0,
             round_trip_ms: None,
             last_health_check: None,
-            note: (status == WorkerVerdict::Failed).then(|| "it ended".to_owned()),
+            note: (status == WorkerStatus::Failed).then(|| "it ended".to_owned()),
         }
     }
 
     #[test]
-    fn one_sentence_says_what_matters() {
-        let mut health = well().health;
-        assert_eq!(of(&health, &[]), "all is well: there are no servers");
-        health.worker = vec![worker("a", WorkerVerdict::Ok)];
-        assert_eq!(of(&health, &[]), "all is well: the only server is running");
-        let made = Repair::FolderCreated { path: "/x".into(), reason: "r".into() };
-        let told = of(&health, std::slice::from_ref(&made));
-        assert_eq!(told, "all is well again: the folder /x was made again");
-        assert!(is_well(&health));
-        health.worker.extend((0..7).map(|it| worker(&format!("b{it}"), WorkerVerdict::Failed)));
-        health.logs.status = Verdict::Error;
-        assert!(!is_well(&health));
-        insta::assert_snapshot!(of(&health, &[made]), @"not all is well: `b0` has failed (it ended), `b1` has failed (it ended), `b2` has failed (it ended), `b3` has failed (it ended), `b4` has failed (it ended), and 3 more; but the folder /x was made again");
+    fn summary_names_problems_and_repairs() {
+        let mut health = healthy().health;
+        assert_eq!(summarize(&health, &[]), "all is well: there are no servers");
+        health.worker = vec![worker("a", WorkerStatus::Ok)];
+        assert_eq!(summarize(&health, &[]), "all is well: the only server is running");
+        let repair = Repair::FolderCreated { path: "/x".into(), reason: "r".into() };
+        let summary = summarize(&health, std::slice::from_ref(&repair));
+        assert_eq!(summary, "all is well again: the folder /x was created again");
+        assert!(is_healthy(&health));
+        health.worker.extend((0..7).map(|it| worker(&format!("b{it}"), WorkerStatus::Failed)));
+        health.logs.status = CheckStatus::Error;
+        assert!(!is_healthy(&health));
+        insta::assert_snapshot!(summarize(&health, &[repair]), @"not all is well: `b0` has failed (it ended), `b1` has failed (it ended), `b2` has failed (it ended), `b3` has failed (it ended), `b4` has failed (it ended), and 3 more; but the folder /x was created again");
     }
 }

@@ -1,46 +1,46 @@
-//! The daemon itself: whoever reads the answer has been answered by it, but what it consists of
-//! has to answer too.
+//! The test of the daemon itself. A client that receives the report has been answered by the
+//! daemon; the daemon's parts have to answer, too.
 
 use std::time::Duration;
 
 use tokio::time::timeout;
-use xy_protocol::control::{MemoryUsage, SupervisorHealth, Verdict};
-use xy_supervisor::fleet::Ask;
+use xy_protocol::control::{CheckStatus, MemoryUsage, SupervisorHealth};
+use xy_supervisor::fleet::Operation;
 
 use crate::daemon::Daemon;
 use crate::machine;
 
-/// How long each part may take to answer.
-const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
+/// Maximum time for each part to answer.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Which parts have answered.
+/// The parts of the daemon that have answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Parts {
-    /// Whoever has all servers.
+    /// The fleet, which owns all servers.
     pub(super) fleet: bool,
-    /// Whoever writes down what happens.
+    /// The journal, which records events.
     pub(super) journal: bool,
-    /// Whoever speaks with clients; `None` where nobody does.
+    /// The gateway, which speaks with MCP clients; `None` without a gateway.
     pub(super) gateway: Option<bool>,
 }
 
-/// Asks each of them something that changes nothing.
-pub(super) async fn ask(daemon: &Daemon) -> Parts {
-    let fleet = timeout(ANSWERS_WITHIN, daemon.fleet.ask(Ask::Start, Some(Vec::new())));
-    let journal = timeout(ANSWERS_WITHIN, daemon.journal.follow());
+/// Sends each part a request that changes nothing.
+pub(super) async fn query(daemon: &Daemon) -> Parts {
+    let fleet = timeout(RESPONSE_TIMEOUT, daemon.fleet.operate(Operation::Start, Some(Vec::new())));
+    let journal = timeout(RESPONSE_TIMEOUT, daemon.journal.follow());
     let gateway = async {
         let admin = daemon.admin().ok()?;
-        Some(matches!(timeout(ANSWERS_WITHIN, admin.numbers()).await, Ok(Ok(_))))
+        Some(matches!(timeout(RESPONSE_TIMEOUT, admin.metrics()).await, Ok(Ok(_))))
     };
     let (fleet, journal, gateway) = tokio::join!(fleet, journal, gateway);
     Parts { fleet: matches!(fleet, Ok(Ok(_))), journal: journal.is_ok(), gateway }
 }
 
-/// How the daemon is.
+/// Returns the health of the daemon.
 pub(super) fn health(daemon: &Daemon, parts: Parts) -> SupervisorHealth {
-    let note = silent(parts);
+    let note = unresponsive_parts(parts);
     SupervisorHealth {
-        status: if note.is_some() { Verdict::Error } else { Verdict::Ok },
+        status: if note.is_some() { CheckStatus::Error } else { CheckStatus::Ok },
         pid: std::process::id(),
         uptime: daemon.started_at.elapsed().as_secs(),
         memory_usage: MemoryUsage { rss: machine::resident() },
@@ -48,17 +48,18 @@ pub(super) fn health(daemon: &Daemon, parts: Parts) -> SupervisorHealth {
     }
 }
 
-/// Who has not answered, in words. Pure.
-fn silent(parts: Parts) -> Option<String> {
+/// Returns a description of the parts that have not answered. Pure.
+fn unresponsive_parts(parts: Parts) -> Option<String> {
     let all = [
-        (parts.fleet, "whoever has the servers"),
-        (parts.journal, "whoever writes the journal"),
-        (parts.gateway.unwrap_or(true), "whoever speaks with MCP clients"),
+        (parts.fleet, "the fleet"),
+        (parts.journal, "the journal"),
+        (parts.gateway.unwrap_or(true), "the gateway"),
     ];
-    let silent: Vec<&str> = all.iter().filter(|(answered, _)| !answered).map(|it| it.1).collect();
-    let within = ANSWERS_WITHIN.as_secs();
-    (!silent.is_empty())
-        .then(|| format!("{} did not answer within {within} s", silent.join(" and ")))
+    let unresponsive_parts: Vec<&str> =
+        all.iter().filter(|(answered, _)| !answered).map(|it| it.1).collect();
+    let within = RESPONSE_TIMEOUT.as_secs();
+    (!unresponsive_parts.is_empty())
+        .then(|| format!("{} did not answer within {within} s", unresponsive_parts.join(" and ")))
 }
 
 #[cfg(test)]
@@ -66,18 +67,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_does_not_answer_is_named_and_a_gateway_that_is_not_there_need_not() {
+    fn unresponsive_parts_are_named_and_a_missing_gateway_is_not() {
         let well = Parts { fleet: true, journal: true, gateway: Some(true) };
-        assert_eq!(silent(well), None);
-        assert_eq!(silent(Parts { gateway: None, ..well }), None);
-        let told = |parts| silent(parts).unwrap();
+        assert_eq!(unresponsive_parts(well), None);
+        assert_eq!(unresponsive_parts(Parts { gateway: None, ..well }), None);
+        let describe = |parts| unresponsive_parts(parts).unwrap();
+        assert_eq!(describe(Parts { fleet: false, ..well }), "the fleet did not answer within 5 s");
         assert_eq!(
-            told(Parts { fleet: false, ..well }),
-            "whoever has the servers did not answer within 5 s"
-        );
-        assert_eq!(
-            told(Parts { journal: false, gateway: Some(false), ..well }),
-            "whoever writes the journal and whoever speaks with MCP clients did not answer within 5 s"
+            describe(Parts { journal: false, gateway: Some(false), ..well }),
+            "the journal and the gateway did not answer within 5 s"
         );
     }
 }

@@ -1,8 +1,8 @@
-//! Which process a client's call goes to, at a server that speaks both eras over stdio.
+//! Routing of client calls to a process, at a server that speaks both eras over stdio.
 //!
-//! A process is bound to the era it was greeted in. As long as the clients of a server use one
-//! era, it has one process, in that era. When clients of both eras call it, a second process
-//! serves the era that the shared one does not speak. The rule is [`route`], which is pure.
+//! A process is bound to the era of its handshake. As long as the clients of a server use one era,
+//! it has one process, in that era. When clients of both eras call it, a second process serves the
+//! era that the shared one does not speak. The rule is [`route`], which is pure.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -10,22 +10,23 @@ use std::time::Duration;
 
 use xy_config::settings::{Isolation, ServerSettings};
 use xy_supervisor::instance::{Holder, SECOND_IDLE_STOP};
-use xy_supervisor::speak::Said;
+use xy_supervisor::protocol::DriverEvent;
 
-use super::{Backend, GreetingOutcome, SpokenEras};
+use super::Backend;
 use crate::client::Client;
-use crate::era::{Era, Introduction};
+use crate::era::{Era, Introduction, SpokenEras};
 use crate::manifest::Traits;
 use crate::upstream::Upstream;
+use crate::upstream::handshake::HandshakeOutcome;
 
-/// What decides where a call goes.
+/// The facts that decide where a call goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Facts {
     /// The server speaks both eras, and its settings allow a process for each.
     may_split: bool,
     /// The era of the call.
     call: Era,
-    /// The shared process, if it can be asked.
+    /// The shared process, if it accepts requests.
     shared: Option<SharedProcess>,
     /// The second process, in the era of the call.
     second: Second,
@@ -34,16 +35,16 @@ struct Facts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct SharedProcess {
     era: Era,
-    /// A client has called it, or watches a resource of it.
+    /// A client has called it or watches a resource of it.
     is_used: bool,
 }
 
 /// The second process of a server, as far as a call is concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Second {
-    /// It can be asked, or is starting for other calls.
+    /// It accepts requests, or is starting for other calls.
     Present,
-    /// It is not there, and can be started.
+    /// It does not run, and can be started.
     Absent,
     /// It could not be started since the shared process began.
     Refused,
@@ -56,7 +57,7 @@ enum EraRoute {
     Shared,
     /// To the second process, which is started if necessary.
     Second,
-    /// To the shared process, which is started again in the era of the call.
+    /// To the shared process, which is restarted in the era of the call.
     SharedStartedOver,
 }
 
@@ -68,7 +69,7 @@ fn route(facts: Facts) -> EraRoute {
     }
     match (facts.second, facts.shared) {
         (Second::Present, _) => EraRoute::Second,
-        // Without a shared process the call waits: the next one is greeted in its era.
+        // Without a shared process the call waits: the next process begins in the call's era.
         (Second::Refused, _) | (Second::Absent, None) => EraRoute::Shared,
         (Second::Absent, Some(shared)) if shared.is_used => EraRoute::Second,
         (Second::Absent, Some(_)) => EraRoute::SharedStartedOver,
@@ -76,7 +77,8 @@ fn route(facts: Facts) -> EraRoute {
 }
 
 impl Backend {
-    /// Returns whose instance serves a client: for what a client reads, no process is started.
+    /// Returns the holder of the instance whose lists a client sees. No process is started for
+    /// lists.
     pub(crate) fn holder(&self, client: &Client) -> Holder {
         match self.settings.borrow().isolation {
             Isolation::Client => Holder::Client(client.group_id()),
@@ -84,26 +86,28 @@ impl Backend {
         }
     }
 
-    /// Returns the instance that serves an era: the second one, if it can be asked.
+    /// Returns the holder of the instance that serves an era: the second one, if it accepts
+    /// requests.
     fn shared_holder(&self, client: &Client, era: Era) -> Holder {
         let (second, upstreams) = (Holder::Era(era), self.upstreams.borrow());
         let is_shared =
             upstreams.get(&Holder::Shared).is_some_and(|it| is_open(it) && it.era() == era);
         let is_fit = |it: &&Rc<Upstream>| {
-            // Without a session the server cannot ask a client anything.
+            // Without a session the server cannot send a client any requests.
             let may_ask = speaks_at_pipes(&self.settings.borrow()) || it.has_session();
-            is_open(it) && (may_ask || !client.can_be_asked())
+            is_open(it) && (may_ask || !client.accepts_server_requests())
         };
         let found = upstreams.get(&second).filter(|_| !is_shared).filter(is_fit);
         found.map_or(Holder::Shared, |_| second)
     }
 
-    /// Returns whose instance a client's call goes to. The shared process may have to start over.
+    /// Returns the holder of the instance that a client's call goes to. May restart the shared
+    /// process.
     pub(crate) fn holder_of_call(self: &Rc<Self>, client: &Client, era: Era) -> Holder {
         if self.settings.borrow().isolation == Isolation::Client {
             return Holder::Client(client.group_id());
         }
-        if self.home().is_some() {
+        if self.primary().is_some() {
             return Holder::Shared;
         }
         if !self.may_split() {
@@ -131,15 +135,16 @@ impl Backend {
         }
     }
 
-    /// Records what a greeted life has shown, and decides whether its clients can use it.
-    pub(crate) fn record_greeting(
+    /// Records which eras an instance has shown in its handshake, and decides whether clients can
+    /// use it.
+    pub(crate) fn record_handshake(
         &self,
         settings: &Arc<ServerSettings>,
         shown: SpokenEras,
         eras: (Era, Era),
         learns: bool,
-    ) -> GreetingOutcome {
-        self.hint.borrow_mut().record_greeting(settings, shown, eras, learns)
+    ) -> HandshakeOutcome {
+        self.hint.borrow_mut().record_handshake(settings, shown, eras, learns)
     }
 
     /// Returns true if the server may have a process for each era.
@@ -151,16 +156,16 @@ impl Backend {
             && self.hint.borrow().eras(&settings).are_both()
     }
 
-    /// Returns the instances that are one process with this one: an HTTP server that speaks both
-    /// eras has a legacy session beside the modern conversation.
-    pub(crate) fn beside(&self, upstream: &Upstream) -> Option<Rc<Upstream>> {
+    /// Returns the instance that shares the process of this one: an HTTP server that speaks both
+    /// eras has a legacy session beside the modern one.
+    pub(crate) fn companion(&self, upstream: &Upstream) -> Option<Rc<Upstream>> {
         let is_one = upstream.key().holder == Holder::Shared;
         let is_split = speaks_at_pipes(&self.settings.borrow());
         let found = self.upstreams.borrow().get(&Holder::Era(Era::Legacy)).cloned();
         found.filter(|_| is_one && !is_split)
     }
 
-    /// Returns true if each call is served by a process of its era, whichever can be asked now.
+    /// Returns true if each call is served by a process of its era, whether or not that runs now.
     fn serves_both(&self) -> bool {
         self.may_split() && !self.is_second_refused.get()
     }
@@ -175,7 +180,7 @@ impl Backend {
         if is_present { Second::Present } else { Second::Absent }
     }
 
-    /// Returns the era in which a life that begins now is wanted.
+    /// Returns the era in which a new instance is wanted.
     pub(crate) fn wanted_era(&self, holder: Holder, client: Option<Era>) -> Era {
         match holder {
             Holder::Era(era) => era,
@@ -184,30 +189,29 @@ impl Backend {
                 let seconds = [Era::Legacy, Era::Modern];
                 let has = |era: &Era| self.upstreams.borrow().contains_key(&Holder::Era(*era));
                 let served = seconds.into_iter().find(has);
-                // A call that waits is served in its era; later ones may need a second process.
+                // A waiting call is served in its era; later ones may need a second process.
                 let wanted = self.era_of_first_waiting().or(self.last_called.get());
                 served.map_or(wanted.unwrap_or(Era::Legacy), Era::other)
             }
         }
     }
 
-    /// Records that the shared process is called in its own era. Returns true if that is another
-    /// era than the one that is remembered.
+    /// Records that the shared process is called in its own era. Returns true if the stored era
+    /// differs.
     pub(crate) fn is_new_era(&self, upstream: &Upstream) -> bool {
         let era = upstream.era();
         let is_shared = upstream.key().holder == Holder::Shared && self.may_split();
         is_shared && self.remembered_era.replace(Some(era)) != Some(era)
     }
 
-    /// Returns what is remembered of the server beside its lists.
+    /// Returns what is stored of the server beside its lists.
     pub(crate) fn traits(&self) -> Traits {
         let (hint, settings) = (self.hint.borrow(), self.settings.borrow());
         let (eras, introductions) = (hint.eras(&settings), hint.introductions(&settings));
         Traits { asks: self.asks(), eras, last_called: self.remembered_era.get(), introductions }
     }
 
-    /// Returns what the server says of itself in an era, if a process of that era serves those
-    /// who call it.
+    /// Returns the server's introduction in an era, if a process of that era serves its callers.
     pub(crate) fn introduction_in(&self, era: Era) -> Option<Introduction> {
         if !self.serves_both() {
             return None;
@@ -216,7 +220,7 @@ impl Backend {
         hint.introductions(&self.settings.borrow()).get(era).cloned()
     }
 
-    /// Records that the second process could not be started: its clients share the other one.
+    /// Records that the second process could not be started: its clients use the other one.
     pub(crate) fn refuse_second(&self, why: &str) {
         if self.is_second_refused.replace(true) {
             return;
@@ -233,18 +237,18 @@ impl Backend {
         }
     }
 
-    /// Allows a second process again: the shared one begins a new life.
+    /// Allows a second process again, as the shared one was started anew.
     pub(crate) fn allow_second(&self) {
         self.is_second_refused.set(false);
     }
 
-    /// Returns how long an instance may stay unused, if it sleeps then.
+    /// Returns how long an instance may be idle before it is stopped, if it is at all.
     pub(crate) fn idle_stop(&self, holder: Holder) -> Option<Duration> {
         let own = self.settings.borrow().rules.idle_stop;
         own.or(holder.era().map(|_| SECOND_IDLE_STOP))
     }
 
-    /// Returns true if an instance may sleep while it is not used.
+    /// Returns true if an instance may be stopped when idle.
     pub(crate) fn may_sleep(&self, holder: Holder) -> bool {
         self.settings.borrow().rules.may_sleep() || holder.era().is_some()
     }
@@ -254,18 +258,18 @@ fn is_open(upstream: &Rc<Upstream>) -> bool {
     upstream.introduction().is_some()
 }
 
-/// Returns true if a process of the server is spoken with at its pipes, which bind it to an era.
+/// Returns true if the server uses stdio, so that each process is bound to an era.
 fn speaks_at_pipes(settings: &ServerSettings) -> bool {
     settings.transport() == xy_protocol::server::Transport::Stdio
 }
 
-/// Has a process end and begin again in another era. No client has used it.
+/// Restarts a process in another era. No client has used it.
 fn start_over(upstream: &Rc<Upstream>, era: Era) {
-    upstream.take_no_more();
+    upstream.stop_accepting();
     let upstream = upstream.clone();
     tokio::task::spawn_local(async move {
         let why = format!("its clients speak {era} MCP");
-        upstream.say(Said::StartOver(why)).await;
+        upstream.report(DriverEvent::RestartRequired(why)).await;
     });
 }
 

@@ -1,101 +1,22 @@
-//! The remembered eras of a server, and how to greet its next life. Pure.
+//! The remembered eras of a server, and the handshake with its next instance. Pure.
 //!
-//! What is remembered belongs to one configuration: a server that is started otherwise is
-//! another server. `docs/design/finding-the-era.md` has the rules.
+//! The memory belongs to one configuration: a server that is started otherwise is another server.
+//! `docs/design/finding-the-era.md` has the rules.
 
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
 use xy_config::settings::ServerSettings;
 
-use crate::era::{Era, Introduction};
+use crate::era::{Era, Introductions, SpokenEras};
+use crate::upstream::handshake::{HandshakeOutcome, HandshakePlan};
 use crate::upstream::probe::Hello;
 
-/// The eras that a server is known to speak; `None` is unknown.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct SpokenEras {
-    pub(crate) legacy: Option<bool>,
-    pub(crate) modern: Option<bool>,
-}
-
-impl SpokenEras {
-    /// Returns the eras of a server that was met in `era` by a version that learned only one.
-    pub(crate) fn met_in(era: Era) -> Self {
-        match era {
-            Era::Legacy => Self { legacy: Some(true), modern: Some(false) },
-            Era::Modern => Self { legacy: None, modern: Some(true) },
-        }
-    }
-
-    /// Returns true if the server speaks both eras.
-    pub(crate) fn are_both(self) -> bool {
-        self.legacy == Some(true) && self.modern == Some(true)
-    }
-
-    /// Takes over what `newer` knows.
-    fn merge(&mut self, newer: Self) {
-        self.legacy = newer.legacy.or(self.legacy);
-        self.modern = newer.modern.or(self.modern);
-    }
-}
-
-/// What a server said of itself in each era, as far as it was asked.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Introductions {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    legacy: Option<Introduction>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    modern: Option<Introduction>,
-}
-
-impl Introductions {
-    /// Returns what the server said of itself in an era.
-    pub(crate) fn get(&self, era: Era) -> Option<&Introduction> {
-        match era {
-            Era::Legacy => self.legacy.as_ref(),
-            Era::Modern => self.modern.as_ref(),
-        }
-    }
-
-    /// Keeps what the server said of itself, in the era of that.
-    pub(crate) fn set(&mut self, introduction: Introduction) {
-        match introduction.era() {
-            Era::Legacy => self.legacy = Some(introduction),
-            Era::Modern => self.modern = Some(introduction),
-        }
-    }
-
-    fn merge(&mut self, newer: Self) {
-        newer.legacy.into_iter().chain(newer.modern).for_each(|it| self.set(it));
-    }
-}
-
-/// How to greet one life of a server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Greeting {
-    /// What is asked first.
-    pub(crate) first: Hello,
-    /// The other question is asked too, to learn whether the server speaks that era.
-    pub(crate) learns: bool,
-    /// The server is known to speak the modern era, so it has more time to discover itself.
-    pub(crate) is_known_modern: bool,
-}
-
-/// What to do with a life that has been greeted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum GreetingOutcome {
-    /// Its clients use it.
-    Use,
-    /// Another process is needed, which is asked for this era first.
-    StartOver(Era),
-}
-
-/// What is known of how to begin with a server.
+/// The remembered eras of a server.
 #[derive(Debug, Clone)]
 pub(crate) struct ProtocolHint {
     of: Arc<ServerSettings>,
     eras: SpokenEras,
-    /// A process of it ended, or fell silent, when it was asked `backend/discover`.
+    /// A process ended or fell silent when it was asked `server/discover`.
     dies_on_discover: bool,
     introductions: Introductions,
 }
@@ -110,13 +31,13 @@ impl ProtocolHint {
         Self { of, eras, dies_on_discover: false, introductions }
     }
 
-    /// Returns what a server with these settings said of itself, if it speaks both eras.
+    /// Returns the introductions of a server with these settings, if it speaks both eras.
     pub(crate) fn introductions(&self, settings: &ServerSettings) -> Introductions {
         let is_known = self.eras(settings).are_both();
         if is_known { self.introductions.clone() } else { Introductions::default() }
     }
 
-    /// Keeps what a server with these settings says of itself.
+    /// Stores introductions of a server with these settings.
     pub(crate) fn keep_introductions(
         &mut self,
         settings: &Arc<ServerSettings>,
@@ -133,11 +54,11 @@ impl ProtocolHint {
         if self.is_of(settings) { self.eras } else { SpokenEras::default() }
     }
 
-    /// Decides how to greet a life that is wanted in an era.
-    pub(crate) fn greeting(&self, settings: &ServerSettings, wanted: Era) -> Greeting {
+    /// Decides how to begin the handshake with an instance that is wanted in an era.
+    pub(crate) fn handshake_plan(&self, settings: &ServerSettings, wanted: Era) -> HandshakePlan {
         let eras = self.eras(settings);
         let is_known_modern = eras.modern == Some(true);
-        let ask = |first| Greeting { first, learns: false, is_known_modern };
+        let ask = |first| HandshakePlan { first, learns: false, is_known_modern };
         if self.is_of(settings) && self.dies_on_discover {
             return ask(Hello::Initialize);
         }
@@ -146,22 +67,24 @@ impl ProtocolHint {
             (None, Some(true), Some(true)) => ask(Hello::of(wanted)),
             (None, Some(true), _) | (None, None, Some(false)) => ask(Hello::Initialize),
             (None, Some(false), Some(true)) => ask(Hello::Discover),
-            // A process that has discovered itself may refuse `initialize` only for that.
-            (None, None, Some(true)) => Greeting { learns: true, ..ask(Hello::Initialize) },
-            (None, None | Some(false), _) => Greeting { learns: true, ..ask(Hello::Discover) },
+            // A process that was asked `server/discover` may refuse `initialize` only for that
+            // reason.
+            (None, None, Some(true)) => HandshakePlan { learns: true, ..ask(Hello::Initialize) },
+            (None, None | Some(false), _) => HandshakePlan { learns: true, ..ask(Hello::Discover) },
         }
     }
 
-    /// Records what a greeted life has shown, and decides whether its clients can use it. One that
-    /// was greeted in a known era and speaks another is used all the same: a slow server would
-    /// do the same in its next life.
-    pub(crate) fn record_greeting(
+    /// Records which eras an instance has shown, and decides whether clients can use it.
+    ///
+    /// An instance that was begun in a known era and speaks another one is used all the same: a
+    /// slow server would do the same after a restart.
+    pub(crate) fn record_handshake(
         &mut self,
         settings: &Arc<ServerSettings>,
         shown: SpokenEras,
         (spoken, wanted): (Era, Era),
         learns: bool,
-    ) -> GreetingOutcome {
+    ) -> HandshakeOutcome {
         let (is_same, dies_on_discover) = (self.is_of(settings), self.dies_on_discover);
         let mut eras = self.eras(settings);
         eras.merge(shown);
@@ -169,17 +92,17 @@ impl ProtocolHint {
         self.set(settings, eras, dies_on_discover);
         match settings.only_era() {
             None if spoken == Era::Modern && eras.legacy.is_none() => {
-                GreetingOutcome::StartOver(Era::Legacy)
+                HandshakeOutcome::StartOver(Era::Legacy)
             }
             None if learns && eras.are_both() && spoken != wanted => {
-                GreetingOutcome::StartOver(wanted)
+                HandshakeOutcome::StartOver(wanted)
             }
-            _ => GreetingOutcome::Use,
+            _ => HandshakeOutcome::Use,
         }
     }
 
-    /// Records that the server does not speak an era, or that a process of it did not survive to
-    /// be asked in that era.
+    /// Records that the server does not speak an era, or that a process did not survive the
+    /// question.
     pub(crate) fn does_not_speak(&mut self, settings: &Arc<ServerSettings>, era: Era) {
         let mut eras = self.eras(settings);
         match era {
@@ -190,18 +113,18 @@ impl ProtocolHint {
         self.set(settings, eras, dies_on_discover);
     }
 
-    /// Records what a life has shown that was never used.
+    /// Records what an instance has shown that was never used.
     pub(crate) fn ended(&mut self, settings: &Arc<ServerSettings>, shown: SpokenEras) {
         let dies_on_discover = self.is_of(settings) && self.dies_on_discover;
         self.set(settings, shown, dies_on_discover);
     }
 
-    /// Forgets which eras the server speaks: it refused one that it is known to speak.
+    /// Forgets which eras the server speaks, as it refused one of them.
     pub(crate) fn forget(&mut self, settings: &Arc<ServerSettings>) {
         self.ended(settings, SpokenEras::default());
     }
 
-    /// Records that a process ended, or fell silent, when it was asked `backend/discover`.
+    /// Records that a process ended or fell silent when it was asked `server/discover`.
     pub(crate) fn died_on_discover(&mut self, settings: &Arc<ServerSettings>) {
         let eras = SpokenEras::default();
         self.set(settings, eras, true);
@@ -241,31 +164,35 @@ mod tests {
         ProtocolHint::new(of("a"), eras, Introductions::default())
     }
 
-    fn greeting(first: Hello, learns: bool, is_known_modern: bool) -> Greeting {
-        Greeting { first, learns, is_known_modern }
+    fn plan(first: Hello, learns: bool, is_known_modern: bool) -> HandshakePlan {
+        HandshakePlan { first, learns, is_known_modern }
     }
 
     #[test]
-    fn known_eras_decide_the_first_question() {
+    fn known_eras_decide_the_first_request() {
         use Era::{Legacy, Modern};
         use Hello::{Discover, Initialize};
         let (yes, no) = (Some(true), Some(false));
         for (legacy, modern, wanted, expected) in [
-            (None, None, Legacy, greeting(Discover, true, false)),
-            (None, None, Modern, greeting(Discover, true, false)),
-            (yes, no, Modern, greeting(Initialize, false, false)),
-            (yes, None, Modern, greeting(Initialize, false, false)),
-            (None, no, Modern, greeting(Initialize, false, false)),
-            (no, yes, Legacy, greeting(Discover, false, true)),
-            (None, yes, Modern, greeting(Initialize, true, true)),
-            (yes, yes, Legacy, greeting(Initialize, false, true)),
-            (yes, yes, Modern, greeting(Discover, false, true)),
-            (no, no, Modern, greeting(Discover, true, false)),
+            (None, None, Legacy, plan(Discover, true, false)),
+            (None, None, Modern, plan(Discover, true, false)),
+            (yes, no, Modern, plan(Initialize, false, false)),
+            (yes, None, Modern, plan(Initialize, false, false)),
+            (None, no, Modern, plan(Initialize, false, false)),
+            (no, yes, Legacy, plan(Discover, false, true)),
+            (None, yes, Modern, plan(Initialize, true, true)),
+            (yes, yes, Legacy, plan(Initialize, false, true)),
+            (yes, yes, Modern, plan(Discover, false, true)),
+            (no, no, Modern, plan(Discover, true, false)),
         ] {
             let hint = hint(SpokenEras { legacy, modern });
-            assert_eq!(hint.greeting(&of("a"), wanted), expected, "{legacy:?} {modern:?} {wanted}");
-            let other = greeting(Discover, true, false);
-            assert_eq!(hint.greeting(&of("b"), wanted), other, "another server");
+            assert_eq!(
+                hint.handshake_plan(&of("a"), wanted),
+                expected,
+                "{legacy:?} {modern:?} {wanted}"
+            );
+            let other = plan(Discover, true, false);
+            assert_eq!(hint.handshake_plan(&of("b"), wanted), other, "another server");
         }
     }
 
@@ -275,43 +202,43 @@ mod tests {
         let mut hint = hint(BOTH);
         for (era, hello) in [(Era::Legacy, Hello::Initialize), (Era::Modern, Hello::Discover)] {
             bound.era = Some(era);
-            assert_eq!(hint.greeting(&bound, era.other()), greeting(hello, false, true));
-            let met =
-                hint.record_greeting(&Arc::new(bound.clone()), BOTH, (era, era.other()), true);
-            assert_eq!(met, GreetingOutcome::Use);
+            assert_eq!(hint.handshake_plan(&bound, era.other()), plan(hello, false, true));
+            let outcome =
+                hint.record_handshake(&Arc::new(bound.clone()), BOTH, (era, era.other()), true);
+            assert_eq!(outcome, HandshakeOutcome::Use);
         }
         bound.era = None;
         bound.share_key = Some("k".to_owned());
-        assert_eq!(hint.greeting(&bound, Era::Modern).first, Hello::Initialize, "one state");
+        assert_eq!(hint.handshake_plan(&bound, Era::Modern).first, Hello::Initialize, "one state");
     }
 
     #[test]
-    fn process_that_was_greeted_is_used_or_started_over() {
+    fn greeted_process_is_used_or_restarted() {
         use Era::{Legacy, Modern};
         let (yes, no) = (Some(true), Some(false));
         for (legacy, modern, spoken, wanted, expected) in [
-            (yes, no, Legacy, Modern, GreetingOutcome::Use),
-            (no, yes, Modern, Legacy, GreetingOutcome::Use),
-            (None, yes, Modern, Modern, GreetingOutcome::StartOver(Legacy)),
-            (yes, yes, Legacy, Legacy, GreetingOutcome::Use),
-            (yes, yes, Legacy, Modern, GreetingOutcome::StartOver(Modern)),
-            (yes, yes, Modern, Legacy, GreetingOutcome::StartOver(Legacy)),
-            (yes, None, Legacy, Modern, GreetingOutcome::Use),
+            (yes, no, Legacy, Modern, HandshakeOutcome::Use),
+            (no, yes, Modern, Legacy, HandshakeOutcome::Use),
+            (None, yes, Modern, Modern, HandshakeOutcome::StartOver(Legacy)),
+            (yes, yes, Legacy, Legacy, HandshakeOutcome::Use),
+            (yes, yes, Legacy, Modern, HandshakeOutcome::StartOver(Modern)),
+            (yes, yes, Modern, Legacy, HandshakeOutcome::StartOver(Legacy)),
+            (yes, None, Legacy, Modern, HandshakeOutcome::Use),
         ] {
             let mut hint = hint(SpokenEras::default());
             let shown = SpokenEras { legacy, modern };
-            let met = hint.record_greeting(&of("a"), shown, (spoken, wanted), true);
-            assert_eq!(met, expected, "{shown:?} {spoken} {wanted}");
-            let met = hint.record_greeting(&of("a"), shown, (spoken, wanted), false);
+            let outcome = hint.record_handshake(&of("a"), shown, (spoken, wanted), true);
+            assert_eq!(outcome, expected, "{shown:?} {spoken} {wanted}");
+            let outcome = hint.record_handshake(&of("a"), shown, (spoken, wanted), false);
             let is_learned = legacy.is_some() || spoken == Legacy;
-            assert_eq!(met == GreetingOutcome::Use, is_learned, "it is not asked for ever");
+            assert_eq!(outcome == HandshakeOutcome::Use, is_learned, "it is not asked for ever");
             assert_eq!(hint.eras(&of("a")), shown);
         }
     }
 
     #[test]
-    fn learning_takes_one_process_more_at_most() {
-        // Whatever the fresh process shows, both eras are known afterwards.
+    fn learning_takes_at_most_one_more_process() {
+        // Whatever the new process shows, both eras are known afterwards.
         for (shown, spoken) in [
             (BOTH, Era::Legacy),
             (SpokenEras { legacy: Some(true), modern: None }, Era::Legacy),
@@ -319,23 +246,23 @@ mod tests {
         ] {
             let mut hint = hint(SpokenEras::default());
             let first = SpokenEras { legacy: None, modern: Some(true) };
-            let met = hint.record_greeting(&of("a"), first, (Era::Modern, Era::Legacy), true);
-            assert_eq!(met, GreetingOutcome::StartOver(Era::Legacy));
-            assert_eq!(hint.greeting(&of("a"), Era::Legacy).first, Hello::Initialize);
-            let met = hint.record_greeting(&of("a"), shown, (spoken, Era::Legacy), true);
-            assert_eq!(met, GreetingOutcome::Use, "{shown:?}");
+            let outcome = hint.record_handshake(&of("a"), first, (Era::Modern, Era::Legacy), true);
+            assert_eq!(outcome, HandshakeOutcome::StartOver(Era::Legacy));
+            assert_eq!(hint.handshake_plan(&of("a"), Era::Legacy).first, Hello::Initialize);
+            let outcome = hint.record_handshake(&of("a"), shown, (spoken, Era::Legacy), true);
+            assert_eq!(outcome, HandshakeOutcome::Use, "{shown:?}");
         }
     }
 
     #[test]
-    fn refused_era_is_forgotten_and_asked_for_again() {
+    fn refused_era_is_forgotten_and_probed_again() {
         let mut hint = hint(BOTH);
         hint.forget(&of("a"));
-        assert_eq!(hint.greeting(&of("a"), Era::Legacy), greeting(Hello::Discover, true, false));
+        assert_eq!(hint.handshake_plan(&of("a"), Era::Legacy), plan(Hello::Discover, true, false));
         hint =
             ProtocolHint::new(of("a"), SpokenEras::met_in(Era::Modern), Introductions::default());
         hint.does_not_speak(&of("a"), Era::Legacy);
-        assert_eq!(hint.greeting(&of("a"), Era::Legacy), greeting(Hello::Discover, false, true));
+        assert_eq!(hint.handshake_plan(&of("a"), Era::Legacy), plan(Hello::Discover, false, true));
     }
 
     #[test]
@@ -343,13 +270,17 @@ mod tests {
         let mut hint = hint(SpokenEras::met_in(Era::Modern));
         hint.died_on_discover(&of("a"));
         hint.ended(&of("a"), SpokenEras::default());
-        assert_eq!(hint.greeting(&of("a"), Era::Modern).first, Hello::Initialize);
-        assert_eq!(hint.greeting(&of("b"), Era::Modern).first, Hello::Discover);
+        assert_eq!(hint.handshake_plan(&of("a"), Era::Modern).first, Hello::Initialize);
+        assert_eq!(hint.handshake_plan(&of("b"), Era::Modern).first, Hello::Discover);
         hint.ended(&of("b"), SpokenEras::default());
-        assert_eq!(hint.greeting(&of("a"), Era::Modern).first, Hello::Discover);
+        assert_eq!(hint.handshake_plan(&of("a"), Era::Modern).first, Hello::Discover);
         hint.died_on_discover(&of("a"));
         let modern = SpokenEras { legacy: Some(false), modern: Some(true) };
-        hint.record_greeting(&of("a"), modern, (Era::Modern, Era::Modern), true);
-        assert_eq!(hint.greeting(&of("a"), Era::Modern).first, Hello::Discover, "another's doing");
+        hint.record_handshake(&of("a"), modern, (Era::Modern, Era::Modern), true);
+        assert_eq!(
+            hint.handshake_plan(&of("a"), Era::Modern).first,
+            Hello::Discover,
+            "another's doing"
+        );
     }
 }

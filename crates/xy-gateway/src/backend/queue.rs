@@ -1,8 +1,9 @@
-//! Calls that wait for their server: until it is there, until it is their turn, or until its
-//! successor comes.
+//! The queue of calls that wait for their server: until it is up, until it is their turn, or until
+//! it was restarted.
 //!
-//! All of them are in one queue, in the order in which they were first taken: a call that was
-//! sent and comes back stands before all that came later. `upstream/fate.rs` decides which do.
+//! One queue per server holds them in the order in which they were first accepted. A call that was
+//! sent and comes back stands before all later ones. `upstream/retry.rs` decides which calls come
+//! back.
 
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
@@ -17,58 +18,58 @@ use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::ServerName;
 use xy_supervisor::instance::Holder;
 
-use super::lot::{Load, Place};
-use super::{ADVICE, Availability, Backend, STOPPED};
+use super::queue_budget::{Load, Reservation};
+use super::{Availability, Backend, STOPPED};
 use crate::bridge::rounds::Rounds;
-use crate::client::{Client, Open};
+use crate::client::{Client, RequestPhase};
 use crate::era::Era;
 use crate::frontend::StreamNo;
+use crate::gateway_status::ADVICE;
 use crate::message_text::StoredText;
 use crate::reply;
 
-/// What has happened to a call before.
+/// The history of a call.
 #[derive(Clone, Default)]
 pub(crate) struct RetryState {
-    /// How many times it was sent again with what its server wanted to know, and its time, where
-    /// somebody counts that.
+    /// The input rounds of the call, and its timer.
     pub(crate) rounds: Rounds,
-    /// Its place among the calls of its server, once it has one.
+    /// The position among the calls of its server, once it has one.
     pub(crate) ticket: Option<u64>,
-    /// Since when it waits, if it does.
+    /// When the call began to wait, if it does.
     pub(crate) waits_since: Option<Instant>,
-    /// It was sent before.
+    /// The call was sent before.
     pub(crate) was_sent: bool,
-    /// And its server can have seen it.
+    /// The call was sent before, and its server may have read it.
     pub(crate) was_written: bool,
 }
 
 impl RetryState {
-    /// Whether it has waited for its server, or is sent again.
+    /// Returns true if the call has waited for its server, or is sent again.
     pub(crate) fn has_waited(&self) -> bool {
         self.waits_since.is_some() || self.was_sent
     }
 }
 
 /// A call that waits for its server.
-pub(crate) struct Waiting {
+pub(crate) struct QueuedCall {
     pub(super) ticket: u64,
     pub(crate) client: Rc<Client>,
-    /// The server, by the name that its client used.
-    pub(crate) asked: Rc<Backend>,
+    /// The server, under the name that the client used.
+    pub(crate) alias: Rc<Backend>,
     pub(super) holder: Holder,
     pub(crate) id: Box<str>,
     pub(crate) text: StoredText,
     pub(crate) stream: StreamNo,
-    /// It says everything of its client by itself.
+    /// The client is modern: the request says everything about it.
     pub(super) is_modern: bool,
-    pub(crate) past: RetryState,
-    /// Its room among the calls of all servers, while it waits.
-    place: Option<(Place, Counted)>,
-    /// Ends the wait after a while.
+    pub(crate) retry_state: RetryState,
+    /// The share of the queue budget, while the call waits.
+    reservation: Option<(Reservation, WaitingCount)>,
+    /// The timer that ends the wait.
     timer: Option<AbortHandle>,
 }
 
-impl Drop for Waiting {
+impl Drop for QueuedCall {
     fn drop(&mut self) {
         if let Some(timer) = &self.timer {
             timer.abort();
@@ -76,54 +77,56 @@ impl Drop for Waiting {
     }
 }
 
-/// One more that waits under a name, for as long as this is there.
-struct Counted(Arc<AtomicUsize>);
+/// A count of one waiting call, until it is dropped.
+struct WaitingCount(Arc<AtomicUsize>);
 
-impl Counted {
+impl WaitingCount {
     fn at(waiting: &Arc<AtomicUsize>) -> Self {
         waiting.fetch_add(1, Ordering::Relaxed);
         Self(waiting.clone())
     }
 }
 
-impl Drop for Counted {
+impl Drop for WaitingCount {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// A call that is to wait.
-pub(crate) struct ToWait {
+/// A call that is to be queued.
+pub(crate) struct CallToQueue {
     pub(crate) client: Rc<Client>,
-    /// The server, by the name that its client used.
-    pub(crate) asked: Rc<Backend>,
+    /// The server, under the name that the client used.
+    pub(crate) alias: Rc<Backend>,
     pub(crate) holder: Holder,
     pub(crate) id: Box<str>,
     pub(crate) text: StoredText,
     pub(crate) stream: StreamNo,
     pub(crate) is_modern: bool,
-    pub(crate) past: RetryState,
+    pub(crate) retry_state: RetryState,
 }
 
 impl Backend {
-    /// The place of a call among all of this server.
-    pub(super) fn ticket(&self, past: &RetryState) -> u64 {
-        past.ticket.unwrap_or_else(|| self.lot.next_ticket())
+    /// Returns the ticket of a call, which orders it among all calls of this server.
+    pub(super) fn ticket(&self, retry_state: &RetryState) -> u64 {
+        retry_state.ticket.unwrap_or_else(|| self.queue_budget.next_ticket())
     }
 
-    /// Whether there is room for one more call of this length.
+    /// Checks that there is room for one more call of this length.
     pub(crate) fn check_room(&self, length: usize) -> Result<(), CallError> {
         let here = Load { calls: self.waiting(), bytes: self.waiting_bytes.get() };
-        self.lot.full(here, length).map_or(Ok(()), |bound| Err(bound.fault(&self.name)))
+        self.queue_budget
+            .exceeded(here, length)
+            .map_or(Ok(()), |bound| Err(bound.fault(&self.name)))
     }
 
-    /// Checks that the token of a client leaves room for calls of others.
+    /// Checks that the client's token leaves room for calls of others.
     pub(crate) fn check_share(&self, client: &Client) -> Result<(), CallError> {
-        let (token, all, most) = (client.token(), self.waiting(), self.lot.park.calls);
+        let (token, all, most) = (client.token(), self.waiting(), self.queue_budget.park.calls);
         if token.may_take(all, all, most) {
-            return Ok(()); // Even if all of them are its own.
+            return Ok(()); // Holds even if all calls are its own.
         }
-        let is_own = |it: &&Waiting| it.client.token().id == token.id;
+        let is_own = |it: &&QueuedCall| it.client.token().id == token.id;
         let own = self.waiting.borrow().iter().filter(is_own).count();
         if token.may_take(own, all, most) {
             return Ok(());
@@ -136,26 +139,29 @@ impl Backend {
             ))
     }
 
-    /// Has a call wait, for which there is room; where it is meanwhile, and whether it is the
-    /// first of its holder.
-    pub(crate) fn wait(self: &Rc<Self>, call: ToWait) -> (Open, bool) {
-        let ToWait { client, asked, holder, id, text, stream, is_modern, mut past } = call;
-        let (ticket, since) = (self.ticket(&past), past.waits_since.unwrap_or_else(Instant::now));
-        (past.ticket, past.waits_since) = (Some(ticket), Some(since));
-        let timer = Some(self.set_timer(ticket, self.gives_up_at(&past, since)));
-        asked.counts.parked.set(asked.counts.parked.get() + 1);
-        let place = Some((self.lot.take(text.len()), Counted::at(&asked.counts.waiting)));
-        let waits = Waiting {
+    /// Queues a call, for which there must be room. Returns its phase, and whether it is the first
+    /// of its holder.
+    pub(crate) fn enqueue(self: &Rc<Self>, call: CallToQueue) -> (RequestPhase, bool) {
+        let CallToQueue { client, alias, holder, id, text, stream, is_modern, mut retry_state } =
+            call;
+        let (ticket, since) =
+            (self.ticket(&retry_state), retry_state.waits_since.unwrap_or_else(Instant::now));
+        (retry_state.ticket, retry_state.waits_since) = (Some(ticket), Some(since));
+        let timer = Some(self.set_timer(ticket, self.wait_ends_at(&retry_state, since)));
+        alias.counts.parked.set(alias.counts.parked.get() + 1);
+        let reservation =
+            Some((self.queue_budget.take(text.len()), WaitingCount::at(&alias.counts.waiting)));
+        let waits = QueuedCall {
             ticket,
             client,
-            asked,
+            alias,
             holder,
             id,
             text,
             stream,
             is_modern,
-            past,
-            place,
+            retry_state,
+            reservation,
             timer,
         };
         self.waiting_bytes.set(self.waiting_bytes.get() + waits.text.len() as u64);
@@ -164,19 +170,19 @@ impl Backend {
         let position = waiting.partition_point(|it| it.ticket < ticket);
         waiting.insert(position, waits);
         drop(waiting);
-        (Open::Waiting { server: self.clone(), ticket }, is_first)
+        (RequestPhase::Queued { server: self.clone(), ticket }, is_first)
     }
 
-    /// How long a call waits: for its server, and as long as it may take in all.
-    fn gives_up_at(&self, past: &RetryState, since: Instant) -> Instant {
-        let all = past.rounds.watch.as_ref().and_then(|watch| watch.end());
-        end_of_wait(since + self.lot.park.queue, all).0
+    /// Returns when the wait of a call ends: by the queue timeout, or by its total timeout.
+    fn wait_ends_at(&self, retry_state: &RetryState, since: Instant) -> Instant {
+        let all = retry_state.rounds.timer.as_ref().and_then(|timer| timer.end());
+        wait_end(since + self.queue_budget.park.queue, all).0
     }
 
-    /// What it means that a call has waited as long as it may.
-    fn kind_of_end(&self, past: &RetryState, since: Instant) -> ErrorKind {
-        let all = past.rounds.watch.as_ref().and_then(|watch| watch.end());
-        end_of_wait(since + self.lot.park.queue, all).1
+    /// Returns the error kind of a call whose wait has ended.
+    fn wait_end_kind(&self, retry_state: &RetryState, since: Instant) -> ErrorKind {
+        let all = retry_state.rounds.timer.as_ref().and_then(|timer| timer.end());
+        wait_end(since + self.queue_budget.park.queue, all).1
     }
 
     fn set_timer(self: &Rc<Self>, ticket: u64, at: Instant) -> AbortHandle {
@@ -184,72 +190,73 @@ impl Backend {
         let timer = tokio::task::spawn_local(async move {
             sleep_until(at).await;
             if let Some(server) = server.upgrade() {
-                server.waited_enough(ticket);
+                server.on_wait_timeout(ticket);
             }
         });
         timer.abort_handle()
     }
 
-    /// A call has waited as long as it may.
-    fn waited_enough(self: &Rc<Self>, ticket: u64) {
+    /// Fails a call whose wait has ended.
+    fn on_wait_timeout(self: &Rc<Self>, ticket: u64) {
         let Some(waited) = self.take_waiting(ticket) else { return };
-        let queue = self.lot.park.queue;
-        let since = waited.past.waits_since.unwrap_or_else(Instant::now);
-        let kind = self.kind_of_end(&waited.past, since);
-        let fault = self.too_late(&waited, kind, since.elapsed().min(queue));
+        let queue = self.queue_budget.park.queue;
+        let since = waited.retry_state.waits_since.unwrap_or_else(Instant::now);
+        let kind = self.wait_end_kind(&waited.retry_state, since);
+        let fault = self.wait_timeout_error(&waited, kind, since.elapsed().min(queue));
         self.give_up(&waited, &fault);
-        self.release(); // Somebody may have waited behind it.
+        self.release(); // Other calls may have waited behind it.
     }
 
-    /// A call that waited is not sent, for this reason.
-    pub(crate) fn give_up(&self, waited: &Waiting, fault: &CallError) {
-        let fault = reply::under(&waited.asked.name, &self.name, fault);
+    /// Fails a queued call.
+    pub(crate) fn give_up(&self, waited: &QueuedCall, fault: &CallError) {
+        let fault = reply::with_alias(&waited.alias.name, &self.name, fault);
         let call = (&*waited.id, waited.stream);
-        waited.asked.fail(&waited.client, call, &waited.past, &fault);
+        waited.alias.fail(&waited.client, call, &waited.retry_state, &fault);
     }
 
-    /// The same of any call that was asked under this name. Of one that had been written to an
-    /// earlier life nobody knows whether it was done.
+    /// Fails a call that was made under this name. If it was written to an earlier instance, the
+    /// outcome is unknown.
     pub(crate) fn fail(
         &self,
         client: &Client,
         (id, stream): (&str, StreamNo),
-        past: &RetryState,
+        retry_state: &RetryState,
         fault: &CallError,
     ) {
         let is_unknown = fault.kind.is_outcome_unknown();
-        if !is_unknown && !past.was_written {
-            return client.failed(id, stream, fault);
+        if !is_unknown && !retry_state.was_written {
+            return client.respond_error(id, stream, fault);
         }
         self.counts.unknown.set(self.counts.unknown.get() + 1);
         if is_unknown {
-            return client.failed(id, stream, fault);
+            return client.respond_error(id, stream, fault);
         }
-        client.failed(id, stream, &outcome_unknown(fault, Some(&self.name)));
+        client.respond_error(id, stream, &outcome_unknown(fault, Some(&self.name)));
     }
 
-    /// Takes a call out that waits; `None` if it does not wait any more.
-    pub(crate) fn take_waiting(&self, ticket: u64) -> Option<Waiting> {
+    /// Removes a call from the queue; `None` if it does not wait any more.
+    pub(crate) fn take_waiting(&self, ticket: u64) -> Option<QueuedCall> {
         let mut waiting = self.waiting.borrow_mut();
-        let place = waiting.binary_search_by_key(&ticket, |it| it.ticket).ok()?;
-        let mut taken = waiting.remove(place)?;
+        let position = waiting.binary_search_by_key(&ticket, |it| it.ticket).ok()?;
+        let mut taken = waiting.remove(position)?;
         drop(waiting);
-        taken.place = None;
+        taken.reservation = None;
         self.waiting_bytes.set(self.waiting_bytes.get() - taken.text.len() as u64);
         Some(taken)
     }
 
-    /// Takes all out that wait for an instance, in order.
-    pub(crate) fn take_all_waiting(&self, holder: Option<Holder>) -> Vec<Waiting> {
-        self.take_those(|it| holder.is_none_or(|holder| holder == it.holder))
+    /// Removes all calls that wait for an instance, in order.
+    pub(crate) fn take_all_waiting(&self, holder: Option<Holder>) -> Vec<QueuedCall> {
+        self.take_matching(|it| holder.is_none_or(|holder| holder == it.holder))
     }
 
-    pub(super) fn take_those(&self, is_meant: impl Fn(&Waiting) -> bool) -> Vec<Waiting> {
+    pub(super) fn take_matching(&self, is_meant: impl Fn(&QueuedCall) -> bool) -> Vec<QueuedCall> {
         let all = std::mem::take(&mut *self.waiting.borrow_mut());
         let (mut taken, mut left) = (Vec::new(), VecDeque::new());
         for mut one in all {
             if is_meant(&one) {
-                one.place = None; // It may have to wait again, and needs no room twice.
+                // It may have to wait again, and needs no second reservation.
+                one.reservation = None;
                 taken.push(one);
             } else {
                 left.push_back(one);
@@ -261,7 +268,7 @@ impl Backend {
         taken
     }
 
-    /// An instance can be asked: sends what has waited for it, in order.
+    /// Sends the calls that wait for an instance, which accepts requests now, in order.
     pub(crate) fn release_for(self: &Rc<Self>, holder: Holder) {
         if self.asks() && !self.upstream(holder).is_some_and(|it| it.is_modern()) {
             return self.release();
@@ -269,7 +276,7 @@ impl Backend {
         self.release_all_for(holder);
     }
 
-    /// Sends all that has waited for an instance, in order, if that can be asked.
+    /// Sends all calls that wait for an instance, in order, if it accepts requests.
     pub(super) fn release_all_for(&self, holder: Holder) {
         let is_too_soon = self.upstream(holder).is_none_or(|it| it.is_held_back());
         if is_too_soon || self.is_releasing.replace(true) {
@@ -281,29 +288,29 @@ impl Backend {
         self.is_releasing.set(false);
     }
 
-    pub(super) fn send_again(waited: &Waiting) {
-        let (text, past) = (waited.text.borrow(), waited.past.clone());
-        waited.client.again_after(&waited.id, text, waited.stream, past);
+    pub(super) fn send_again(waited: &QueuedCall) {
+        let (text, retry_state) = (waited.text.borrow(), waited.retry_state.clone());
+        waited.client.redispatch_with(&waited.id, text, waited.stream, retry_state);
     }
 
-    /// Dispatches all calls anew that wait for an instance.
+    /// Dispatches all calls again that wait for an instance.
     pub(crate) fn send_again_all(&self, holder: Holder) {
         for waited in self.take_all_waiting(Some(holder)) {
             Self::send_again(&waited);
         }
     }
 
-    /// Its settings have changed: who waits for an instance that is not its own any more waits
-    /// for another, or goes to it. So does who asked under a name that is another's by now.
-    pub(crate) fn find_others(&self) {
-        let is_other = |it: &Waiting| !self.is_holder_of(it) || !self.is_home_of(&it.asked);
-        for waited in self.take_those(is_other) {
+    /// Dispatches the calls again that wait for the wrong instance after a change of settings or of
+    /// aliases.
+    pub(crate) fn reroute_waiting(&self) {
+        let is_other = |it: &QueuedCall| !self.is_holder_of(it) || !self.is_primary_of(&it.alias);
+        for waited in self.take_matching(is_other) {
             Self::send_again(&waited);
         }
     }
 
     /// Returns true if a call waits for an instance that may serve it.
-    fn is_holder_of(&self, it: &Waiting) -> bool {
+    fn is_holder_of(&self, it: &QueuedCall) -> bool {
         match (self.settings.borrow().isolation, it.holder) {
             (Isolation::Client, holder) => holder == Holder::Client(it.client.group_id()),
             (Isolation::Shared, Holder::Shared) => true,
@@ -312,28 +319,33 @@ impl Backend {
         }
     }
 
-    /// Nobody is to be asked under this name: who waits under it is told why.
-    pub(crate) fn give_up_all_as(&self, asked: &Self, why: &str) {
-        let fault = asked.down(why);
-        for waited in self.take_those(|it| std::ptr::eq(Rc::as_ptr(&it.asked), asked)) {
-            waited.asked.fail(&waited.client, (&waited.id, waited.stream), &waited.past, &fault);
+    /// Fails all calls that wait under this name, which was stopped.
+    pub(crate) fn fail_all_under(&self, alias: &Self, why: &str) {
+        let fault = alias.down(why);
+        for waited in self.take_matching(|it| std::ptr::eq(Rc::as_ptr(&it.alias), alias)) {
+            waited.alias.fail(
+                &waited.client,
+                (&waited.id, waited.stream),
+                &waited.retry_state,
+                &fault,
+            );
         }
     }
 
-    /// Whether a call would overtake an earlier one of its client.
+    /// Returns true if a call would overtake an earlier one of its client.
     pub(super) fn would_overtake(&self, client: &Client, holder: Holder) -> bool {
         let waiting = self.waiting.borrow();
         !self.is_releasing.get()
             && waiting.iter().any(|it| it.holder == holder && it.client.number() == client.number())
     }
 
-    /// Which of its instances for one client each are not there, and why; those who wait for
-    /// one are told.
+    /// Sets which instances for single clients are down, and why. Fails the calls that wait for
+    /// them.
     pub(crate) fn set_down(&self, down: HashMap<Holder, String>) {
         for (holder, why) in &down {
             let waiting = self.take_all_waiting(Some(*holder));
             if waiting.is_empty() {
-                continue; // Explaining costs a look at its log.
+                continue; // The explanation is costly: it reads the log.
             }
             let fault = self.down_for(*holder, why);
             for waited in waiting {
@@ -343,25 +355,27 @@ impl Backend {
         *self.down.borrow_mut() = down;
     }
 
-    /// Gives up calls whose wait ends before their instance is tried again. `retries` holds when
-    /// that is, for each instance that waits for its back-off.
-    pub(crate) fn give_up_hopeless(&self, retries: &HashMap<Holder, Instant>) {
-        let is_hopeless = |it: &Waiting| {
-            let since = it.past.waits_since;
+    /// Fails calls whose wait ends before their instance is started again. `retries` holds the end
+    /// of the back-off of each instance.
+    pub(crate) fn fail_hopeless(&self, retries: &HashMap<Holder, Instant>) {
+        let is_hopeless = |it: &QueuedCall| {
+            let since = it.retry_state.waits_since;
             let retry_at = retries.get(&it.holder);
-            since.zip(retry_at).is_some_and(|(since, at)| self.gives_up_at(&it.past, since) < *at)
+            since
+                .zip(retry_at)
+                .is_some_and(|(since, at)| self.wait_ends_at(&it.retry_state, since) < *at)
         };
-        for waited in self.take_those(is_hopeless) {
-            let since = waited.past.waits_since.unwrap_or_else(Instant::now);
-            let kind = self.kind_of_end(&waited.past, since);
-            let fault = self.too_late(&waited, kind, since.elapsed());
+        for waited in self.take_matching(is_hopeless) {
+            let since = waited.retry_state.waits_since.unwrap_or_else(Instant::now);
+            let kind = self.wait_end_kind(&waited.retry_state, since);
+            let fault = self.wait_timeout_error(&waited, kind, since.elapsed());
             self.give_up(&waited, &fault);
         }
     }
 
-    /// Why nobody comes after an instance, if nobody does.
+    /// Returns why an instance is not restarted, if it is not.
     pub(crate) fn no_successor(&self, holder: Holder) -> Option<String> {
-        if let Availability::Down(why) = &*self.standing.borrow() {
+        if let Availability::Down(why) = &*self.availability.borrow() {
             return Some(why.clone());
         }
         if self.is_hidden() {
@@ -370,7 +384,7 @@ impl Backend {
         self.down.borrow().get(&holder).cloned()
     }
 
-    /// How many calls wait.
+    /// Returns the number of waiting calls.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.borrow().len()
     }
@@ -382,37 +396,43 @@ impl Backend {
         Some(if first.is_modern { Era::Modern } else { Era::Legacy })
     }
 
-    /// How many wait for one instance.
+    /// Returns the number of calls that wait for one instance.
     pub(crate) fn waiting_for(&self, holder: Holder) -> usize {
         self.waiting.borrow().iter().filter(|it| it.holder == holder).count()
     }
 
-    /// One more call was sent again.
+    /// Counts a call that was sent again.
     pub(super) fn count_again(&self) {
         self.counts.again.set(self.counts.again.get() + 1);
     }
 
-    /// A call has waited as long as it may: why it was not sent.
-    fn too_late(&self, waited: &Waiting, kind: ErrorKind, limit: Duration) -> CallError {
+    /// Returns the error of a call whose wait has ended.
+    fn wait_timeout_error(
+        &self,
+        waited: &QueuedCall,
+        kind: ErrorKind,
+        limit: Duration,
+    ) -> CallError {
         let name = &self.name;
-        // Whoever waited as long as a call may take in all was not ended by the park.
-        let bound = (kind == ErrorKind::QueueFull).then_some(self.lot.park.queue);
+        // A call that reached its total timeout was not ended by the queue timeout.
+        let bound = (kind == ErrorKind::QueueFull).then_some(self.queue_budget.park.queue);
         if self.upstream(waited.holder).is_none() {
-            let message = format!("`{name}` did not come up within {}", reply::time(limit));
-            let not_sent = (!waited.past.was_written).then_some("the call was not sent");
-            if let Some(trouble) = self.trouble(waited.holder) {
-                let cause = not_sent.map_or(trouble.clone(), |it| format!("{it}; {trouble}"));
+            let message =
+                format!("`{name}` did not come up within {}", reply::format_duration(limit));
+            let not_sent = (!waited.retry_state.was_written).then_some("the call was not sent");
+            if let Some(failure) = self.failure(waited.holder) {
+                let cause = not_sent.map_or(failure.clone(), |it| format!("{it}; {failure}"));
                 return CallError::new(kind, format!("`{name}` did not come up"))
                     .cause(cause)
                     .hint(format!("fix the problem above; `xy status {name}` shows more"));
             }
             let fault = |message| CallError {
-                cause: because(not_sent, bound),
+                cause: join_cause(not_sent, bound),
                 ..CallError::new(kind, message)
             };
             return match self.progress(waited.holder) {
                 Some(progress) => {
-                    fault(format!("{message}, as it is still {progress}")).hint(or_wait_longer(
+                    fault(format!("{message}, as it is still {progress}")).hint(with_queue_advice(
                         format!(
                             "that goes on: try again later; `xy status {name}` says how far it is"
                         ),
@@ -420,7 +440,7 @@ impl Backend {
                     ))
                 }
                 None => fault(message)
-                    .hint(or_wait_longer(format!("`xy status {name}` shows its state"), bound)),
+                    .hint(with_queue_advice(format!("`xy status {name}` shows its state"), bound)),
             };
         }
         let is_shared = !waited.holder.is_client();
@@ -431,15 +451,16 @@ impl Backend {
             let hint = "make fewer calls of it at once, or try again later";
             ("another call", "call", hint.to_owned())
         };
-        let message = format!("`{name}` was busy with {with} for {}", reply::time(limit));
+        let message =
+            format!("`{name}` was busy with {with} for {}", reply::format_duration(limit));
         let why = format!("it asks questions, so it serves one {one} at a time");
-        let cause = because(Some(&format!("{why}; the call was not sent")), bound);
-        CallError { cause, ..CallError::new(kind, message) }.hint(or_wait_longer(hint, bound))
+        let cause = join_cause(Some(&format!("{why}; the call was not sent")), bound);
+        CallError { cause, ..CallError::new(kind, message) }.hint(with_queue_advice(hint, bound))
     }
 }
 
-/// Why a wait ended: `reason`, and the bound of the park if it was that.
-fn because(reason: Option<&str>, bound: Option<Duration>) -> Option<String> {
+/// Joins `reason` and the queue timeout that ended a wait.
+fn join_cause(reason: Option<&str>, bound: Option<Duration>) -> Option<String> {
     let bound = bound.map(|most| format!("calls wait at most {most:?} (`park {{ queue }}`)"));
     match (reason, bound) {
         (Some(reason), Some(bound)) => Some(format!("{reason}; {bound}")),
@@ -447,27 +468,27 @@ fn because(reason: Option<&str>, bound: Option<Duration>) -> Option<String> {
     }
 }
 
-/// The advice, and how to have calls wait for longer if the park's bound ended this one.
-fn or_wait_longer(advice: String, bound: Option<Duration>) -> String {
+/// Adds advice to raise the queue timeout, if that ended the wait.
+fn with_queue_advice(advice: String, bound: Option<Duration>) -> String {
     if bound.is_none() {
         return advice;
     }
     advice + "; or raise `park { queue }` and restart the daemon"
 }
 
-/// When a wait ends, and what that means: that the park keeps nothing for longer than until
-/// `queue`, or that the call has taken as long as it may `in_all`.
-fn end_of_wait(queue: Instant, in_all: Option<Instant>) -> (Instant, ErrorKind) {
+/// Returns when a wait ends and with which error kind: by the queue timeout, or earlier by the
+/// total timeout `in_all`.
+fn wait_end(queue: Instant, in_all: Option<Instant>) -> (Instant, ErrorKind) {
     match in_all.filter(|in_all| *in_all < queue) {
         Some(in_all) => (in_all, ErrorKind::TimedOut),
         None => (queue, ErrorKind::QueueFull),
     }
 }
 
-/// What is said of a call that was written once and is not made again, for this reason.
+/// Returns the error of a call that was written once and is not sent again.
 pub(crate) fn outcome_unknown(fault: &CallError, server: Option<&ServerName>) -> CallError {
     let (whom, look) = match server {
-        Some(name) => (format!("`{name}`"), format!("; `xy logs {name}` shows what it said last")),
+        Some(name) => (format!("`{name}`"), format!("; `xy logs {name}` shows its last output")),
         None => ("its server".to_owned(), String::new()),
     };
     let once = format!("the call was sent to {whom} once, and not answered");

@@ -1,4 +1,4 @@
-//! Which instances of a server sleep, and who needs them.
+//! Instances that sleep, and the demand for them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
@@ -11,135 +11,135 @@ use xy_supervisor::launch::Progress;
 
 use super::Backend;
 
-/// What is known of that.
+/// The sleeping instances of a server.
 #[derive(Default)]
 pub(super) struct Sleep {
-    /// Those that have to be woken, as far as we have heard.
-    away: RefCell<HashSet<Holder>>,
-    /// How often that was looked at.
-    looks: Cell<u64>,
-    /// Those that are being made to come.
-    held: RefCell<HashSet<Holder>>,
-    /// Somebody needs the one that all share, which has not come since.
+    /// The instances that have to be woken, as last reported.
+    asleep: RefCell<HashSet<Holder>>,
+    /// Number of reports so far.
+    reports: Cell<u64>,
+    /// The instances that are being woken.
+    waking: RefCell<HashSet<Holder>>,
+    /// The shared instance is needed, and was not available since.
     is_needed: Cell<bool>,
-    /// The rules it lives by have changed.
+    /// Signals a change of the idle-stop rules.
     rules: Notify,
-    /// How far each is with what it needs before it can begin.
-    progress: RefCell<HashMap<Holder, Progressing>>,
-    /// Why each is failing, if it is.
-    troubles: RefCell<HashMap<Holder, Trouble>>,
+    /// The start progress of each instance.
+    progress: RefCell<HashMap<Holder, ProgressReporter>>,
+    /// The failures of each instance.
+    failures: RefCell<HashMap<Holder, FailureReporter>>,
 }
 
 impl Sleep {
-    /// How many instances sleep, or are being made to come.
+    /// Returns the number of instances that sleep or are being woken.
     pub(super) fn count(&self) -> usize {
-        self.away.borrow().len() + self.held.borrow().len()
+        self.asleep.borrow().len() + self.waking.borrow().len()
     }
 }
 
-/// Says how far an instance is with what it needs before it can begin, while that goes on.
-pub(crate) type Progressing = Box<dyn Fn() -> Option<Progress>>;
+/// Returns the progress of an instance's preparations, while they last.
+pub(crate) type ProgressReporter = Box<dyn Fn() -> Option<Progress>>;
 
-/// Explains why an instance is failing, if it is: how it ended, and the last lines of its stderr.
-pub(crate) type Trouble = Box<dyn Fn() -> Option<String>>;
+/// Returns why an instance is failing, if it is: how it ended, and the last lines of its stderr.
+pub(crate) type FailureReporter = Box<dyn Fn() -> Option<String>>;
 
 impl Backend {
-    /// These of its instances sleep.
-    pub(crate) fn set_away(&self, away: HashSet<Holder>) {
-        *self.sleep.away.borrow_mut() = away;
-        self.sleep.looks.set(self.sleep.looks.get() + 1);
+    /// Sets which instances sleep.
+    pub(crate) fn set_asleep(&self, asleep: HashSet<Holder>) {
+        *self.sleep.asleep.borrow_mut() = asleep;
+        self.sleep.reports.set(self.sleep.reports.get() + 1);
     }
 
-    /// These say how far its instances are with what they need.
-    pub(crate) fn set_progress(&self, progress: HashMap<Holder, Progressing>) {
+    /// Sets the progress reporters of the instances.
+    pub(crate) fn set_progress_reporters(&self, progress: HashMap<Holder, ProgressReporter>) {
         *self.sleep.progress.borrow_mut() = progress;
     }
 
-    /// How far an instance is with what it needs before it can begin, while that goes on.
+    /// Returns the progress of an instance's preparations, while they last.
     pub(super) fn progress(&self, holder: Holder) -> Option<Progress> {
         self.sleep.progress.borrow().get(&holder).and_then(|progress| progress())
     }
 
-    /// Sets what explains why its instances are failing.
-    pub(crate) fn set_troubles(&self, troubles: HashMap<Holder, Trouble>) {
-        *self.sleep.troubles.borrow_mut() = troubles;
+    /// Sets the failure reporters of the instances.
+    pub(crate) fn set_failure_reporters(&self, failures: HashMap<Holder, FailureReporter>) {
+        *self.sleep.failures.borrow_mut() = failures;
     }
 
-    /// Returns why an instance is failing, if it is: of one client's own instance with the last
-    /// lines of its stderr. Those of a shared one may be about other clients.
-    pub(crate) fn trouble(&self, holder: Holder) -> Option<String> {
-        let trouble = self.sleep.troubles.borrow().get(&holder).and_then(|trouble| trouble())?;
+    /// Returns why an instance is failing, if it is. For a client's own instance, this includes the
+    /// last lines of its stderr. Those of a shared instance may be about other clients.
+    pub(crate) fn failure(&self, holder: Holder) -> Option<String> {
+        let failure = self.sleep.failures.borrow().get(&holder).and_then(|failure| failure())?;
         match holder {
-            Holder::Shared | Holder::Era(_) => trouble.lines().next().map(str::to_owned),
-            Holder::Client(_) => Some(trouble),
+            Holder::Shared | Holder::Era(_) => failure.lines().next().map(str::to_owned),
+            Holder::Client(_) => Some(failure),
         }
     }
 
-    /// How often it was looked at which of its instances sleep.
-    pub(crate) fn looks(&self) -> u64 {
-        self.sleep.looks.get()
+    /// Returns the number of reports of sleeping instances.
+    pub(crate) fn report_count(&self) -> u64 {
+        self.sleep.reports.get()
     }
 
-    /// Whether an instance sleeps, as far as we have heard.
-    pub(crate) fn is_away(&self, holder: Holder) -> bool {
-        self.sleep.away.borrow().contains(&holder)
+    /// Returns true if an instance sleeps, as last reported.
+    pub(crate) fn is_asleep(&self, holder: Holder) -> bool {
+        self.sleep.asleep.borrow().contains(&holder)
     }
 
-    /// All that do.
-    pub(crate) fn all_away(&self) -> Vec<Holder> {
-        self.sleep.away.borrow().iter().copied().collect()
+    /// Returns all sleeping instances.
+    pub(crate) fn all_asleep(&self) -> Vec<Holder> {
+        self.sleep.asleep.borrow().iter().copied().collect()
     }
 
-    /// Somebody needs the instance that all share, from now on until it comes.
-    pub(crate) fn need(&self) {
+    /// Records that the shared instance is needed, until it is available.
+    pub(crate) fn need_shared(&self) {
         self.sleep.is_needed.set(true);
     }
 
-    /// Whether somebody has, since it was last there.
+    /// Returns true if the shared instance was needed since it was last available.
     pub(crate) fn was_needed(&self) -> bool {
         self.sleep.is_needed.get()
     }
 
-    /// An instance can be asked.
-    pub(crate) fn has_come(&self, holder: Holder) {
+    /// Records that an instance accepts requests.
+    pub(crate) fn mark_available(&self, holder: Holder) {
         if holder == Holder::Shared {
             self.sleep.is_needed.set(false);
         }
     }
 
-    /// An instance is to come; whether that is not being done yet.
-    pub(crate) fn begins_to_hold(&self, holder: Holder) -> bool {
-        self.sleep.held.borrow_mut().insert(holder)
+    /// Records that an instance is being woken. Returns false if it was already.
+    pub(crate) fn begin_wake(&self, holder: Holder) -> bool {
+        self.sleep.waking.borrow_mut().insert(holder)
     }
 
-    /// For whom instances are about to come.
+    /// Returns the holders whose instances are being woken.
     pub(crate) fn holders_to_come(&self) -> Vec<Holder> {
-        self.sleep.held.borrow().iter().copied().collect()
+        self.sleep.waking.borrow().iter().copied().collect()
     }
 
-    /// It comes, or nobody waits for it any more.
-    pub(crate) fn has_held(&self, holder: Holder, comes: bool) {
-        self.sleep.held.borrow_mut().remove(&holder);
+    /// Records that waking an instance has ended, or is not needed any more.
+    pub(crate) fn end_wake(&self, holder: Holder, comes: bool) {
+        self.sleep.waking.borrow_mut().remove(&holder);
         if !comes && holder == Holder::Shared {
             self.sleep.is_needed.set(false);
         }
     }
 
-    /// Resolves when the rules it lives by may have changed since this was asked.
+    /// Waits for a change of the idle-stop rules after this call.
     pub(crate) fn rules_change(&self) -> impl Future<Output = ()> + use<'_> {
         let mut changed = Box::pin(self.sleep.rules.notified());
         changed.as_mut().enable();
         changed
     }
 
-    /// It is configured otherwise than before.
+    /// Signals a change of the idle-stop rules, if the settings differ from `before`.
     pub(super) fn rules_may_have_changed(&self, before: &Arc<ServerSettings>) {
         let rules = self.settings.borrow().rules.clone();
         if rules == before.rules {
             return;
         }
         for upstream in self.upstreams.borrow().values() {
-            upstream.set_dated(self.may_sleep(upstream.key().holder));
+            upstream.set_records_call_times(self.may_sleep(upstream.key().holder));
         }
         self.sleep.rules.notify_waiters();
     }

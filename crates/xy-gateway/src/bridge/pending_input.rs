@@ -1,15 +1,14 @@
-//! A call of a modern client that a legacy server has asked something in: it is parked until
-//! the client comes back with answers.
+//! Parked calls: calls of modern clients in which a legacy server requests input.
 //!
 //! ```text
-//!  asked ──► flushed: the client gets what is asked, and a state ──► taken up: answers go to
-//!    ▲                  │                                             the server, the call is
-//!    │                  │ nobody comes for it: cancelled              the client's again
-//!    └── asked again, in the next round ◄───────────────────────────────┘
+//!  asked ──► flushed: the client gets the questions and a state ──► resumed: the server gets
+//!    ▲                  │                                             the answers, the client
+//!    │                  │ the client never returns: cancelled         waits for the result
+//!    └── asked again, in the next round ◄─────────────────────────────┘
 //! ```
 //!
-//! What the server asks meanwhile waits for the next round, and what it answers for whoever
-//! takes the call up.
+//! Questions that the server asks meanwhile wait for the next round. A result that arrives
+//! meanwhile waits for the client to resume.
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
@@ -23,289 +22,293 @@ use xy_protocol::error::{CallError, ErrorKind};
 
 mod parked;
 
-pub(crate) use parked::{Kept, NewHold, Parked, gone, refused};
+pub(crate) use parked::{NewPendingInput, ParkedCalls, ParkedEntry, call_gone, rejected_state};
 
-use super::Across;
-use super::state::Bond;
+use super::EraTranslation;
+use super::state::StateBinding;
 use crate::backend::Backend;
+use crate::budget::Reservation;
 use crate::client::{Client, Principal};
 use crate::frontend::StreamNo;
-use crate::held::Held;
 use crate::modern::{RequestMeta, SERVER_INFO};
 use crate::reply;
 use crate::upstream::Upstream;
 
-/// How long a call is held for a client that does not come back.
-pub(crate) const HELD_FOR: Duration = Duration::from_mins(10);
+/// How long a call waits for its client.
+pub(crate) const INPUT_TIMEOUT: Duration = Duration::from_mins(10);
 
-/// What a server asks within so long is asked of a client at once: it takes a round less.
-pub(crate) const ASKED_AT_ONCE: Duration = Duration::from_millis(20);
+/// How long questions are collected, so that several need only one round.
+pub(crate) const QUESTION_BATCH_DELAY: Duration = Duration::from_millis(20);
 
-/// For so long a call that its client is to come back to holds up the next of that client. An
-/// answer for which nobody has to be asked comes sooner, and then no two are under way at once.
-pub(crate) const HOLDS_UP: Duration = Duration::from_secs(2);
+/// How long a call that waits for its client delays that client's next call. Answers that need no
+/// user come sooner, so that no two calls overlap.
+pub(crate) const MAX_SLOT_HOLD: Duration = Duration::from_secs(2);
 
-/// What a server may ask in one call, until the client answers.
-const MOST_ASKED: usize = 32;
+/// Maximum number of unanswered questions in one call.
+const MAX_QUESTIONS: usize = 32;
 
-/// One call that is parked.
+/// A parked call.
 pub(crate) struct PendingInput {
     pub(crate) number: u64,
-    /// The client that made it: the server's turn is its, until it has heard what is asked.
+    /// The client that made the call. The client holds the server's slot until it has received the
+    /// questions.
     pub(crate) client: u64,
-    /// Whom the door cannot tell from it.
+    /// The group of the client.
     pub(crate) group_id: u64,
-    /// Whose it is.
+    /// The owner of the call.
     pub(crate) principal: Principal,
-    /// The call ends with that client, who is alone there.
-    pub(crate) is_tied: bool,
-    pub(crate) manner: Rc<RequestMeta>,
+    /// True if the call ends with this client.
+    pub(crate) ends_with_client: bool,
+    pub(crate) request_meta: Rc<RequestMeta>,
     pub(crate) method: Box<str>,
-    pub(crate) bond: Bond,
+    pub(crate) binding: StateBinding,
     pub(crate) upstream: Weak<Upstream>,
-    /// Its server, by the name that the client used.
-    pub(crate) asked: Rc<Backend>,
-    pub(crate) ours: u64,
-    /// Who the server is, as it was written.
+    /// The server, by the alias that the client used.
+    pub(crate) alias: Rc<Backend>,
+    pub(crate) upstream_id: u64,
+    /// The server's `serverInfo`, as JSON text.
     pub(crate) info: Option<String>,
-    /// What the server wanted of the client that it cannot do.
-    pub(crate) lacks: Cell<Option<&'static str>>,
-    inside: RefCell<Inside>,
-    held: RefCell<Held>,
-    /// When the client has heard what it is asked.
-    given_at: Cell<Option<Instant>>,
+    /// The capabilities that the server needed and the client lacks.
+    pub(crate) missing: Cell<Option<&'static str>>,
+    state: RefCell<State>,
+    held: RefCell<Reservation>,
+    /// When the client received the questions.
+    delivered_at: Cell<Option<Instant>>,
     is_over: Cell<bool>,
 }
 
 #[derive(Default)]
-struct Inside {
-    /// The request that is to be answered with what is asked.
+struct State {
+    /// The request to answer with the questions.
     reply_to: Option<ReplyTo>,
-    /// What the client was given to answer.
-    given: Vec<Question>,
-    /// What was asked since.
-    fresh: Vec<Question>,
-    came: Option<Came>,
+    /// The questions that the client has received.
+    delivered: Vec<Question>,
+    /// The questions asked since.
+    undelivered: Vec<Question>,
+    result: Option<CallResult>,
     last_key: u64,
     bytes: usize,
 }
 
-/// A request of a client.
+/// An open request of a client.
 pub(crate) struct ReplyTo {
     pub(crate) client: Rc<Client>,
     pub(crate) id: Box<str>,
     pub(crate) stream: StreamNo,
 }
 
-/// Something that a server asks.
+/// A question of the server.
 pub(crate) struct Question {
     key: String,
-    /// The server's own id, as it was written.
+    /// The server's request id, as JSON text.
     id: Box<str>,
     method: Box<str>,
     params: String,
 }
 
-/// What came of a call that is parked.
-pub(crate) enum Came {
-    /// This whole answer.
-    Answer(Box<[u8]>),
-    /// Nothing, for this reason.
+/// The result of a parked call.
+pub(crate) enum CallResult {
+    /// The complete response line.
+    Response(Box<[u8]>),
+    /// The reason why there is no response.
     Fault(CallError),
 }
 
-/// What is to be done with a call that a client takes up.
-pub(crate) enum Next {
-    /// It has been answered meanwhile.
-    Deliver(Came),
-    /// The server works on it.
-    GoOn,
-    /// More is asked.
+/// The next step of a resumed call.
+pub(crate) enum ResumeAction {
+    /// Deliver the result that has arrived meanwhile.
+    Deliver(CallResult),
+    /// Wait for the server.
+    Continue,
+    /// Ask the remaining questions.
     AskMore,
 }
 
 impl PendingInput {
-    /// A server asks something in this call. `false` if that is too much.
+    /// Adds a question of the server. Returns false if a limit is exceeded.
     pub(crate) fn ask(&self, id: &str, method: &str, params: Option<&str>) -> bool {
-        let mut inside = self.inside.borrow_mut();
+        let mut state = self.state.borrow_mut();
         let params = as_modern(method, params.unwrap_or("{}"));
-        let bytes = inside.bytes + params.len();
-        let count = inside.given.len() + inside.fresh.len();
-        if count >= MOST_ASKED || !self.held.borrow_mut().holds(bytes) {
-            self.held.borrow_mut().holds(inside.bytes);
+        let bytes = state.bytes + params.len();
+        let count = state.delivered.len() + state.undelivered.len();
+        if count >= MAX_QUESTIONS || !self.held.borrow_mut().resize(bytes) {
+            self.held.borrow_mut().resize(state.bytes);
             return false;
         }
-        inside.bytes = bytes;
-        inside.last_key += 1;
-        let key = format!("q{}", inside.last_key);
-        inside.fresh.push(Question { key, id: id.into(), method: method.into(), params });
+        state.bytes = bytes;
+        state.last_key += 1;
+        let key = format!("q{}", state.last_key);
+        state.undelivered.push(Question { key, id: id.into(), method: method.into(), params });
         true
     }
 
-    /// The server takes back what it asked.
-    pub(crate) fn unask(&self, id: &str) {
-        let mut inside = self.inside.borrow_mut();
-        inside.given.retain(|it| &*it.id != id);
-        inside.fresh.retain(|it| &*it.id != id);
-        self.count(&mut inside);
+    /// Removes a question that the server has cancelled.
+    pub(crate) fn cancel_question(&self, id: &str) {
+        let mut state = self.state.borrow_mut();
+        state.delivered.retain(|it| &*it.id != id);
+        state.undelivered.retain(|it| &*it.id != id);
+        self.count(&mut state);
     }
 
-    /// Counts what is still asked.
-    fn count(&self, inside: &mut Inside) {
-        inside.bytes = inside.given.iter().chain(&inside.fresh).map(|it| it.params.len()).sum();
-        self.held.borrow_mut().holds(inside.bytes);
+    /// Updates the byte count.
+    fn count(&self, state: &mut State) {
+        state.bytes =
+            state.delivered.iter().chain(&state.undelivered).map(|it| it.params.len()).sum();
+        self.held.borrow_mut().resize(state.bytes);
     }
 
-    /// The server has answered, or never will.
-    pub(crate) fn came(&self, came: Came) {
-        let mut inside = self.inside.borrow_mut();
-        let came = match came {
-            Came::Answer(line) if !self.held.borrow_mut().holds(inside.bytes + line.len()) => {
-                self.held.borrow_mut().holds(inside.bytes);
-                Came::Fault(no_room())
+    /// Stores the result of the call.
+    pub(crate) fn set_result(&self, result: CallResult) {
+        let mut state = self.state.borrow_mut();
+        let result = match result {
+            CallResult::Response(line)
+                if !self.held.borrow_mut().resize(state.bytes + line.len()) =>
+            {
+                self.held.borrow_mut().resize(state.bytes);
+                CallResult::Fault(no_room())
             }
-            came => came,
+            result => result,
         };
-        if matches!(came, Came::Fault(_)) {
-            // Nobody is there to be answered.
-            inside.given.clear();
-            inside.fresh.clear();
-            self.count(&mut inside);
+        if matches!(result, CallResult::Fault(_)) {
+            // The server no longer waits for answers.
+            state.delivered.clear();
+            state.undelivered.clear();
+            self.count(&mut state);
         }
-        inside.came = Some(came);
+        state.result = Some(result);
     }
 
-    /// Whether the client has heard what it is asked.
-    pub(crate) fn is_given(&self) -> bool {
-        self.inside.borrow().reply_to.is_none()
+    /// Returns true if the client has received the questions.
+    pub(crate) fn is_delivered(&self) -> bool {
+        self.state.borrow().reply_to.is_none()
     }
 
-    /// Whether that is so long ago that its client seems to wait for a person.
-    pub(crate) fn is_left(&self) -> bool {
-        self.given_at.get().is_some_and(|at| at.elapsed() >= HOLDS_UP)
+    /// Returns true if the client has had the questions for so long that it seems to wait for a
+    /// user.
+    pub(crate) fn is_slow(&self) -> bool {
+        self.delivered_at.get().is_some_and(|at| at.elapsed() >= MAX_SLOT_HOLD)
     }
 
-    /// Whether the server has taken back nothing, or not all, of what the client was given to
-    /// answer.
+    /// Returns true if questions that the client has received are still open.
     pub(crate) fn is_awaited(&self) -> bool {
-        let inside = self.inside.borrow();
-        inside.reply_to.is_none() && !inside.given.is_empty()
+        let state = self.state.borrow();
+        state.reply_to.is_none() && !state.delivered.is_empty()
     }
 
-    /// It takes too long: what the server has asked is refused, and whoever comes back is told
-    /// this.
-    pub(crate) fn is_late(&self, fault: CallError) {
-        self.refuse(&self.inside.borrow(), "this took too long");
-        self.came(Came::Fault(fault));
+    /// Rejects the server's questions and stores `fault` as the result, as the call takes too long.
+    pub(crate) fn time_out(&self, fault: CallError) {
+        self.reject_questions(&self.state.borrow(), "this took too long");
+        self.set_result(CallResult::Fault(fault));
     }
 
-    fn refuse(&self, inside: &Inside, why: &str) {
+    fn reject_questions(&self, state: &State, why: &str) {
         let Some(upstream) = self.upstream.upgrade() else { return };
-        for question in inside.given.iter().chain(&inside.fresh) {
+        for question in state.delivered.iter().chain(&state.undelivered) {
             upstream.send(&reply::error(&question.id, -32603, why));
         }
     }
 
-    /// The request that is to hear what is asked, and what that is: an answer, if it has come,
-    /// or else `None`. Nothing at all if nobody is to hear anything.
-    pub(crate) fn flush(&self) -> Option<(ReplyTo, Option<Came>)> {
-        let mut inside = self.inside.borrow_mut();
-        let reply_to = inside.reply_to.take()?;
-        self.given_at.set(Some(Instant::now()));
-        let fresh = std::mem::take(&mut inside.fresh);
-        inside.given.extend(fresh);
-        Some((reply_to, inside.came.take()))
+    /// Takes the request to answer, and the result if there is one; otherwise the questions are the
+    /// answer. Returns `None` if no request is open.
+    pub(crate) fn flush(&self) -> Option<(ReplyTo, Option<CallResult>)> {
+        let mut state = self.state.borrow_mut();
+        let reply_to = state.reply_to.take()?;
+        self.delivered_at.set(Some(Instant::now()));
+        let undelivered = std::mem::take(&mut state.undelivered);
+        state.delivered.extend(undelivered);
+        Some((reply_to, state.result.take()))
     }
 
-    /// What the client is asked, as it stands in a result.
-    fn wanted(&self) -> String {
-        let inside = self.inside.borrow();
-        let all = inside.given.iter().map(|Question { key, method, params, .. }| {
+    /// Returns the questions as `inputRequests`.
+    fn input_requests(&self) -> String {
+        let state = self.state.borrow();
+        let all = state.delivered.iter().map(|Question { key, method, params, .. }| {
             format!(r#""{key}":{{"method":"{method}","params":{params}}}"#)
         });
         let all: Vec<String> = all.collect();
         format!("{{{}}}", all.join(","))
     }
 
-    /// The client is back, with these answers: what the server is to be told, and what comes
-    /// next.
-    pub(crate) fn take_up(&self, answers: Option<&str>) -> (Vec<Vec<u8>>, Next) {
+    /// Accepts the client's answers; returns the responses for the server and the next step.
+    pub(crate) fn resume(&self, answers: Option<&str>) -> (Vec<Vec<u8>>, ResumeAction) {
         let answers = answers.and_then(Members::read).unwrap_or_default();
-        let mut inside = self.inside.borrow_mut();
-        let mut told = Vec::new();
-        // What is no object answers nothing: it is asked again.
+        let mut state = self.state.borrow_mut();
+        let mut responses = Vec::new();
+        // Only an object is an answer; any other question is asked again.
         let answer_to = |key: &str| answers.get(key).filter(|it| it.starts_with('{'));
-        inside.given.retain(|it| match answer_to(&it.key) {
+        state.delivered.retain(|it| match answer_to(&it.key) {
             Some(answer) => {
-                told.push(reply::result(&it.id, answer));
+                responses.push(reply::result(&it.id, answer));
                 false
             }
             None => true,
         });
-        self.count(&mut inside);
-        let next = match inside.came.take() {
-            Some(came) => Next::Deliver(came),
-            None if inside.given.is_empty() && inside.fresh.is_empty() => Next::GoOn,
-            None => Next::AskMore,
+        self.count(&mut state);
+        let next = match state.result.take() {
+            Some(result) => ResumeAction::Deliver(result),
+            None if state.delivered.is_empty() && state.undelivered.is_empty() => {
+                ResumeAction::Continue
+            }
+            None => ResumeAction::AskMore,
         };
-        (told, next)
+        (responses, next)
     }
 
-    /// Moves what is still asked to a new round, for whoever has come back.
-    pub(crate) fn pass_on_to(&self, next: &Self) {
-        let mut inside = self.inside.borrow_mut();
-        let mut after = next.inside.borrow_mut();
-        after.given = std::mem::take(&mut inside.given);
-        after.fresh = std::mem::take(&mut inside.fresh);
-        (after.last_key, after.bytes) = (inside.last_key, inside.bytes);
-        self.held.borrow_mut().holds(0);
-        next.held.borrow_mut().holds(after.bytes);
+    /// Moves the open questions to the parked call of the next round.
+    pub(crate) fn move_questions_to(&self, next: &Self) {
+        let mut state = self.state.borrow_mut();
+        let mut after = next.state.borrow_mut();
+        after.delivered = std::mem::take(&mut state.delivered);
+        after.undelivered = std::mem::take(&mut state.undelivered);
+        (after.last_key, after.bytes) = (state.last_key, state.bytes);
+        self.held.borrow_mut().resize(0);
+        next.held.borrow_mut().resize(after.bytes);
     }
 
-    /// Nobody will come back, or the call is over: what the server has asked is refused.
-    /// Whether that is new.
+    /// Ends the call and rejects the server's questions. Returns true if it was not over.
     pub(crate) fn end(&self) -> bool {
         if self.is_over.replace(true) {
             return false;
         }
-        self.refuse(&self.inside.take(), "nobody has answered this");
-        self.held.borrow_mut().holds(0);
+        self.reject_questions(&self.state.take(), "the client did not answer");
+        self.held.borrow_mut().resize(0);
         true
     }
 
-    /// What stands between its client and its server.
-    pub(crate) fn across(&self) -> Across {
-        let (method, lacks) = (self.method.clone(), self.lacks.get());
-        Across::ToLegacy { method, bond: Some(self.bond), lacks }
+    /// Returns the translation between the client and the server.
+    pub(crate) fn translation(&self) -> EraTranslation {
+        let (method, missing) = (self.method.clone(), self.missing.get());
+        EraTranslation::ToLegacy { method, binding: Some(self.binding), missing }
     }
 
-    /// What came of it, as the answer to a client's request `id`.
-    pub(crate) fn answer(&self, came: Came, id: &str) -> Result<Vec<u8>, CallError> {
-        let line = match came {
-            Came::Fault(fault) => return Err(fault),
-            Came::Answer(line) => line,
+    /// Converts a result into the response to the client's request `id`.
+    pub(crate) fn answer(&self, result: CallResult, id: &str) -> Result<Vec<u8>, CallError> {
+        let line = match result {
+            CallResult::Fault(fault) => return Err(fault),
+            CallResult::Response(line) => line,
         };
-        let Ok(Message::Answer { id: Some(ours), outcome }) = envelope::parse(&line) else {
-            return Err(gone());
+        let Ok(Message::Response { id: Some(upstream_id), outcome }) = envelope::parse(&line)
+        else {
+            return Err(call_gone());
         };
-        let across = self.across();
-        if let Some(wrong) = across.instead(outcome) {
+        let translation = self.translation();
+        if let Some(wrong) = translation.missing_capability_error(outcome) {
             return Ok(wrong.line(id));
         }
         let mut edits = Edits::of(&line);
-        edits.replace(ours, id.to_owned());
-        across.edit_answer(outcome, self.info.as_deref(), &mut edits);
+        edits.replace(upstream_id, id.to_owned());
+        translation.edit_answer(outcome, self.info.as_deref(), &mut edits);
         Ok(edits.to_vec())
     }
 
-    /// A result that asks the client for what the server wants to know.
-    pub(crate) fn asks(&self, state: &str) -> String {
-        asking(&self.wanted(), state, self.info.as_deref())
+    /// Returns the `input_required` result with the questions.
+    pub(crate) fn input_required_result(&self, state: &str) -> String {
+        input_required(&self.input_requests(), state, self.info.as_deref())
     }
 }
 
-/// A result that asks for input.
-pub(crate) fn asking(wanted: &str, state: &str, info: Option<&str>) -> String {
+/// Formats an `input_required` result.
+pub(crate) fn input_required(wanted: &str, state: &str, info: Option<&str>) -> String {
     let meta = info.map(|info| format!(r#","_meta":{{"{SERVER_INFO}":{info}}}"#));
     format!(
         r#"{{"resultType":"input_required","inputRequests":{wanted},"requestState":{state}{}}}"#,
@@ -313,7 +316,7 @@ pub(crate) fn asking(wanted: &str, state: &str, info: Option<&str>) -> String {
     )
 }
 
-/// What a legacy server asks, without what this revision does not have.
+/// Removes what the modern era lacks from the params of a legacy question.
 fn as_modern(method: &str, params: &str) -> String {
     let Some(members) = Members::read(params) else { return "{}".to_owned() };
     let is_gone = |key: &str| {
@@ -323,7 +326,10 @@ fn as_modern(method: &str, params: &str) -> String {
 }
 
 fn no_room() -> CallError {
-    CallError::new(ErrorKind::OutcomeUnknown, "the server answered, and there was no room for it")
-        .cause("too many answers wait for clients that have not come back")
-        .hint("find out whether it was done before you repeat it")
+    CallError::new(
+        ErrorKind::OutcomeUnknown,
+        "the server answered, but its answer could not be stored",
+    )
+    .cause("too many answers wait for clients")
+    .hint("check whether the call was executed before repeating it")
 }

@@ -1,5 +1,5 @@
-//! A modern server wants to know something before it does what a legacy client asked: the
-//! client is asked as servers of its era ask, and its request is sent again with the answers.
+//! Rounds: a modern server requires input for a legacy client's call. xy asks the client as a
+//! legacy server would, and repeats the call with the answers.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
@@ -12,42 +12,42 @@ use xy_mcp::envelope::{self, Message, Outcome, text_of};
 use xy_mcp::members::Members;
 use xy_protocol::error::{CallError, ErrorKind};
 
-use super::across::{Asked, is_empty};
+use super::translation::{OriginalRequest, is_empty};
 use crate::backend::RetryState;
-use crate::capabilities::Wants;
+use crate::capabilities::RequiredCapabilities;
 use crate::client::Client;
 use crate::frontend::{Route, StreamNo};
 use crate::names::quoted;
 use crate::reply;
-use crate::upstream::Watch;
+use crate::upstream::CallTimer;
 
-/// How many times a server may want to know more.
-const MOST_ROUNDS: u8 = 16;
+/// Maximum number of rounds of one call.
+const MAX_ROUNDS: u8 = 16;
 
-/// How many things it may want to know at a time.
-const MOST_AT_ONCE: usize = 32;
+/// Maximum number of questions in one round.
+const MAX_QUESTIONS: usize = 32;
 
-/// What a request has behind it that is sent again with what its server wanted to know.
+/// The rounds of a call so far.
 #[derive(Clone, Default)]
 pub(crate) struct Rounds {
-    /// How many times it was sent again.
+    /// Number of repetitions.
     pub(crate) count: u8,
-    /// How long it may take, since it was first sent.
-    pub(crate) watch: Option<Rc<Watch>>,
+    /// The timer of the call, since it was first sent.
+    pub(crate) timer: Option<Rc<CallTimer>>,
 }
 
-/// One round: what is asked of the client, and what comes of it.
+/// One round: the questions to the client and their answers.
 pub(crate) struct Round {
     client: Weak<Client>,
-    /// What the client calls its request, and where it asked.
+    /// The client's request id, and its stream.
     id: Box<str>,
     stream: StreamNo,
-    asked: Asked,
-    /// What the server wants to have back, as it was written.
+    original: OriginalRequest,
+    /// The server's `requestState`, as JSON text.
     state: Option<Box<str>>,
-    wanted: RefCell<Vec<Wanted>>,
+    wanted: RefCell<Vec<RequestedInput>>,
     is_over: Cell<bool>,
-    /// Ends it when the request takes too long.
+    /// The task that ends the round when the call times out.
     timer: Cell<Option<AbortHandle>>,
 }
 
@@ -59,19 +59,19 @@ impl Drop for Round {
     }
 }
 
-/// One thing that a server wants to know.
-struct Wanted {
+/// One question of the server.
+struct RequestedInput {
     key: Box<str>,
     method: Box<str>,
-    /// As the client wrote it.
+    /// The client's answer, as JSON text.
     answer: Option<Box<str>>,
 }
 
-/// What a server says that it wants to know, if that is what its result is.
-pub(crate) fn wanted(result: &str) -> Option<Members<'_>> {
+/// Returns the members of an `input_required` result; `None` for any other result.
+pub(crate) fn input_requests(result: &str) -> Option<Members<'_>> {
     let has = |word: &[u8]| memchr::memmem::find(result.as_bytes(), word).is_some();
     if !has(b"input_required") && !has(b"\\u") {
-        return None; // As nearly all.
+        return None; // The common case.
     }
     let members = Members::read(result)?;
     let kind = members.get("resultType").and_then(text_of);
@@ -79,29 +79,30 @@ pub(crate) fn wanted(result: &str) -> Option<Members<'_>> {
 }
 
 impl Round {
-    /// Asks the client what a server wants to know. Its request is open until it is sent again,
-    /// answered or cancelled.
+    /// Asks the client all questions of an `input_required` result. The client's call stays open
+    /// until it is repeated, answered or cancelled.
     pub(crate) fn begin(
         client: &Rc<Client>,
         (id, stream): (&str, StreamNo),
-        asked: Asked,
+        original: OriginalRequest,
         wanted: &Members<'_>,
     ) -> Result<Rc<Self>, CallError> {
-        if asked.rounds.count >= MOST_ROUNDS {
-            return Err(too_often());
+        if original.rounds.count >= MAX_ROUNDS {
+            return Err(too_many_rounds());
         }
         let requests = match wanted.get("inputRequests") {
             None => Members::default(),
-            Some(text) => {
-                Members::read(text).ok_or_else(|| strange("what it wants is no object"))?
-            }
+            Some(text) => Members::read(text)
+                .ok_or_else(|| invalid_question("`inputRequests` is not an object"))?,
         };
         let keys: HashSet<&str> = requests.iter().map(|(key, _)| key).collect();
         if keys.len() < requests.len() {
-            return Err(strange("it wants two things under one name"));
+            return Err(invalid_question("two of its requests have the same key"));
         }
-        if requests.len() > MOST_AT_ONCE {
-            return Err(strange(&format!("it wants more than {MOST_AT_ONCE} things at once")));
+        if requests.len() > MAX_QUESTIONS {
+            return Err(invalid_question(&format!(
+                "it requires more than {MAX_QUESTIONS} inputs at once"
+            )));
         }
         let mut questions = Vec::new();
         for (key, request) in requests.iter() {
@@ -111,7 +112,7 @@ impl Round {
             client: Rc::downgrade(client),
             id: id.into(),
             stream,
-            asked,
+            original,
             state: wanted.get("requestState").map(Into::into),
             wanted: RefCell::default(),
             is_over: Cell::new(false),
@@ -119,23 +120,27 @@ impl Round {
         });
         *round.wanted.borrow_mut() = questions
             .iter()
-            .map(|(key, it)| Wanted { key: (*key).into(), method: it.method.into(), answer: None })
+            .map(|(key, it)| RequestedInput {
+                key: (*key).into(),
+                method: it.method.into(),
+                answer: None,
+            })
             .collect();
         for (key, Question { method, params }) in questions {
-            let asked = client.ask_for_round(&round, key, method, &params, Route::Related(stream));
-            if let Err(fault) = asked {
-                round.end(); // What was asked before is of no use.
+            let sent = client.ask_in_round(&round, key, method, &params, Route::Related(stream));
+            if let Err(fault) = sent {
+                round.end(); // Cancels the questions already sent.
                 return Err(fault);
             }
         }
-        round.end_in_time();
+        round.start_timer();
         Ok(round)
     }
 
-    /// Ends it when the request takes too long: also the time that its client needs for an
-    /// answer is time that whoever waits for the request has to wait.
-    fn end_in_time(self: &Rc<Self>) {
-        let Some(end) = self.asked.rounds.watch.as_ref().and_then(|it| it.end()) else { return };
+    /// Starts the timer that ends the round when the call times out. The time for the client's
+    /// answers counts.
+    fn start_timer(self: &Rc<Self>) {
+        let Some(end) = self.original.rounds.timer.as_ref().and_then(|it| it.end()) else { return };
         if self.is_answered() {
             return;
         }
@@ -154,19 +159,19 @@ impl Round {
             return;
         }
         self.end();
-        if let (Some(client), Some(watch)) = (self.client.upgrade(), &self.asked.rounds.watch) {
-            client.failed(&self.id, self.stream, &watch.late_answer());
+        if let (Some(client), Some(timer)) = (self.client.upgrade(), &self.original.rounds.timer) {
+            client.respond_error(&self.id, self.stream, &timer.late_answer());
         }
     }
 
-    /// Whether there is nothing to ask: the server only wants to be asked again.
+    /// Returns true if no answer is missing; the server may have asked nothing.
     pub(crate) fn is_answered(&self) -> bool {
         self.wanted.borrow().iter().all(|it| it.answer.is_some())
     }
 
-    /// The client answers. What it cannot do is the end of its request, but for a question to
-    /// its user, who may simply not answer.
-    pub(crate) fn answered(self: &Rc<Self>, key: &str, outcome: Outcome<'_>) {
+    /// Accepts an answer of the client. An error fails the call, except for an elicitation, which
+    /// the user may ignore.
+    pub(crate) fn receive_answer(self: &Rc<Self>, key: &str, outcome: Outcome<'_>) {
         let Some(client) = self.client.upgrade().filter(|_| !self.is_over.get()) else { return };
         let mut wanted = self.wanted.borrow_mut();
         let Some(one) = wanted.iter_mut().find(|it| &*it.key == key) else { return };
@@ -175,8 +180,8 @@ impl Round {
             Outcome::Result(_) => {
                 drop(wanted);
                 self.end();
-                let fault = reply::invalid("what the client answered to its server is no object");
-                return client.failed(&self.id, self.stream, &fault);
+                let fault = reply::invalid("the client's answer to its server is not an object");
+                return client.respond_error(&self.id, self.stream, &fault);
             }
             Outcome::Error(_) if &*one.method == "elicitation/create" => {
                 one.answer = Some(r#"{"action":"cancel"}"#.into());
@@ -186,33 +191,40 @@ impl Round {
                 self.end();
                 let id = &self.id;
                 let line = format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#);
-                return client.answered(id, self.stream, line.as_bytes());
+                return client.respond(id, self.stream, line.as_bytes());
             }
         }
         drop(wanted);
         if self.is_answered() {
-            self.ask_again(&client);
+            self.resend(&client);
         }
     }
 
-    /// Has the client's request sent again, with all that is known now.
-    pub(crate) fn ask_again(self: &Rc<Self>, client: &Client) {
+    /// Repeats the client's call with the answers.
+    pub(crate) fn resend(self: &Rc<Self>, client: &Client) {
         if self.is_over.replace(true) {
             return;
         }
-        let Rounds { count, watch } = self.asked.rounds.clone();
-        let rounds = Rounds { count: count + 1, watch };
-        let was_written = self.asked.was_written;
-        let past = RetryState { rounds, was_written, ..RetryState::default() };
+        let Rounds { count, timer } = self.original.rounds.clone();
+        let rounds = Rounds { count: count + 1, timer };
+        let was_written = self.original.was_written;
+        let retry_state = RetryState { rounds, was_written, ..RetryState::default() };
         match self.request() {
-            Some(text) => client.again_after(&self.id, text.as_slice().into(), self.stream, past),
-            None => client.failed(&self.id, self.stream, &strange("it cannot be asked again")),
+            Some(text) => {
+                client.redispatch_with(&self.id, text.as_slice().into(), self.stream, retry_state);
+            }
+            None => client.respond_error(
+                &self.id,
+                self.stream,
+                &invalid_question("the call cannot be repeated"),
+            ),
         }
     }
 
-    /// The client's request, with its answers in it.
+    /// Returns the client's request with the answers.
     fn request(&self) -> Option<Vec<u8>> {
-        let Ok(Message::Request { params: Some(params), .. }) = envelope::parse(&self.asked.text)
+        let Ok(Message::Request { params: Some(params), .. }) =
+            envelope::parse(&self.original.text)
         else {
             return None;
         };
@@ -227,40 +239,40 @@ impl Round {
         if let Some(state) = &self.state {
             added.push(format!(r#""requestState":{state}"#));
         }
-        // What was said in an earlier round is not said again.
-        let rest = Members::read(params)?.without(is_of_round).to_string();
+        // Parameters of earlier rounds are dropped.
+        let rest = Members::read(params)?.without(is_round_param).to_string();
         let comma = if is_empty(&rest) || added.is_empty() { "" } else { "," };
-        let mut edits = Edits::of(&self.asked.text);
+        let mut edits = Edits::of(&self.original.text);
         edits.replace(params, format!("{{{}{comma}{}", added.join(","), &rest[1..]));
         Some(edits.to_vec())
     }
 
-    /// Nobody waits for it any more: what is still asked is taken back.
+    /// Ends the round and cancels its open questions.
     pub(crate) fn end(self: &Rc<Self>) {
         if !self.is_over.replace(true)
             && let Some(client) = self.client.upgrade()
         {
-            client.unask_round(self);
+            client.cancel_round(self);
         }
     }
 }
 
-/// Whether a param is only there when something is asked again.
-pub(super) fn is_of_round(key: &str) -> bool {
+/// Returns true if a parameter belongs to a round.
+pub(super) fn is_round_param(key: &str) -> bool {
     matches!(key, "inputResponses" | "requestState")
 }
 
-/// A request as it was before anything was asked.
-pub(crate) fn as_at_first(text: &[u8]) -> Option<Vec<u8>> {
+/// Returns a request without the parameters of earlier rounds.
+pub(crate) fn without_round_params(text: &[u8]) -> Option<Vec<u8>> {
     let Ok(Message::Request { params: Some(params), .. }) = envelope::parse(text) else {
         return None;
     };
     let mut edits = Edits::of(text);
-    edits.replace(params, Members::read(params)?.without(is_of_round).to_string());
+    edits.replace(params, Members::read(params)?.without(is_round_param).to_string());
     Some(edits.to_vec())
 }
 
-/// Something that a server wants of a client, as a legacy server would ask it.
+/// A question of a modern server, in legacy form.
 struct Question<'t> {
     method: &'t str,
     params: String,
@@ -268,30 +280,30 @@ struct Question<'t> {
 
 impl<'t> Question<'t> {
     fn read(client: &Client, request: &'t str) -> Result<Self, CallError> {
-        let members =
-            Members::read(request).ok_or_else(|| strange("what it wants is no request"))?;
+        let members = Members::read(request)
+            .ok_or_else(|| invalid_question("one of its requests is malformed"))?;
         let method = match members.get("method").and_then(text_of).as_deref() {
             Some("elicitation/create") => "elicitation/create",
             Some("sampling/createMessage") => "sampling/createMessage",
             Some("roots/list") => "roots/list",
             other => {
                 let what = xy_protocol::control::quoted(other.unwrap_or_default());
-                return Err(strange(&format!("it wants `{what}` of the client")));
+                return Err(invalid_question(&format!("it requests `{what}`")));
             }
         };
         let params = members.get("params").unwrap_or("{}");
         if !params.starts_with('{') {
-            return Err(strange("what it wants has params that are no object"));
+            return Err(invalid_question("the `params` of its request are not an object"));
         }
-        let allowed = client.allows(method, &Wants::read(Some(params)));
-        allowed.map_err(|(_, why)| strange(why))?;
+        let allowed = client.allows(method, &RequiredCapabilities::read(Some(params)));
+        allowed.map_err(|(_, why)| invalid_question(why))?;
         Ok(Self { method, params: with_elicitation_id(method, params) })
     }
 }
 
-/// A legacy client wants a name for what its user is to do elsewhere.
+/// Adds the elicitation id that legacy clients need for a URL elicitation.
 fn with_elicitation_id(method: &str, params: &str) -> String {
-    let wants = Wants::read(Some(params));
+    let wants = RequiredCapabilities::read(Some(params));
     if method != "elicitation/create" || !wants.is_url() || wants.elicitation().is_some() {
         return params.to_owned();
     }
@@ -307,13 +319,13 @@ fn digest(text: &str) -> u64 {
     hasher.finish()
 }
 
-fn strange(why: &str) -> CallError {
-    CallError::new(ErrorKind::Internal, "the server asks what cannot be asked of this client")
+fn invalid_question(why: &str) -> CallError {
+    CallError::new(ErrorKind::Internal, "the server requires input that this client cannot give")
         .cause(why)
-        .hint("it waited for that before it did the call")
+        .hint("the server has not executed the call")
 }
 
-fn too_often() -> CallError {
-    let message = format!("the server wanted to know more {MOST_ROUNDS} times");
-    CallError::new(ErrorKind::Internal, message).hint("it waited for that before it did the call")
+fn too_many_rounds() -> CallError {
+    let message = format!("the server required input {MAX_ROUNDS} times");
+    CallError::new(ErrorKind::Internal, message).hint("the server has not executed the call")
 }

@@ -1,5 +1,5 @@
-//! What a client carries for us from one round of a call to the next: a `requestState` that
-//! only we can have written, for one client, one request, and a while. Pure.
+//! The signed `requestState` of a parked call: valid for one client, one request and a limited
+//! time. Pure.
 
 use std::fmt::Write as _;
 
@@ -7,14 +7,14 @@ use ring::digest::{self, SHA256};
 use ring::hmac;
 use xy_mcp::members::Members;
 
-/// What ours begin with.
+/// The prefix of every state.
 const PREFIX: &str = "xy1.";
 
-/// Bytes before the signature: a number, a time, whose it is, and which request.
+/// Payload length in bytes: number, expiry, client digest and request digest.
 const PAYLOAD: usize = 8 + 8 + 8 + 16;
 const SIGNATURE: usize = 32;
 
-/// What we sign with.
+/// The signing key.
 pub(crate) struct Key(hmac::Key);
 
 impl Key {
@@ -23,20 +23,20 @@ impl Key {
     }
 }
 
-/// Whose a state is, and for which request.
+/// The client and the request that a state is bound to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Bond {
-    whose: u64,
+pub(crate) struct StateBinding {
+    client: u64,
     request: [u8; 16],
 }
 
-impl Bond {
-    /// Of whoever the door knows as `who`, at what it is shown, with a request of these params.
-    /// What only a repetition says, and what says nothing of what is asked, does not count.
+impl StateBinding {
+    /// Binds to the identity `who`, its view, and a request. Members that only a repetition has,
+    /// and `_meta`, are ignored.
     pub(crate) fn new(who: u64, view: &str, method: &str, params: Option<&str>) -> Self {
-        let mut whose = digest::Context::new(&SHA256);
-        whose.update(&who.to_be_bytes());
-        whose.update(view.as_bytes());
+        let mut client = digest::Context::new(&SHA256);
+        client.update(&who.to_be_bytes());
+        client.update(view.as_bytes());
         let mut request = digest::Context::new(&SHA256);
         put(&mut request, method);
         let members = params.and_then(Members::read).unwrap_or_default();
@@ -49,13 +49,13 @@ impl Bond {
             put(&mut request, value);
         }
         Self {
-            whose: u64::from_be_bytes(first(&whose.finish())),
+            client: u64::from_be_bytes(first(&client.finish())),
             request: first(&request.finish()),
         }
     }
 }
 
-/// Each part with its length, so that no two lists of parts look alike.
+/// Adds a part with its length, so that different lists never have the same digest.
 fn put(context: &mut digest::Context, part: &str) {
     context.update(&(part.len() as u64).to_be_bytes());
     context.update(part.as_bytes());
@@ -67,57 +67,62 @@ fn first<const N: usize>(digest: &digest::Digest) -> [u8; N] {
     bytes
 }
 
-/// The state of parked call `number`, which holds until `until` (seconds since 1970).
-pub(crate) fn sign(key: &Key, number: u64, until: u64, bond: &Bond) -> String {
+/// Signs a state for parked call `number` that expires at `until`, in seconds since 1970.
+pub(crate) fn sign(key: &Key, number: u64, until: u64, binding: &StateBinding) -> String {
     let mut bytes = Vec::with_capacity(PAYLOAD + SIGNATURE);
     bytes.extend_from_slice(&number.to_be_bytes());
     bytes.extend_from_slice(&until.to_be_bytes());
-    bytes.extend_from_slice(&bond.whose.to_be_bytes());
-    bytes.extend_from_slice(&bond.request);
+    bytes.extend_from_slice(&binding.client.to_be_bytes());
+    bytes.extend_from_slice(&binding.request);
     let signature = hmac::sign(&key.0, &bytes);
     bytes.extend_from_slice(signature.as_ref());
     bytes.iter().fold(PREFIX.to_owned(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}"); // A string takes everything.
+        let _ = write!(text, "{byte:02x}"); // Writing to a string cannot fail.
         text
     })
 }
 
-/// Why a state is not taken.
+/// The reason why a state is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Unfit {
-    /// We have not written it, or not like this.
-    NotOurs,
-    /// It was good for a while, which is over.
+pub(crate) enum StateError {
+    /// xy has not issued it, or it was altered.
+    Unknown,
+    /// It has expired.
     Expired,
-    /// It was given to somebody else.
-    Foreign,
-    /// It was given for another request.
+    /// It was issued to another client.
+    OtherClient,
+    /// It was issued for another request.
     OtherRequest,
 }
 
-/// The number of the parked call that a state stands for.
-pub(crate) fn verify(key: &Key, state: &str, now: u64, bond: &Bond) -> Result<u64, Unfit> {
-    let bytes = state.strip_prefix(PREFIX).and_then(bytes_of).ok_or(Unfit::NotOurs)?;
+/// Verifies a state; returns the number of its parked call.
+pub(crate) fn verify(
+    key: &Key,
+    state: &str,
+    now: u64,
+    binding: &StateBinding,
+) -> Result<u64, StateError> {
+    let bytes = state.strip_prefix(PREFIX).and_then(bytes_of).ok_or(StateError::Unknown)?;
     let (payload, signature) = bytes.split_at(PAYLOAD);
-    hmac::verify(&key.0, payload, signature).map_err(|_| Unfit::NotOurs)?;
+    hmac::verify(&key.0, payload, signature).map_err(|_| StateError::Unknown)?;
     let number = |at: usize| {
         let mut bytes = [0; 8];
         bytes.copy_from_slice(&payload[at..at + 8]);
         u64::from_be_bytes(bytes)
     };
-    if number(16) != bond.whose {
-        return Err(Unfit::Foreign);
+    if number(16) != binding.client {
+        return Err(StateError::OtherClient);
     }
-    if payload[24..] != bond.request {
-        return Err(Unfit::OtherRequest);
+    if payload[24..] != binding.request {
+        return Err(StateError::OtherRequest);
     }
     if number(8) <= now {
-        return Err(Unfit::Expired);
+        return Err(StateError::Expired);
     }
     Ok(number(0))
 }
 
-/// The bytes that a text of exactly the right length spells.
+/// Decodes hexadecimal digits of exactly the right length.
 fn bytes_of(hex: &str) -> Option<[u8; PAYLOAD + SIGNATURE]> {
     let hex = hex.as_bytes();
     if hex.len() != 2 * (PAYLOAD + SIGNATURE) {
@@ -143,53 +148,57 @@ mod tests {
 
     const PARAMS: &str = r#"{"name":"t","arguments":{"a":1}}"#;
 
-    fn bond(params: &str) -> Bond {
-        Bond::new(1, "p/default", "tools/call", Some(params))
+    fn binding(params: &str) -> StateBinding {
+        StateBinding::new(1, "p/default", "tools/call", Some(params))
     }
 
     #[test]
-    fn a_state_is_for_one_client_one_request_and_a_while() {
+    fn state_is_valid_for_one_client_and_request_until_it_expires() {
         let key = Key::of(b"secret");
-        let state = sign(&key, 7, 100, &bond(PARAMS));
-        let verified = |bond: &Bond, now| verify(&key, &state, now, bond);
-        assert_eq!(verified(&bond(PARAMS), 99), Ok(7));
-        assert_eq!(verified(&bond(PARAMS), 100), Err(Unfit::Expired));
-        let other = Bond::new(2, "p/default", "tools/call", Some(PARAMS));
-        assert_eq!(verified(&other, 99), Err(Unfit::Foreign));
-        let other = Bond::new(1, "s/one", "tools/call", Some(PARAMS));
-        assert_eq!(verified(&other, 99), Err(Unfit::Foreign));
-        let other = Bond::new(1, "p/default", "prompts/get", Some(PARAMS));
-        assert_eq!(verified(&other, 99), Err(Unfit::OtherRequest));
-        let other = bond(r#"{"name":"t","arguments":{"a":2}}"#);
-        assert_eq!(verified(&other, 99), Err(Unfit::OtherRequest));
-        assert_eq!(verify(&Key::of(b"other"), &state, 99, &bond(PARAMS)), Err(Unfit::NotOurs));
+        let state = sign(&key, 7, 100, &binding(PARAMS));
+        let verified = |binding: &StateBinding, now| verify(&key, &state, now, binding);
+        assert_eq!(verified(&binding(PARAMS), 99), Ok(7));
+        assert_eq!(verified(&binding(PARAMS), 100), Err(StateError::Expired));
+        let other = StateBinding::new(2, "p/default", "tools/call", Some(PARAMS));
+        assert_eq!(verified(&other, 99), Err(StateError::OtherClient));
+        let other = StateBinding::new(1, "s/one", "tools/call", Some(PARAMS));
+        assert_eq!(verified(&other, 99), Err(StateError::OtherClient));
+        let other = StateBinding::new(1, "p/default", "prompts/get", Some(PARAMS));
+        assert_eq!(verified(&other, 99), Err(StateError::OtherRequest));
+        let other = binding(r#"{"name":"t","arguments":{"a":2}}"#);
+        assert_eq!(verified(&other, 99), Err(StateError::OtherRequest));
+        assert_eq!(
+            verify(&Key::of(b"other"), &state, 99, &binding(PARAMS)),
+            Err(StateError::Unknown)
+        );
     }
 
     #[test]
-    fn a_repetition_is_the_same_request() {
+    fn retried_request_has_the_same_binding() {
         let again = r#"{"requestState":"x","arguments":{"a":1},"inputResponses":{"q":{}},"_meta":{"progressToken":2},"name":"t"}"#;
-        assert_eq!(bond(again), bond(PARAMS));
-        assert_ne!(bond(r#"{"name":"t"}"#), bond(PARAMS));
-        assert_ne!(bond(r#"{"nam":"et"}"#), bond(r#"{"name":"t"}"#));
+        assert_eq!(binding(again), binding(PARAMS));
+        assert_ne!(binding(r#"{"name":"t"}"#), binding(PARAMS));
+        assert_ne!(binding(r#"{"nam":"et"}"#), binding(r#"{"name":"t"}"#));
     }
 
     proptest! {
         #[test]
-        fn one_that_was_altered_is_not_ours(at in 0_usize..148, other in "[0-9a-fA-Fx.é]") {
+        fn altered_state_is_rejected(at in 0_usize..148, other in "[0-9a-fA-Fx.é]") {
             let key = Key::of(b"secret");
-            let state = sign(&key, 7, 100, &bond(PARAMS));
+            let state = sign(&key, 7, 100, &binding(PARAMS));
             prop_assert_eq!(state.len(), 148);
             let mut altered = state.clone();
             altered.replace_range(at..=at, &other);
             if altered != state {
-                prop_assert_eq!(verify(&key, &altered, 0, &bond(PARAMS)), Err(Unfit::NotOurs));
+                let verified = verify(&key, &altered, 0, &binding(PARAMS));
+                prop_assert_eq!(verified, Err(StateError::Unknown));
             }
         }
 
         #[test]
-        fn no_text_makes_it_panic(text in ".*") {
-            let _ = verify(&Key::of(b"k"), &text, 0, &bond(PARAMS));
-            let _ = verify(&Key::of(b"k"), &format!("xy1.{text}"), 0, &bond(&text));
+        fn arbitrary_state_never_panics(text in ".*") {
+            let _ = verify(&Key::of(b"k"), &text, 0, &binding(PARAMS));
+            let _ = verify(&Key::of(b"k"), &format!("xy1.{text}"), 0, &binding(&text));
         }
     }
 }

@@ -1,5 +1,4 @@
-//! One item of a list as its server wrote it, and as it stands beside those of others; and a
-//! page of them. Pure.
+//! Parsing of list items and pages. Pure.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -11,52 +10,52 @@ use xy_mcp::edit::Edits;
 use xy_mcp::envelope::text_of;
 use xy_protocol::control::quoted;
 
-use super::{Kind, TOLD};
+use super::MAX_NAMED;
+use crate::kind::Kind;
 use crate::names;
-use crate::sanitize::Fit;
+use crate::sanitize::Sanitized;
 
-/// One tool, prompt, resource or template, as its server wrote it.
+/// A tool, prompt, resource or template, as its server wrote it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Item {
-    /// What the server calls it.
+    /// The server's name for it.
     pub(crate) name: Arc<str>,
-    /// All of it.
+    /// The original text.
     pub(crate) raw: Arc<str>,
-    /// As every client can read it, if it can be so: one that cannot be read spoils a whole
-    /// list for some.
-    pub(super) for_all: Option<Readable>,
+    /// The text for combined endpoints; `None` if it would break the list for some clients.
+    pub(super) readable: Option<Readable>,
 }
 
-/// The text of an item that every client can read.
+/// An item's text that every client can read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Readable {
     raw: Arc<str>,
-    /// Where in that its name stands.
+    /// The position of the name in it.
     at: Range<usize>,
 }
 
 impl Item {
-    /// `None` for what has no name.
+    /// Parses an item; returns `None` if it has no name.
     pub(crate) fn read(kind: Kind, raw: &str) -> Option<Self> {
-        Self::fitted(kind, raw).map(|(item, _)| item)
+        Self::read_sanitized(kind, raw).map(|(item, _)| item)
     }
 
-    /// The same, and how it is beside those of other servers.
-    fn fitted(kind: Kind, raw: &str) -> Option<(Self, Fit)> {
+    /// Parses an item; also returns the result of its check.
+    fn read_sanitized(kind: Kind, raw: &str) -> Option<(Self, Sanitized)> {
         let (name, at) = name_in(kind, raw)?;
-        let (fit, raw) = (Fit::of(kind, raw), Arc::<str>::from(raw));
-        let for_all = match &fit {
-            Fit::Sound => Some(Readable { raw: raw.clone(), at }),
-            Fit::Mended { text, .. } => {
+        let (result, raw) = (Sanitized::of(kind, raw), Arc::<str>::from(raw));
+        let readable = match &result {
+            Sanitized::Valid => Some(Readable { raw: raw.clone(), at }),
+            Sanitized::Repaired { text, .. } => {
                 name_in(kind, text).map(|(_, at)| Readable { raw: text.as_str().into(), at })
             }
-            Fit::Unfit { .. } => None,
+            Sanitized::Unreadable { .. } => None,
         };
-        Some((Self { name, raw, for_all }, fit))
+        Some((Self { name, raw, readable }, result))
     }
 }
 
-/// What an item is called, and where that stands.
+/// Returns the name of an item and its position.
 fn name_in(kind: Kind, raw: &str) -> Option<(Arc<str>, Range<usize>)> {
     let fields: BTreeMap<Cow<'_, str>, &RawValue> = serde_json::from_str(raw).ok()?;
     let written = fields.get(kind.field())?.get();
@@ -65,7 +64,7 @@ fn name_in(kind: Kind, raw: &str) -> Option<(Arc<str>, Range<usize>)> {
 }
 
 impl Readable {
-    /// As it is shown beside those of other servers.
+    /// Returns the item with another name, on one line.
     pub(super) fn shown_as(&self, name: &str) -> Arc<str> {
         let (before, after) = (&self.raw[..self.at.start], &self.raw[self.at.end..]);
         let mut shown = Vec::with_capacity(self.raw.len() + name.len());
@@ -74,10 +73,10 @@ impl Readable {
         String::from_utf8_lossy(&shown).into()
     }
 
-    /// The same with another description.
+    /// Returns the item with another name and description.
     pub(super) fn described_as(&self, name: &str, description: &str) -> Arc<str> {
         let fields: BTreeMap<Cow<'_, str>, &RawValue> =
-            serde_json::from_str(&self.raw).unwrap_or_default(); // It was read before.
+            serde_json::from_str(&self.raw).unwrap_or_default(); // Parsed before.
         let mut edits = Edits::of(self.raw.as_bytes());
         let (name, description) = (names::quoted(name), names::quoted(description));
         let here = &self.raw[self.at.clone()];
@@ -95,63 +94,65 @@ impl Readable {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Page {
     pub(crate) items: Vec<Item>,
-    /// What asks for the next, as it is written.
+    /// The cursor of the next page, as JSON text.
     pub(crate) next: Option<String>,
-    /// How many had no name.
+    /// Number of items without a name.
     pub(crate) nameless: usize,
-    /// What is not as the protocol has it, as words for a log.
-    pub(crate) odd: Option<String>,
+    /// A log message about malformed items.
+    pub(crate) report: Option<String>,
 }
 
 impl Page {
-    /// Reads the result of a list.
+    /// Parses the result of a list request.
     pub(crate) fn read(kind: Kind, result: &str) -> Result<Self, String> {
-        let not_one =
-            |cause: &dyn std::fmt::Display| format!("its {} is none: {cause}", kind.method());
+        let not_one = |cause: &dyn std::fmt::Display| {
+            format!("its {} result is malformed: {cause}", kind.method())
+        };
         let fields: BTreeMap<Cow<'_, str>, &RawValue> =
             serde_json::from_str(result).map_err(|cause| not_one(&cause))?;
         let list =
             fields.get(kind.key()).ok_or_else(|| not_one(&format!("no `{}`", kind.key())))?;
         let raw: Vec<&RawValue> =
             serde_json::from_str(list.get()).map_err(|cause| not_one(&cause))?;
-        let (mut items, mut odd) = (Vec::with_capacity(raw.len()), Odd::default());
-        for (item, fit) in raw.iter().filter_map(|raw| Item::fitted(kind, raw.get())) {
-            odd.note(&item.name, &fit);
+        let (mut items, mut report) = (Vec::with_capacity(raw.len()), ReadabilityReport::default());
+        for (item, result) in raw.iter().filter_map(|raw| Item::read_sanitized(kind, raw.get())) {
+            report.note(&item.name, &result);
             items.push(item);
         }
         let next =
             fields.get("nextCursor").map(|raw| raw.get().to_owned()).filter(|it| it != "null");
         let nameless = raw.len() - items.len();
-        Ok(Self { items, next, nameless, odd: odd.words(kind) })
+        Ok(Self { items, next, nameless, report: report.into_message(kind) })
     }
 }
 
-/// The items that some clients could not read as they are.
+/// The items that some clients could not read.
 #[derive(Default)]
-struct Odd {
+struct ReadabilityReport {
     count: usize,
     first: Vec<String>,
 }
 
-impl Odd {
-    fn note(&mut self, name: &str, fit: &Fit) {
-        let what = match fit {
-            Fit::Sound => return,
-            Fit::Mended { parts, .. } => format!("is shown with its {} mended", parts.join(", ")),
-            Fit::Unfit { part } => format!("is not shown for its {part}"),
+impl ReadabilityReport {
+    fn note(&mut self, name: &str, result: &Sanitized) {
+        let what = match result {
+            Sanitized::Valid => return,
+            Sanitized::Repaired { parts, .. } => {
+                format!("is shown with its {} repaired", parts.join(", "))
+            }
+            Sanitized::Unreadable { part } => format!("is hidden for its {part}"),
         };
         self.count += 1;
-        if self.first.len() < TOLD {
+        if self.first.len() < MAX_NAMED {
             self.first.push(format!("`{}` {what}", quoted(name)));
         }
     }
 
-    fn words(self, kind: Kind) -> Option<String> {
+    fn into_message(self, kind: Kind) -> Option<String> {
         let Self { count, first } = self;
         let (method, first) = (kind.method(), first.join(", "));
-        let rest = if count > TOLD { " …" } else { "" };
-        let words =
-            format!("{count} of {method} are not as all clients can read them: {first}{rest}");
+        let rest = if count > MAX_NAMED { " …" } else { "" };
+        let words = format!("{count} items of {method} are malformed: {first}{rest}");
         (count > 0).then_some(words)
     }
 }

@@ -1,7 +1,9 @@
-//! What each request of a client means: answered here, or sent on, and to whom.
+//! Method dispatch of client requests.
 //!
-//! `dispatch/handshake.rs` has the first words, `dispatch/lists.rs` what is answered from what is known of all
-//! servers, and `dispatch/send.rs` sends the rest on.
+//! - `dispatch/handshake.rs` answers `initialize` and `server/discover`.
+//! - `dispatch/lists.rs` answers lists from what is known of all servers.
+//! - `dispatch/find.rs` implements the search tools.
+//! - `dispatch/send.rs` sends all other requests to their servers.
 
 use std::borrow::Cow;
 use std::rc::Rc;
@@ -12,19 +14,19 @@ use xy_protocol::control::quoted as shortened;
 use xy_protocol::error::{CallError, ErrorKind};
 
 use super::error_log::method_word;
-use super::{Client, Open, OpenRequest};
+use super::{Client, OpenRequest, RequestPhase};
 use crate::backend::{Backend, RetryState, STOPPED, outcome_unknown};
 use crate::bridge::rounds::Round;
-use crate::catalog::Kind;
 use crate::era::Era;
 use crate::frontend::{StreamNo, View};
+use crate::kind::Kind;
 use crate::level::Level;
 use crate::message_text::MessageText;
-use crate::modern::{self, DISCOVER, LISTEN, RequestMeta, Wrong};
+use crate::modern::{self, DISCOVER, LISTEN, RequestError, RequestMeta};
 use crate::names::{self, quoted};
 use crate::params::{Params, Reference};
 use crate::reply;
-use crate::router::no_resource;
+use crate::router::unknown_resource;
 use crate::tools;
 use crate::upstream::call_log::CallLog;
 use crate::via;
@@ -35,57 +37,58 @@ mod lists;
 mod scoped;
 mod send;
 
-use handshake::said;
-use send::is_of_task;
+use handshake::introduction_of;
+use send::is_task_method;
 
-/// How long an answer waits for servers of which nothing is known yet.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(4);
+/// How long a list waits for servers that are not known yet.
+pub(crate) const LIST_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// One request, and the pieces of it.
+/// One parsed request.
 pub(super) struct Request<'t> {
     pub(super) text: MessageText<'t>,
     pub(super) id: &'t str,
     pub(super) method: &'t str,
     pub(super) params: Params<'t>,
-    /// The text of these.
+    /// The text of `params`.
     pub(super) params_text: Option<&'t str>,
-    /// What it says of its client, if that is modern.
-    pub(super) manner: Option<Rc<RequestMeta>>,
+    /// The client metadata of a modern request.
+    #[expect(clippy::struct_field_names, reason = "the type has this name")]
+    pub(super) request_meta: Option<Rc<RequestMeta>>,
     pub(super) stream: StreamNo,
-    /// What has happened to it before.
-    pub(super) past: RetryState,
+    /// The retry history.
+    pub(super) retry_state: RetryState,
 }
 
-/// What came of looking at a request.
+/// The result of dispatching a request.
 pub(super) enum Outcome {
-    /// This is the result.
+    /// The result, as JSON text.
     Result(String),
-    /// This is the whole line of an answer.
-    Line(Vec<u8>),
-    /// This is the error.
-    Error(Wrong),
-    /// It is on its way.
-    Under(Open),
-    /// It has been dealt with.
+    /// The complete response line.
+    Response(Vec<u8>),
+    /// An error.
+    Error(RequestError),
+    /// The request stays open in this phase.
+    Pending(RequestPhase),
+    /// The request needs no further handling.
     Done,
 }
 
-/// Where the answer to a request goes, in the words of its client's era.
+/// The target and format of a response.
 #[derive(Clone)]
 pub(super) struct Reply {
     pub(super) id: Box<str>,
     pub(super) stream: StreamNo,
-    /// Its method, if its client is modern, and who answers, if that is not xy.
+    /// The method and the server's `serverInfo`, if the client is modern.
     modern: Option<(Box<str>, Option<String>)>,
-    /// Another daemon is told which daemons are behind this answer.
-    tells_daemons: bool,
+    /// Set if the response names the daemons behind xy, as the client is another daemon.
+    names_daemons: bool,
 }
 
 impl Reply {
-    /// The answer with this result, as a line.
+    /// Returns the response line for `result`.
     fn line(&self, client: &Client, result: &str) -> Vec<u8> {
         let mut result = Cow::Borrowed(result);
-        if self.tells_daemons {
+        if self.names_daemons {
             let is_gateway = !matches!(client.entry.view, View::Server(_));
             let behind = client.router.daemons_behind(client);
             result = Cow::Owned(via::marked(&result, &behind, is_gateway));
@@ -94,57 +97,58 @@ impl Reply {
         match &self.modern {
             None => reply::result(&self.id, result),
             Some((method, info)) => {
-                reply::result(&self.id, &modern::completed_own(result, method, info.as_deref()))
+                reply::result(&self.id, &modern::complete_own(result, method, info.as_deref()))
             }
         }
     }
 
     pub(super) fn answer(&self, client: &Client, outcome: Result<String, CallError>) {
         match outcome {
-            Ok(result) => client.answered(&self.id, self.stream, &self.line(client, &result)),
-            Err(fault) => client.failed(&self.id, self.stream, &fault),
+            Ok(result) => client.respond(&self.id, self.stream, &self.line(client, &result)),
+            Err(fault) => client.respond_error(&self.id, self.stream, &fault),
         }
     }
 }
 
 impl Client {
-    /// Takes a request; it is answered now or later.
+    /// Dispatches a request and sends its response, now or later.
     pub(super) fn request(&self, request: &Request<'_>) {
         let (id, stream) = (request.id, request.stream);
-        match self.look_at(request) {
+        match self.dispatch(request) {
             Ok(Outcome::Result(result)) => {
-                self.put_answer(&self.reply_to(request).line(self, &result), stream);
+                self.send_response(&self.reply_to(request).line(self, &result), stream);
             }
-            Ok(Outcome::Line(line)) => self.put_answer(&line, stream),
-            Ok(Outcome::Error(wrong)) => {
-                self.log_failed(request, "refused", wrong.code);
-                self.put_answer(&wrong.line(id), stream);
+            Ok(Outcome::Response(line)) => self.send_response(&line, stream),
+            Ok(Outcome::Error(error)) => {
+                self.log_failed(request, "refused", error.code);
+                self.send_response(&error.line(id), stream);
             }
             Ok(Outcome::Done) => {}
-            Ok(Outcome::Under(at)) => {
+            Ok(Outcome::Pending(phase)) => {
                 let method = method_word(request.method);
-                self.open.borrow_mut().insert(id.into(), OpenRequest { at, stream, method });
+                self.open.borrow_mut().insert(id.into(), OpenRequest { phase, stream, method });
             }
             Err(fault) => {
-                let is_unknown = request.past.was_written;
+                let is_unknown = request.retry_state.was_written;
                 let fault = if is_unknown { outcome_unknown(&fault, None) } else { fault };
                 let code = reply::code(fault.kind).into();
                 self.log_failed(request, &format!("{:?}", fault.kind), code);
-                self.put_answer(&reply::fault(id, &fault), stream);
+                self.send_response(&reply::fault(id, &fault), stream);
             }
         }
     }
 
     fn reply_to(&self, request: &Request<'_>) -> Reply {
-        let modern = request.manner.as_ref().map(|_| (request.method.into(), self.served_by()));
+        let modern =
+            request.request_meta.as_ref().map(|_| (request.method.into(), self.server_info()));
         let is_told = matches!(request.method, "initialize" | DISCOVER)
             || Kind::listed_by(request.method).is_some();
-        let tells_daemons = is_told && self.is_daemon();
-        Reply { id: request.id.into(), stream: request.stream, modern, tells_daemons }
+        let names_daemons = is_told && self.is_daemon();
+        Reply { id: request.id.into(), stream: request.stream, modern, names_daemons }
     }
 
-    /// Who the server is that alone is shown to it, as that wrote it.
-    fn served_by(&self) -> Option<String> {
+    /// Returns the `serverInfo` of the server whose endpoint the client uses, as JSON text.
+    fn server_info(&self) -> Option<String> {
         let View::Server(name) = &self.entry.view else { return None };
         let server = self.router.server(name)?;
         let living = server.upstream(server.holder(self)).and_then(|it| it.introduction());
@@ -154,45 +158,45 @@ impl Client {
         }
     }
 
-    /// Dispatches a request again.
-    pub(crate) fn again(&self, id: &str, text: &[u8], stream: StreamNo) {
-        self.again_after(id, text.into(), stream, RetryState::default());
+    /// Dispatches a request again, without retry history.
+    pub(crate) fn redispatch(&self, id: &str, text: &[u8], stream: StreamNo) {
+        self.redispatch_with(id, text.into(), stream, RetryState::default());
     }
 
-    /// Dispatches a request again to which `past` has happened.
-    pub(crate) fn again_after(
+    /// Dispatches a request again with its retry history.
+    pub(crate) fn redispatch_with(
         &self,
         id: &str,
         text: MessageText<'_>,
         stream: StreamNo,
-        past: RetryState,
+        retry_state: RetryState,
     ) {
         if self.is_closed.get() {
             return;
         }
         self.open.borrow_mut().remove(id);
         if let Ok(Message::Request { id, method, params }) = text.message() {
-            // It was a request before.
+            // The text was a valid request before.
             let params = (params, text.checked_params(params));
-            let _ = self.hear_request(text, id, &method, params, stream, past);
+            let _ = self.handle_request(text, id, &method, params, stream, retry_state);
         }
     }
 
-    /// Its request waits for what its server wants to know.
-    pub(crate) fn waits_for_answers(&self, id: &str, round: Rc<Round>, stream: StreamNo) {
-        self.is_at(id, Open::Asked(round), stream);
+    /// Marks a request as waiting for input of its client.
+    pub(crate) fn await_input(&self, id: &str, round: Rc<Round>, stream: StreamNo) {
+        self.set_phase(id, RequestPhase::AwaitingInput(round), stream);
     }
 
-    /// What is different about requests that say everything by themselves.
-    fn look_at_modern(
+    /// Dispatches what differs for modern requests; returns `None` for the common methods.
+    fn dispatch_modern(
         &self,
         request: &Request<'_>,
-        manner: &RequestMeta,
+        request_meta: &RequestMeta,
     ) -> Result<Option<Outcome>, CallError> {
         match request.method {
             DISCOVER => return Ok(Some(self.discover(request))),
             LISTEN => {
-                self.check_lens()?;
+                self.check_profile()?;
                 if let View::Server(name) = &self.entry.view {
                     self.check_bound(name)?;
                 }
@@ -205,51 +209,51 @@ impl Client {
             | "resources/unsubscribe" => return Err(no_method(request.method)),
             _ => {}
         }
-        if let Some(level) = manner.level {
-            self.router.wants_level(level);
+        if let Some(level) = request_meta.level {
+            self.router.raise_log_level(level);
         }
         let Some(state) = request.params.state() else { return Ok(None) };
-        // What waits for its client may be hidden from it by now.
-        if self.is_still_shown(request) { self.take_up(request, state) } else { Ok(None) }
+        // A profile may hide by now what waits for the client.
+        if self.is_still_shown(request) { self.resume(request, state) } else { Ok(None) }
     }
 
-    fn look_at(&self, request: &Request<'_>) -> Result<Outcome, CallError> {
-        if let Some(verdict) = self.look_at_finding(request) {
-            return verdict;
+    fn dispatch(&self, request: &Request<'_>) -> Result<Outcome, CallError> {
+        if let Some(outcome) = self.dispatch_search(request) {
+            return outcome;
         }
-        if let Some(manner) = &request.manner
-            && let Some(verdict) = self.look_at_modern(request, manner)?
+        if let Some(request_meta) = &request.request_meta
+            && let Some(outcome) = self.dispatch_modern(request, request_meta)?
         {
-            return Ok(verdict);
+            return Ok(outcome);
         }
         match request.method {
-            "initialize" => return self.greet(request),
+            "initialize" => return self.initialize(request),
             "ping" => return Ok(Outcome::Result("{}".to_owned())),
             "logging/setLevel" => return self.set_level(request),
             _ => {}
         }
         match &self.entry.view {
-            View::Server(name) => self.look_at_plain(request, &name.clone()),
-            View::Profile(_) | View::All => self.look_at_shared(request),
+            View::Server(name) => self.dispatch_to_server(request, &name.clone()),
+            View::Profile(_) | View::All => self.dispatch_to_all(request),
         }
     }
 
-    /// For one server, with nothing between.
-    fn look_at_plain(&self, request: &Request<'_>, name: &str) -> Result<Outcome, CallError> {
+    /// Dispatches a request at the endpoint of one server.
+    fn dispatch_to_server(&self, request: &Request<'_>, name: &str) -> Result<Outcome, CallError> {
         self.check_bound(name)?;
-        let server = self.router.server(name).ok_or_else(|| gone(name))?;
+        let server = self.router.server(name).ok_or_else(|| server_removed(name))?;
         if let Some(kind) = Kind::listed_by(request.method) {
-            self.shows(kind, self.router.shown_plainly(kind, self, &server));
+            self.set_list_version(kind, self.router.plain_list_version(kind, self, &server));
         }
         let holder = server.holder(self);
         let living = server.upstream(holder);
-        // The tools by which another xy is managed are not passed on, not even in a list.
+        // Answer the list of another xy from what is known, to hide its management tools.
         let is_gateway =
             living.as_ref().and_then(|it| it.introduction()).is_some_and(|it| it.is_gateway);
         if let Some(kind) = Kind::listed_by(request.method)
             && request.params.cursor().is_none()
             && (living.is_none() || (is_gateway && kind == Kind::Tools))
-            // Of what lives for one client, resources are not remembered for others.
+            // The resources of an isolated instance are not remembered for other clients.
             && (!holder.is_client() || kind != Kind::Resources)
             && let Some(known) = server.shown_to(self)
         {
@@ -259,26 +263,25 @@ impl Client {
         if server.is_hidden() {
             return Err(server.down(STOPPED));
         }
-        // What a modern client knows of a task is all that it takes to ask about it; an older
-        // server's tasks are another thing.
-        if request.manner.is_some() && request.method.starts_with("tasks/") {
-            if said(&server, self).is_some_and(|(_, era)| era == Era::Legacy) {
+        // A modern task needs only its id, and is unrelated to the tasks of legacy servers.
+        if request.request_meta.is_some() && request.method.starts_with("tasks/") {
+            if introduction_of(&server, self).is_some_and(|(_, era)| era == Era::Legacy) {
                 return Err(no_method(request.method));
             }
-        } else if is_of_task(request.method) {
+        } else if is_task_method(request.method) {
             let id = request.params.task_id();
             self.router.check_task(self, &server, id.as_deref().unwrap_or_default())?;
         }
         let uri = request.params.uri().and_then(text_of);
-        self.pass(request, &server, uri.as_deref(), None)
+        self.forward_resource_request(request, &server, uri.as_deref(), None)
     }
 
-    /// For all servers behind one door.
-    fn look_at_shared(&self, request: &Request<'_>) -> Result<Outcome, CallError> {
+    /// Dispatches a request at an endpoint that combines all servers.
+    fn dispatch_to_all(&self, request: &Request<'_>) -> Result<Outcome, CallError> {
         if let Some(kind) = Kind::listed_by(request.method) {
             return self.list(request, kind);
         }
-        self.check_lens()?;
+        self.check_profile()?;
         match request.method {
             "tools/call" => self.by_name(request, Kind::Tools, request.params.name()),
             "prompts/get" => self.by_name(request, Kind::Prompts, request.params.name()),
@@ -290,24 +293,24 @@ impl Client {
                 Some(Reference::Uri(uri)) => self.by_uri(request, Some(uri)),
                 None => Err(reply::invalid("`ref` names neither a prompt nor a template")),
             },
-            method if request.manner.is_some() && method.starts_with("tasks/") => {
+            method if request.request_meta.is_some() && method.starts_with("tasks/") => {
                 self.by_task(request)
             }
-            // They are all on one page.
+            // All tasks fit on the first page.
             "tasks/list" if request.params.cursor().is_some() => {
                 Err(reply::invalid("there is no such `cursor`"))
             }
             "tasks/list" => Ok(self.list_tasks(request)),
-            method if is_of_task(method) => {
+            method if is_task_method(method) => {
                 let id = request.params.task_id();
                 let server = self.router.server_of_task(self, id.as_deref().unwrap_or_default())?;
-                self.send_on(request, &server, None)
+                self.send_to_server(request, &server, None)
             }
             method => Err(no_method(method)),
         }
     }
 
-    /// What a modern client asks about a task goes to the server that does it.
+    /// Sends a modern request about a task to the server that runs it.
     fn by_task(&self, request: &Request<'_>) -> Result<Outcome, CallError> {
         if !matches!(request.method, "tasks/get" | "tasks/update" | "tasks/cancel") {
             return Err(no_method(request.method));
@@ -315,11 +318,11 @@ impl Client {
         let id =
             request.params.task_id().ok_or_else(|| reply::invalid("`taskId` is not a text"))?;
         let server = self.router.server_of_modern_task(self, &id);
-        let is_declared = request.manner.as_ref().is_some_and(|it| it.has_tasks());
+        let is_declared = request.request_meta.as_ref().is_some_and(|it| it.has_tasks());
         match server {
             Err(fault) if fault.kind == ErrorKind::MethodNotFound => Err(fault),
-            _ if !is_declared => Ok(Outcome::Error(modern::knows_no_tasks())),
-            server => self.send_on(request, &server?, None),
+            _ if !is_declared => Ok(Outcome::Error(modern::missing_tasks_error())),
+            server => self.send_to_server(request, &server?, None),
         }
     }
 
@@ -329,38 +332,39 @@ impl Client {
         kind: Kind,
         written: Option<&str>,
     ) -> Result<Outcome, CallError> {
-        let outside =
+        let exposed =
             written.and_then(text_of).ok_or_else(|| reply::invalid("`name` is not a text"))?;
-        if kind == Kind::Tools && self.may_call_own(&outside) {
-            return self.own_tool(request, &outside);
+        if kind == Kind::Tools && self.may_call_own(&exposed) {
+            return self.call_own_tool(request, &exposed);
         }
-        let (server, inside) = self
-            .resolve(kind, &outside)
-            .ok_or_else(|| self.router.unknown(self, kind, &outside))?;
-        self.send_on(request, &server, written.map(|written| (written, quoted(&inside))))
+        let (server, original) = self
+            .resolve(kind, &exposed)
+            .ok_or_else(|| self.router.unknown_name(self, kind, &exposed))?;
+        self.send_to_server(request, &server, written.map(|written| (written, quoted(&original))))
     }
 
     fn by_uri(&self, request: &Request<'_>, written: Option<&str>) -> Result<Outcome, CallError> {
         let uri = written.and_then(text_of).ok_or_else(|| reply::invalid("`uri` is not a text"))?;
-        if let Some((server, inside)) = names::uri_inside(&uri) {
-            let server = self.router.server_for(self, server).ok_or_else(|| no_resource(&uri))?;
-            if !self.may_see(Kind::Resources, &server.name, inside) {
-                return Err(no_resource(&uri));
+        if let Some((server, original)) = names::split_exposed_uri(&uri) {
+            let server =
+                self.router.server_for(self, server).ok_or_else(|| unknown_resource(&uri))?;
+            if !self.may_see(Kind::Resources, &server.name, original) {
+                return Err(unknown_resource(&uri));
             }
-            return self.pass(
+            return self.forward_resource_request(
                 request,
                 &server,
-                Some(inside),
-                written.map(|it| (it, quoted(inside))),
+                Some(original),
+                written.map(|it| (it, quoted(original))),
             );
         }
         let server = self.router.owner_of(self, &uri)?;
-        self.pass(request, &server, Some(&uri), None)
+        self.forward_resource_request(request, &server, Some(&uri), None)
     }
 
-    /// Sends a request about a resource on, and remembers who watches what. Of several who
-    /// watch, the server only hears the last one leave.
-    fn pass(
+    /// Forwards a request about a resource and maintains the subscriptions. A server receives
+    /// `resources/unsubscribe` only when its last subscriber leaves.
+    fn forward_resource_request(
         &self,
         request: &Request<'_>,
         server: &Rc<Backend>,
@@ -368,7 +372,7 @@ impl Client {
         renamed: Option<(&str, String)>,
     ) -> Result<Outcome, CallError> {
         if let ("resources/unsubscribe", Some(uri)) = (request.method, uri) {
-            self.subscribed.borrow_mut().remove(&(server.name.clone(), uri.to_owned()));
+            self.legacy_subscriptions.borrow_mut().remove(&(server.name.clone(), uri.to_owned()));
             if server.is_hidden() {
                 self.router.unsubscribe(server, uri, self);
             }
@@ -379,29 +383,31 @@ impl Client {
         match (request.method, uri) {
             ("resources/subscribe", Some(uri)) => {
                 self.subscribe(server, uri, renamed.is_some())?;
-                self.subscribed.borrow_mut().insert((server.name.clone(), uri.to_owned()));
+                self.legacy_subscriptions
+                    .borrow_mut()
+                    .insert((server.name.clone(), uri.to_owned()));
                 if server.is_modern_to(self) {
                     return Ok(self.watch(request, server, uri));
                 }
-                let verdict = self.send_on(request, server, renamed);
-                if verdict.is_err() {
+                let outcome = self.send_to_server(request, server, renamed);
+                if outcome.is_err() {
                     self.router.unsubscribe(server, uri, self);
                 }
-                verdict
+                outcome
             }
             ("resources/unsubscribe", Some(uri)) if server.is_modern_to(self) => {
                 self.router.unwatch(server, self, uri);
                 Ok(Outcome::Result("{}".to_owned()))
             }
-            // Its next life does not know of it.
-            ("resources/unsubscribe", Some(uri)) if server.is_away(server.holder(self)) => {
+            // The next instance does not know the subscription.
+            ("resources/unsubscribe", Some(uri)) if server.is_asleep(server.holder(self)) => {
                 self.router.unsubscribe(server, uri, self);
                 Ok(Outcome::Result("{}".to_owned()))
             }
             ("resources/unsubscribe", Some(uri)) if !self.router.unsubscribe(server, uri, self) => {
                 Ok(Outcome::Result("{}".to_owned()))
             }
-            _ => self.send_on(request, server, renamed),
+            _ => self.send_to_server(request, server, renamed),
         }
     }
 
@@ -413,14 +419,14 @@ impl Client {
         }
         let word = request.params.level().and_then(text_of);
         let level = word
-            .and_then(|word| Level::read(&word))
+            .and_then(|word| Level::parse(&word))
             .ok_or_else(|| reply::invalid(format!("`level` is not one of {}", Level::words())))?;
         self.level.set(Some(level));
-        self.router.tune();
+        self.router.update_log_level();
         Ok(Outcome::Result("{}".to_owned()))
     }
 
-    fn own_tool(&self, request: &Request<'_>, name: &str) -> Result<Outcome, CallError> {
+    fn call_own_tool(&self, request: &Request<'_>, name: &str) -> Result<Outcome, CallError> {
         if !self.entry.may_manage {
             return Err(CallError::new(
                 ErrorKind::NotAllowed,
@@ -428,26 +434,26 @@ impl Client {
             )
             .hint("use `xy connect`, or a token that has the right"));
         }
-        let arguments = tools::given(request.params.arguments())?.to_owned();
+        let arguments = tools::arguments_object(request.params.arguments())?.to_owned();
         let (client, name, reply) = (self.me(), name.to_owned(), self.reply_to(request));
         let log = CallLog::of_own(&client, &name);
         let task = tokio::task::spawn_local(async move {
-            let result = tools::call(&client.router, client.asker(), &name, &arguments).await;
+            let result = tools::call(&client.router, client.requester(), &name, &arguments).await;
             if let Some(log) = log {
                 log.ended(if result.is_ok() { "answered" } else { "refused" });
             }
             reply.answer(&client, result);
         });
-        Ok(Outcome::Under(Open::Here(task.abort_handle())))
+        Ok(Outcome::Pending(RequestPhase::Local(task.abort_handle())))
     }
 }
 
-fn gone(name: &str) -> CallError {
+fn server_removed(name: &str) -> CallError {
     CallError::new(ErrorKind::ServerNotFound, format!("no server named `{}`", shortened(name)))
         .cause("it has been removed")
 }
 
-/// Returns true if a server can be told what to log, as far as that is known.
+/// Returns true if a server supports `logging/setLevel`, or is not known yet.
 fn has_logging(server: &Rc<Backend>, client: &Client) -> bool {
     let living = server.upstream(server.holder(client)).and_then(|it| it.introduction());
     let known = || server.shown_to(client).map(|known| known.introduction.abilities);

@@ -5,14 +5,14 @@ use xy_protocol::control::quoted;
 use xy_protocol::error::CallError;
 
 use super::dispatch::Request;
-use super::{Client, Open};
-use crate::catalog::Kind;
+use super::{Client, RequestPhase};
 use crate::error_log::{self, FailedRequest};
 use crate::frontend::View;
+use crate::kind::Kind;
 use crate::upstream::probe::code_of;
 use crate::{names, reply};
 
-/// The methods that stand in the log of a request that is open.
+/// The methods that the log of open requests can name.
 const METHODS: [&str; 10] = [
     "tools/call",
     "tools/list",
@@ -26,7 +26,8 @@ const METHODS: [&str; 10] = [
     "completion/complete",
 ];
 
-/// Returns the method as text that costs an open request nothing; empty if it is unusual.
+/// Returns the static text of a logged method; empty for any other. Costs an open request no
+/// allocation.
 pub(super) fn method_word(method: &str) -> &'static str {
     METHODS.into_iter().find(|known| *known == method).unwrap_or_default()
 }
@@ -34,12 +35,12 @@ pub(super) fn method_word(method: &str) -> &'static str {
 impl Client {
     /// Returns the name and number of the client.
     pub(super) fn logged_name(&self) -> String {
-        let name = self.called().map(|name| quoted(&name)).unwrap_or_default();
+        let name = self.name().map(|name| quoted(&name)).unwrap_or_default();
         format!("{name}#{}", self.number)
     }
 
-    /// Logs a message that is answered with this error line before it is a request. `method` is
-    /// empty if it is unknown.
+    /// Logs a message that is rejected with this error line before dispatch. `method` is empty if
+    /// unknown.
     pub(super) fn log_refused(&self, method: &str, line: &[u8]) {
         if !error_log::is_on() {
             return;
@@ -50,7 +51,7 @@ impl Client {
             .log();
     }
 
-    /// Logs a request that is not sent on, for this reason.
+    /// Logs a request that xy itself answers with an error.
     pub(super) fn log_failed(&self, request: &Request<'_>, outcome: &str, code: i64) {
         if !error_log::is_on() {
             return;
@@ -60,7 +61,7 @@ impl Client {
         FailedRequest {
             client: &self.logged_name(),
             method: request.method,
-            server: &self.server_meant(request).unwrap_or_default(),
+            server: &self.target_server(request).unwrap_or_default(),
             tool: &tool,
             outcome,
             code,
@@ -68,7 +69,7 @@ impl Client {
         .log();
     }
 
-    /// Logs a request that is open and is answered with an error, or is cancelled.
+    /// Logs an open request that is cancelled or answered with an error.
     pub(super) fn log_ended(&self, id: &str, outcome: &str, code: i64) {
         if !error_log::is_on() {
             return;
@@ -76,9 +77,9 @@ impl Client {
         let open = self.open.borrow();
         let request = open.get(id);
         let method = request.map_or("", |it| it.method);
-        let server = match request.map(|it| &it.at) {
-            Some(Open::Sent { upstream, .. }) => upstream.key().server.as_str(),
-            Some(Open::Waiting { server, .. }) => server.name.as_str(),
+        let server = match request.map(|it| &it.phase) {
+            Some(RequestPhase::Sent { upstream, .. }) => upstream.key().server.as_str(),
+            Some(RequestPhase::Queued { server, .. }) => server.name.as_str(),
             _ => "",
         };
         let client = &self.logged_name();
@@ -90,21 +91,21 @@ impl Client {
         self.log_ended(id, &format!("{:?}", fault.kind), reply::code(fault.kind).into());
     }
 
-    /// Returns the name of the server that a request is about, if there is such a server.
-    fn server_meant(&self, request: &Request<'_>) -> Option<String> {
+    /// Returns the name of the server that a request addresses, if it exists.
+    fn target_server(&self, request: &Request<'_>) -> Option<String> {
         if let View::Server(name) = &self.entry.view {
             return Some(name.clone());
         }
         let by_name = |kind: Kind| {
-            let outside = request.params.name().and_then(text_of)?;
-            Some(self.resolve(kind, &outside)?.0.name.to_string())
+            let exposed = request.params.name().and_then(text_of)?;
+            Some(self.resolve(kind, &exposed)?.0.name.to_string())
         };
         match request.method {
             "tools/call" => by_name(Kind::Tools),
             "prompts/get" => by_name(Kind::Prompts),
             _ => {
                 let uri = request.params.uri().and_then(text_of)?;
-                let (server, _) = names::uri_inside(&uri)?;
+                let (server, _) = names::split_exposed_uri(&uri)?;
                 Some(self.router.server_for(self, server)?.name.to_string())
             }
         }

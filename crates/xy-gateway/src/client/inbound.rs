@@ -1,111 +1,113 @@
-//! What a client says: one message or a batch of them.
+//! Inbound dispatch of a client's messages and batches.
 
 use std::rc::Rc;
 
 use xy_mcp::envelope::{Malformed, Message};
 
-use super::{Client, LONGEST_ID, MOST_IN_BATCH, MOST_OPEN, Open, dispatch};
+use super::{Client, MAX_OPEN_REQUESTS, RequestPhase, dispatch};
 use crate::backend::RetryState;
-use crate::era::{self, Era};
-use crate::frontend::{Accepted, Lifetime, Route, StreamNo};
+use crate::era::Era;
+use crate::frontend::{Disposition, Lifetime, MAX_BATCH, Route, StreamNo};
 use crate::message_text::MessageText;
 use crate::modern;
-use crate::params::Params;
+use crate::params::{MAX_ID_BYTES, Params};
 use crate::reply;
+use crate::revision;
 use crate::via;
 
 impl Client {
     /// Handles one message or a batch.
-    pub(super) fn hear_text(&self, text: MessageText<'_>, stream: StreamNo) -> Accepted {
-        let heard = match text.message() {
+    pub(super) fn handle_text(&self, text: MessageText<'_>, stream: StreamNo) -> Disposition {
+        let _entered = self.span.enter();
+        let accepted = match text.message() {
             Ok(Message::Request { id, method, params }) => {
                 let params = (params, text.checked_params(params));
-                let heard =
-                    self.hear_request(text, id, &method, params, stream, RetryState::default());
-                if let Accepted::Refused(line) = &heard {
+                let accepted =
+                    self.handle_request(text, id, &method, params, stream, RetryState::default());
+                if let Disposition::Rejected(line) = &accepted {
                     self.log_refused(&method, line);
                 }
-                return heard;
+                return accepted;
             }
             Ok(Message::Notification { method, params }) => {
-                self.hear_notification(&method, params, text);
-                Accepted::Taken
+                self.handle_notification(&method, params, text);
+                Disposition::NoResponse
             }
-            Ok(Message::Answer { id, outcome }) => {
-                self.hear_answer(id, outcome, text.bytes());
-                Accepted::Taken
+            Ok(Message::Response { id, outcome }) => {
+                self.handle_response(id, outcome, text.bytes());
+                Disposition::NoResponse
             }
-            Err(Malformed::Batch) if self.has_batches() => self.hear_batch(text, stream),
+            Err(Malformed::Batch) if self.has_batches() => self.handle_batch(text, stream),
             Err(problem) => {
                 let id = match &problem {
                     Malformed::NotAMessage { id: Some(id), .. } => id.as_str(),
                     _ => "null",
                 };
-                Accepted::Refused(reply::error(id, problem.code(), &problem.to_string()))
+                Disposition::Rejected(reply::error(id, problem.code(), &problem.to_string()))
             }
         };
-        if let Accepted::Refused(line) = &heard {
+        if let Disposition::Rejected(line) = &accepted {
             self.log_refused("", line);
         }
-        heard
+        accepted
     }
 
     fn has_batches(&self) -> bool {
-        self.greeted.borrow().as_ref().is_some_and(|it| era::has_batches(it.version))
+        self.handshake.borrow().as_ref().is_some_and(|it| revision::has_batches(it.version))
     }
 
-    /// Handles several messages at once, which one revision has. Each is answered on its own.
-    fn hear_batch(&self, text: MessageText<'_>, stream: StreamNo) -> Accepted {
+    /// Handles a batch, which exists in one protocol revision. Each request is answered separately.
+    fn handle_batch(&self, text: MessageText<'_>, stream: StreamNo) -> Disposition {
         let parts = text.batch().unwrap_or_default();
-        if parts.is_empty() || parts.len() > MOST_IN_BATCH {
-            let problem = format!("a batch holds 1 to {MOST_IN_BATCH} messages");
-            return Accepted::Refused(reply::error("null", -32600, &problem));
+        if parts.is_empty() || parts.len() > MAX_BATCH {
+            let problem = format!("a batch holds 1 to {MAX_BATCH} messages");
+            return Disposition::Rejected(reply::error("null", -32600, &problem));
         }
-        let answers = parts.iter().filter(|part| wants_answer(**part)).count();
-        // Where everything comes in on one stream, that has no last answer.
+        let answers = parts.iter().filter(|part| needs_response(**part)).count();
+        // A shared stream has no last response.
         if answers > 1 && stream != 0 {
             self.batches.borrow_mut().insert(stream, answers);
         }
         for part in parts {
-            let heard = match part.message() {
+            let accepted = match part.message() {
                 Err(Malformed::Batch) => {
                     let line = reply::error("null", -32600, "a batch holds no batches");
                     self.log_refused("", &line);
-                    Accepted::Refused(line)
+                    Disposition::Rejected(line)
                 }
-                _ => self.hear_text(part, stream),
+                _ => self.handle_text(part, stream),
             };
-            if let Accepted::Refused(error) = heard {
-                self.put_answer(&error, stream);
+            if let Disposition::Rejected(error) = accepted {
+                self.send_response(&error, stream);
             }
         }
-        if answers > 0 { Accepted::Asked } else { Accepted::Taken }
+        if answers > 0 { Disposition::ResponsePending } else { Disposition::NoResponse }
     }
 
-    pub(super) fn hear_request(
+    pub(super) fn handle_request(
         &self,
         text: MessageText<'_>,
         id: &str,
         method: &str,
         (params_text, params): (Option<&str>, Result<Params<'_>, String>),
         stream: StreamNo,
-        past: RetryState,
-    ) -> Accepted {
-        let refuse = |code, problem: &str| Accepted::Refused(reply::error(id, code, problem));
+        retry_state: RetryState,
+    ) -> Disposition {
+        let refuse = |code, problem: &str| Disposition::Rejected(reply::error(id, code, problem));
         if self.open.borrow().contains_key(id) {
             return refuse(-32600, "a request with this id is still open");
         }
-        if id.len() > LONGEST_ID {
-            return Accepted::Refused(reply::error(
+        if id.len() > MAX_ID_BYTES {
+            return Disposition::Rejected(reply::error(
                 "null",
                 -32600,
                 "the id of this request is too long",
             ));
         }
-        if self.open.borrow().len() >= MOST_OPEN {
+        if self.open.borrow().len() >= MAX_OPEN_REQUESTS {
             return refuse(
                 -32008,
-                &format!("{MOST_OPEN} requests are open, which is the most there may be"),
+                &format!("too many open requests: the limit is {MAX_OPEN_REQUESTS}"),
             );
         }
         let params = match params {
@@ -114,13 +116,13 @@ impl Client {
         };
         let is_legacy_only = self.entry.lifetime == Lifetime::LegacyOnly;
         if is_legacy_only && method == modern::DISCOVER {
-            // Its client begins with `initialize` then.
-            return refuse(-32601, "HTTP with SSE has no revision without sessions");
+            // The client falls back to `initialize`.
+            return refuse(-32601, "HTTP with SSE supports only revisions with sessions");
         }
-        let manner = match modern::read(method, params.meta(), !self.stays()) {
+        let request_meta = match modern::read(method, params.meta(), !self.has_session()) {
             _ if is_legacy_only => None,
-            Ok(manner) => manner.map(Rc::new),
-            Err(wrong) => return Accepted::Refused(wrong.line(id)),
+            Ok(request_meta) => request_meta.map(Rc::new),
+            Err(wrong) => return Disposition::Rejected(wrong.line(id)),
         };
         if let Some(via) = via::of_request(params.meta()) {
             self.via.replace(Some(via));
@@ -128,22 +130,22 @@ impl Client {
         if self.is_in_loop() {
             let line = via::refusal().line(id);
             self.log_refused(method, &line);
-            self.put_answer(&line, stream);
-            return Accepted::Asked;
+            self.send_response(&line, stream);
+            return Disposition::ResponsePending;
         }
-        if let Some(manner) = manner.as_ref().filter(|_| !self.stays()) {
-            self.router.group_id(self, manner.info.as_deref());
+        if let Some(request_meta) = request_meta.as_ref().filter(|_| !self.has_session()) {
+            self.router.join_group(self, request_meta.info.as_deref());
         }
-        let is_greeted = self.greeted.borrow().is_some();
-        if manner.is_none() && !is_greeted && !matches!(method, "initialize" | "ping") {
+        let is_greeted = self.handshake.borrow().is_some();
+        if request_meta.is_none() && !is_greeted && !matches!(method, "initialize" | "ping") {
             return refuse(-32600, "the first request has to be `initialize`");
         }
         if is_greeted && method == "initialize" {
-            return refuse(-32600, "this client has been introduced already");
+            return refuse(-32600, "the client is already initialized");
         }
-        self.era.set(if manner.is_some() { Era::Modern } else { Era::Legacy });
-        if manner.is_some() {
-            self.manner.replace(manner.clone());
+        self.era.set(if request_meta.is_some() { Era::Modern } else { Era::Legacy });
+        if request_meta.is_some() {
+            self.request_meta.replace(request_meta.clone());
         }
         self.request(&dispatch::Request {
             text,
@@ -151,14 +153,14 @@ impl Client {
             method,
             params,
             params_text,
-            manner,
+            request_meta,
             stream,
-            past,
+            retry_state,
         });
-        Accepted::Asked
+        Disposition::ResponsePending
     }
 
-    fn hear_notification(&self, method: &str, params: Option<&str>, text: MessageText<'_>) {
+    fn handle_notification(&self, method: &str, params: Option<&str>, text: MessageText<'_>) {
         match method {
             "notifications/cancelled" => {
                 if let Some(id) = text.params(params).request_id() {
@@ -166,47 +168,49 @@ impl Client {
                 }
             }
             "notifications/initialized" => {}
-            // Of what a server has asked the client.
-            "notifications/progress" => self.progressed(&text.params(params), text.bytes()),
+            // Progress on a server request.
+            "notifications/progress" => self.forward_progress(&text.params(params), text.bytes()),
             "notifications/tasks/status" => {
-                self.task_changed(&text.params(params), text.bytes());
+                self.forward_task_status(&text.params(params), text.bytes());
             }
-            _ => self.pass_notification(method, text.bytes()),
+            _ => self.forward_notification(method, text.bytes()),
         }
     }
 
-    /// It does not want to know any more, and says so like this.
+    /// Cancels a request for its client; `text` is the client's notification.
     fn cancel(&self, id: &str, text: &[u8]) {
         if !self.open.borrow().contains_key(id) {
             return;
         }
         self.log_ended(id, "cancelled", 0);
         let Some(request) = self.open.borrow_mut().remove(id) else { return };
-        match request.at {
-            Open::Sent { upstream, ours } => upstream.cancel_as(ours, text, id),
-            Open::Listening => self.listens_no_more(id),
-            open => Self::give_up(open, ""),
+        match request.phase {
+            RequestPhase::Sent { upstream, upstream_id } => {
+                upstream.cancel_as(upstream_id, text, id);
+            }
+            RequestPhase::Listening => self.end_listen(id),
+            open => Self::abandon(open, ""),
         }
-        if self.is_last_of(request.stream) {
-            self.tell(&[], Route::Cancelled(request.stream));
+        if self.count_response(request.stream) {
+            self.send(&[], Route::Cancelled(request.stream));
         }
     }
 
-    pub(super) fn give_up(open: Open, reason: &str) {
+    pub(super) fn abandon(open: RequestPhase, reason: &str) {
         match open {
-            Open::Sent { upstream, ours } => upstream.cancel(ours, reason),
-            Open::Waiting { server, ticket } => {
+            RequestPhase::Sent { upstream, upstream_id } => upstream.cancel(upstream_id, reason),
+            RequestPhase::Queued { server, ticket } => {
                 drop(server.take_waiting(ticket));
-                server.release(); // Somebody may have waited behind it.
+                server.release(); // A queued call may have waited behind it.
             }
-            Open::Here(task) => task.abort(),
-            Open::Asked(round) => round.end(),
-            Open::Listening => {}
+            RequestPhase::Local(task) => task.abort(),
+            RequestPhase::AwaitingInput(round) => round.end(),
+            RequestPhase::Listening => {}
         }
     }
 }
 
-/// Returns true if a message is answered, with an error at least.
-fn wants_answer(text: MessageText<'_>) -> bool {
-    !matches!(text.message(), Ok(Message::Notification { .. } | Message::Answer { .. }))
+/// Returns true if a message needs a response, which may be an error.
+fn needs_response(text: MessageText<'_>) -> bool {
+    !matches!(text.message(), Ok(Message::Notification { .. } | Message::Response { .. }))
 }

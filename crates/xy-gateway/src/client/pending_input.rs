@@ -1,102 +1,108 @@
-//! A modern client comes back to a call that waits for its answers.
+//! Resumption of calls that wait for input of a modern client.
 
 use std::rc::Rc;
 
 use super::dispatch::{Outcome, Request};
-use super::{Client, Open};
-use crate::bridge::pending_input::{self, Kept, NewHold, Next, PendingInput, ReplyTo};
-use crate::bridge::{self, Unfit, rounds};
+use super::{Client, RequestPhase};
+use crate::bridge::pending_input::{
+    self, NewPendingInput, ParkedEntry, PendingInput, ReplyTo, ResumeAction,
+};
+use crate::bridge::{self, StateError, rounds};
 use crate::reply;
-use crate::upstream::Caller;
-use crate::upstream::Follow;
+use crate::upstream::{Caller, ResponseKind};
 use xy_protocol::error::CallError;
 
 impl Client {
-    /// Takes up the call that a state stands for; `None` if it is none of ours, and may be the
-    /// server's own.
-    pub(super) fn take_up(
+    /// Resumes the call that `state` stands for. Returns `None` if xy did not issue the state,
+    /// which may then be the server's own.
+    pub(super) fn resume(
         &self,
         request: &Request<'_>,
         state: &str,
     ) -> Result<Option<Outcome>, CallError> {
-        let bond = bridge::bond(&self.entry, request.method, request.params_text);
-        let number = match self.router.parked.verify(state, &bond) {
+        let binding = bridge::binding(&self.entry, request.method, request.params_text);
+        let number = match self.router.parked.verify(state, &binding) {
             Ok(number) => number,
-            Err(Unfit::NotOurs) => return Ok(None),
-            Err(unfit) => return Err(pending_input::refused(unfit)),
+            Err(StateError::Unknown) => return Ok(None),
+            Err(error) => return Err(pending_input::rejected_state(error)),
         };
         match self.router.parked.take(number)? {
-            Kept::Call(hold) => self.take_up_call(request, &hold).map(Some),
-            Kept::Again(_) => {
-                let text = rounds::as_at_first(request.text.bytes())
-                    .ok_or_else(|| reply::invalid("the call cannot be made again"))?;
-                self.again(request.id, &text, request.stream);
+            ParkedEntry::Call(pending) => self.resume_call(request, &pending).map(Some),
+            ParkedEntry::Again(_) => {
+                let text = rounds::without_round_params(request.text.bytes())
+                    .ok_or_else(|| reply::invalid("the call cannot be repeated"))?;
+                self.redispatch(request.id, &text, request.stream);
                 Ok(Some(Outcome::Done))
             }
         }
     }
 
-    fn take_up_call(
+    fn resume_call(
         &self,
         request: &Request<'_>,
-        hold: &Rc<PendingInput>,
+        pending: &Rc<PendingInput>,
     ) -> Result<Outcome, CallError> {
-        let (told, next) = hold.take_up(request.params.answers());
-        let upstream = hold.upstream.upgrade();
+        let (responses, next) = pending.resume(request.params.answers());
+        let upstream = pending.upstream.upgrade();
         if let Some(upstream) = &upstream {
-            for line in told {
+            for line in responses {
                 upstream.pass(&line);
             }
         }
         let upstream = match (next, upstream) {
-            (Next::Deliver(came), _) => {
-                hold.end();
-                return hold.answer(came, request.id).map(Outcome::Line);
+            (ResumeAction::Deliver(result), _) => {
+                pending.end();
+                return pending.answer(result, request.id).map(Outcome::Response);
             }
-            (_, None) => return Err(pending_input::gone()),
-            (Next::GoOn, Some(upstream)) => {
-                upstream.attach(hold.ours, self.caller(request, hold));
+            (_, None) => return Err(pending_input::call_gone()),
+            (ResumeAction::Continue, Some(upstream)) => {
+                upstream.attach(pending.upstream_id, self.caller(request, pending));
                 upstream
             }
-            (Next::AskMore, Some(upstream)) => {
-                self.park_again(request, hold)?;
+            (ResumeAction::AskMore, Some(upstream)) => {
+                self.park_again(request, pending)?;
                 upstream
             }
         };
-        Ok(Outcome::Under(Open::Sent { upstream, ours: hold.ours }))
+        Ok(Outcome::Pending(RequestPhase::Sent { upstream, upstream_id: pending.upstream_id }))
     }
 
-    fn caller(&self, request: &Request<'_>, hold: &PendingInput) -> Caller {
+    fn caller(&self, request: &Request<'_>, pending: &PendingInput) -> Caller {
         Caller::Client {
             client: self.me(),
-            asked: hold.asked.clone(),
+            alias: pending.alias.clone(),
             id: request.id.into(),
             stream: request.stream,
             token: request.params.own_token().map(Into::into),
-            follow: Follow::Nothing,
-            manner: request.manner.clone(),
-            across: Some(Box::new(hold.across())),
+            response_kind: ResponseKind::Other,
+            request_meta: request.request_meta.clone(),
+            translation: Some(Box::new(pending.translation())),
         }
     }
 
-    fn park_again(&self, request: &Request<'_>, hold: &Rc<PendingInput>) -> Result<(), CallError> {
+    fn park_again(
+        &self,
+        request: &Request<'_>,
+        pending: &Rc<PendingInput>,
+    ) -> Result<(), CallError> {
         let reply_to = ReplyTo { client: self.me(), id: request.id.into(), stream: request.stream };
-        let manner = request.manner.clone().unwrap_or_else(|| hold.manner.clone());
-        let next = self.router.parked.park(NewHold {
+        let request_meta =
+            request.request_meta.clone().unwrap_or_else(|| pending.request_meta.clone());
+        let next = self.router.parked.park(NewPendingInput {
             reply_to,
-            manner,
-            method: hold.method.clone(),
-            bond: hold.bond,
-            upstream: hold.upstream.clone(),
-            asked: hold.asked.clone(),
-            ours: hold.ours,
-            info: hold.info.clone(),
-            lacks: hold.lacks.get(),
+            request_meta,
+            method: pending.method.clone(),
+            binding: pending.binding,
+            upstream: pending.upstream.clone(),
+            alias: pending.alias.clone(),
+            upstream_id: pending.upstream_id,
+            info: pending.info.clone(),
+            missing: pending.missing.get(),
         });
-        let next = next.ok_or_else(|| self.router.parked.full())?;
-        hold.pass_on_to(&next);
-        if let Some(upstream) = hold.upstream.upgrade() {
-            upstream.attach(hold.ours, Caller::Parked(next.clone()));
+        let next = next.ok_or_else(|| self.router.parked.full_error())?;
+        pending.move_questions_to(&next);
+        if let Some(upstream) = pending.upstream.upgrade() {
+            upstream.attach(pending.upstream_id, Caller::PendingInput(next.clone()));
         }
         self.router.flush_soon(next);
         Ok(())

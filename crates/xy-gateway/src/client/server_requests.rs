@@ -1,8 +1,8 @@
-//! What servers ask one client, and the tasks that it has begun for them.
+//! Requests that servers make of one client, and the tasks that the client runs for them.
 //!
-//! A question goes to the client under an id of ours, and its token for progress is that id
-//! too: two servers may use the same. Both come back as the server wrote them. The id names the
-//! daemon's generation: an answer to a question of an earlier daemon is dropped.
+//! xy replaces the id and the progress token of each request by an id of its own, since two servers
+//! may use the same. Responses and progress get the server's values back. The id names the daemon's
+//! generation, so a response to a request of an earlier daemon is dropped.
 
 use std::collections::HashMap;
 use std::rc::{Rc, Weak};
@@ -13,7 +13,7 @@ use xy_protocol::error::CallError;
 
 use super::Client;
 use crate::bridge::rounds::Round;
-use crate::capabilities::Wants;
+use crate::capabilities::RequiredCapabilities;
 use crate::frontend::Route;
 use crate::params::Params;
 use crate::reply;
@@ -21,65 +21,65 @@ use crate::retained::Retained;
 use crate::tasks;
 use crate::upstream::Upstream;
 
-/// How many questions of servers one client may have open.
-const MOST_ASKED: usize = 100;
+/// Maximum number of open server requests of one client.
+const MAX_QUESTIONS: usize = 100;
 
-/// How many tasks one client may do for servers.
-const MOST_TASKS: usize = 100;
+/// Maximum number of tasks that one client may run for servers.
+const MAX_TASKS: usize = 100;
 
-/// What a client is asked, and does for servers.
+/// The open server requests and the tasks of one client.
 #[derive(Default)]
-pub(super) struct Questions {
-    /// By the id it is asked under.
-    asked: HashMap<u64, Asked>,
+pub(super) struct ServerRequests {
+    /// Open requests, by the id that xy gave them.
+    open: HashMap<u64, ServerRequest>,
     last: u64,
-    /// By what the client calls them.
+    /// Tasks, by the client's id.
     tasks: HashMap<String, Task>,
 }
 
-/// Something that a server asks a client.
-struct Asked {
+/// A request that a server makes of the client.
+struct ServerRequest {
     by: Weak<Upstream>,
-    /// The server's own id, as it was written.
+    /// The server's id, as JSON text.
     id: Box<str>,
-    /// Its token for the progress of that, as it was written.
+    /// The server's progress token, as JSON text.
     token: Option<Box<str>>,
-    kind: Kind,
+    purpose: Purpose,
 }
 
-/// What is asked.
-enum Kind {
+/// The way in which the response is handled.
+enum Purpose {
     Plain,
-    /// It may be done as a task.
-    AsTask,
-    /// The tasks that the client does, of which a server hears its own.
-    Tasks,
-    /// What a modern server wants to know under this key, before it does something.
-    InRound(Rc<Round>, Box<str>),
+    /// The response may be a new task.
+    MaybeTask,
+    /// `tasks/list`: the server receives only its own tasks.
+    TaskList,
+    /// An input request of a modern server, under this key of the round.
+    Round(Rc<Round>, Box<str>),
 }
 
-/// Something that a client does for a server, for a longer time.
+/// A task that the client runs for a server.
 struct Task {
     by: Weak<Upstream>,
-    /// What it was asked under, which is what its progress is told under too.
+    /// The id under which xy forwarded the request; progress uses it as well.
     number: u64,
-    /// What its progress is told under to the server.
+    /// The server's progress token, as JSON text.
     token: Option<Box<str>>,
 }
 
-impl Questions {
-    pub(super) fn count(&self, census: &mut Retained) {
-        census.add("client_questions", self.asked.len());
-        census.add("client_tasks", self.tasks.len());
+impl ServerRequests {
+    pub(super) fn count(&self, counts: &mut Retained) {
+        counts.add("client_questions", self.open.len());
+        counts.add("client_tasks", self.tasks.len());
     }
 }
 
-fn is(by: &Weak<Upstream>, upstream: &Rc<Upstream>) -> bool {
+fn is_same_server(by: &Weak<Upstream>, upstream: &Rc<Upstream>) -> bool {
     std::ptr::eq(by.as_ptr(), Rc::as_ptr(upstream))
 }
 
 impl Client {
-    /// A server asks it something; `line` is all of it.
+    /// Forwards a server's request to the client; `line` is the whole message.
     pub(crate) fn ask(
         &self,
         by: &Rc<Upstream>,
@@ -90,36 +90,40 @@ impl Client {
         let Ok(Message::Request { id: part, method, params }) = envelope::parse(line) else {
             return Ok(());
         };
-        let mut questions = self.questions.borrow_mut();
-        if questions.asked.len() >= MOST_ASKED {
+        let mut server_requests = self.server_requests.borrow_mut();
+        if server_requests.open.len() >= MAX_QUESTIONS {
             return Err(reply::invalid(format!(
-                "the client has {MOST_ASKED} questions open, which is the most there may be"
+                "the client has {MAX_QUESTIONS} open requests of servers, the maximum"
             )));
         }
-        questions.last += 1;
-        let number = questions.last;
+        server_requests.last += 1;
+        let number = server_requests.last;
         let written = self.router.generation.request_id(number);
         let token = Params::read(params).own_token();
-        let kind = match &*method {
-            "tasks/list" => Kind::Tasks,
-            _ if Wants::read(params).is_task() => Kind::AsTask,
-            _ => Kind::Plain,
+        let purpose = match &*method {
+            "tasks/list" => Purpose::TaskList,
+            _ if RequiredCapabilities::read(params).is_task() => Purpose::MaybeTask,
+            _ => Purpose::Plain,
         };
-        let asked =
-            Asked { by: Rc::downgrade(by), id: id.into(), token: token.map(Into::into), kind };
-        questions.asked.insert(number, asked);
-        drop(questions);
+        let request = ServerRequest {
+            by: Rc::downgrade(by),
+            id: id.into(),
+            token: token.map(Into::into),
+            purpose,
+        };
+        server_requests.open.insert(number, request);
+        drop(server_requests);
         let mut edits = Edits::of(line);
         edits.replace(part, &*written);
         if let Some(token) = token {
             edits.replace(token, &*written);
         }
-        self.tell(&edits.to_vec(), to);
+        self.send(&edits.to_vec(), to);
         Ok(())
     }
 
-    /// A modern server wants to know something, before it does what this client asked.
-    pub(crate) fn ask_for_round(
+    /// Asks the client for input that a modern server needs for this client's request.
+    pub(crate) fn ask_in_round(
         &self,
         round: &Rc<Round>,
         key: &str,
@@ -127,102 +131,102 @@ impl Client {
         params: &str,
         to: Route,
     ) -> Result<(), CallError> {
-        let mut questions = self.questions.borrow_mut();
-        if questions.asked.len() >= MOST_ASKED {
+        let mut server_requests = self.server_requests.borrow_mut();
+        if server_requests.open.len() >= MAX_QUESTIONS {
             return Err(reply::invalid(format!(
-                "the client has {MOST_ASKED} questions open, which is the most there may be"
+                "the client has {MAX_QUESTIONS} open requests of servers, the maximum"
             )));
         }
-        questions.last += 1;
-        let number = questions.last;
-        let kind = Kind::InRound(round.clone(), key.into());
-        let asked = Asked { by: Weak::new(), id: "".into(), token: None, kind };
-        questions.asked.insert(number, asked);
-        drop(questions);
+        server_requests.last += 1;
+        let number = server_requests.last;
+        let purpose = Purpose::Round(round.clone(), key.into());
+        let request = ServerRequest { by: Weak::new(), id: "".into(), token: None, purpose };
+        server_requests.open.insert(number, request);
+        drop(server_requests);
         let id = self.router.generation.request_id(number);
         let line =
             format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#);
-        self.tell(line.as_bytes(), to);
+        self.send(line.as_bytes(), to);
         Ok(())
     }
 
-    /// Nobody wants to know what is asked in this round any more.
-    pub(crate) fn unask_round(&self, round: &Rc<Round>) {
-        let is_of =
-            |one: &Asked| matches!(&one.kind, Kind::InRound(it, _) if Rc::ptr_eq(it, round));
+    /// Cancels the input requests of `round`.
+    pub(crate) fn cancel_round(&self, round: &Rc<Round>) {
+        let is_of = |one: &ServerRequest| matches!(&one.purpose, Purpose::Round(it, _) if Rc::ptr_eq(it, round));
         let why = "the request it was asked for is over";
-        self.unask_those(is_of, why);
+        self.cancel_matching(is_of, why);
     }
 
-    fn unask_those(&self, is_meant: impl Fn(&Asked) -> bool, why: &str) {
-        let mut questions = self.questions.borrow_mut();
-        let meant = questions.asked.iter().filter(|(_, one)| is_meant(one));
+    fn cancel_matching(&self, is_meant: impl Fn(&ServerRequest) -> bool, why: &str) {
+        let mut server_requests = self.server_requests.borrow_mut();
+        let meant = server_requests.open.iter().filter(|(_, one)| is_meant(one));
         let mut numbers: Vec<u64> = meant.map(|(number, _)| *number).collect();
         numbers.sort_unstable();
         for number in &numbers {
-            questions.asked.remove(number);
+            server_requests.open.remove(number);
         }
-        drop(questions);
+        drop(server_requests);
         for number in numbers {
             let id = self.router.generation.request_id(number);
             let message = format!(
                 r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id},"reason":"{why}"}}}}"#
             );
-            self.tell(message.as_bytes(), Route::Broadcast);
+            self.send(message.as_bytes(), Route::Broadcast);
         }
     }
 
-    /// Whether it has a question of this server open.
-    pub(crate) fn is_asked_by(&self, upstream: &Rc<Upstream>) -> bool {
-        self.questions.borrow().asked.values().any(|one| is(&one.by, upstream))
+    /// Returns true if a request of this server is open.
+    pub(crate) fn has_question_from(&self, upstream: &Rc<Upstream>) -> bool {
+        self.server_requests.borrow().open.values().any(|one| is_same_server(&one.by, upstream))
     }
 
-    /// Whether it does this task for this server.
-    pub(crate) fn does_task(&self, by: &Rc<Upstream>, id: &str) -> bool {
-        self.questions.borrow().tasks.get(id).is_some_and(|task| is(&task.by, by))
+    /// Returns true if the client runs this task for this server.
+    pub(crate) fn does_task_for(&self, by: &Rc<Upstream>, id: &str) -> bool {
+        self.server_requests.borrow().tasks.get(id).is_some_and(|task| is_same_server(&task.by, by))
     }
 
-    /// A server takes back what it asked.
-    pub(crate) fn unask(&self, by: &Rc<Upstream>, theirs: &str, line: &[u8]) {
-        let mut questions = self.questions.borrow_mut();
-        let is_it = |one: &Asked| &*one.id == theirs && is(&one.by, by);
-        let found = questions.asked.iter().find(|(_, one)| is_it(one)).map(|(number, _)| *number);
+    /// Forwards a server's cancellation of its request.
+    pub(crate) fn cancel_question(&self, by: &Rc<Upstream>, upstream_id: &str, line: &[u8]) {
+        let mut server_requests = self.server_requests.borrow_mut();
+        let is_it = |one: &ServerRequest| &*one.id == upstream_id && is_same_server(&one.by, by);
+        let found =
+            server_requests.open.iter().find(|(_, one)| is_it(one)).map(|(number, _)| *number);
         let Some(number) = found else { return };
-        questions.asked.remove(&number);
-        drop(questions);
+        server_requests.open.remove(&number);
+        drop(server_requests);
         let Ok(Message::Notification { params, .. }) = envelope::parse(line) else { return };
         let Some(part) = Params::read(params).request_id() else { return };
         let mut edits = Edits::of(line);
         edits.replace(part, self.router.generation.request_id(number));
-        self.tell(&edits.to_vec(), Route::Broadcast);
+        self.send(&edits.to_vec(), Route::Broadcast);
     }
 
-    /// A server is gone, and what it asked is of no use any more.
-    pub(crate) fn unask_all(&self, by: &Rc<Upstream>) {
-        self.questions.borrow_mut().tasks.retain(|_, task| !is(&task.by, by));
-        self.unask_those(|one| is(&one.by, by), "the server has ended");
+    /// Cancels all requests of a server that has ended.
+    pub(crate) fn cancel_all_from(&self, by: &Rc<Upstream>) {
+        self.server_requests.borrow_mut().tasks.retain(|_, task| !is_same_server(&task.by, by));
+        self.cancel_matching(|one| is_same_server(&one.by, by), "the server has ended");
     }
 
-    /// It answers what a server asked.
-    pub(super) fn hear_answer(&self, id: Option<&str>, outcome: Outcome<'_>, text: &[u8]) {
-        let numbered = id.and_then(|id| Some((id, self.router.generation.number_of(id)?)));
+    /// Handles the client's response to a server request.
+    pub(super) fn handle_response(&self, id: Option<&str>, outcome: Outcome<'_>, text: &[u8]) {
+        let numbered = id.and_then(|id| Some((id, self.router.generation.request_number(id)?)));
         let Some((id, number)) = numbered else { return };
-        let asked = self.questions.borrow_mut().asked.remove(&number);
-        let Some(Asked { by, id: theirs, token, kind }) = asked else { return };
-        if let Kind::InRound(round, key) = kind {
-            return round.answered(&key, outcome);
+        let request = self.server_requests.borrow_mut().open.remove(&number);
+        let Some(ServerRequest { by, id: upstream_id, token, purpose }) = request else { return };
+        if let Purpose::Round(round, key) = purpose {
+            return round.receive_answer(&key, outcome);
         }
         let Some(upstream) = by.upgrade() else { return };
         let mut edits = Edits::of(text);
-        edits.replace(id, &*theirs);
-        match (kind, outcome) {
-            (Kind::AsTask, Outcome::Result(result)) => {
-                if let Some((task, _)) = tasks::begun(result) {
+        edits.replace(id, &*upstream_id);
+        match (purpose, outcome) {
+            (Purpose::MaybeTask, Outcome::Result(result)) => {
+                if let Some((task, _)) = tasks::created_legacy(result) {
                     self.begin_task(task, Task { by, number, token });
                 }
             }
-            (Kind::Tasks, Outcome::Result(result)) => {
-                let own = tasks::only(result, |task| self.does_task(&upstream, task));
+            (Purpose::TaskList, Outcome::Result(result)) => {
+                let own = tasks::filter_list(result, |task| self.does_task_for(&upstream, task));
                 if let Some((part, new)) = own {
                     edits.replace(part, new);
                 }
@@ -234,30 +238,30 @@ impl Client {
     }
 
     fn begin_task(&self, id: String, task: Task) {
-        let mut questions = self.questions.borrow_mut();
-        questions.tasks.retain(|_, task| task.by.strong_count() > 0);
-        if questions.tasks.len() >= MOST_TASKS {
-            let oldest = questions.tasks.iter().min_by_key(|(_, task)| task.number);
+        let mut server_requests = self.server_requests.borrow_mut();
+        server_requests.tasks.retain(|_, task| task.by.strong_count() > 0);
+        if server_requests.tasks.len() >= MAX_TASKS {
+            let oldest = server_requests.tasks.iter().min_by_key(|(_, task)| task.number);
             let oldest = oldest.map(|(id, _)| id.clone()).unwrap_or_default();
-            questions.tasks.remove(&oldest);
+            server_requests.tasks.remove(&oldest);
         }
-        questions.tasks.insert(id, task);
+        server_requests.tasks.insert(id, task);
     }
 
-    /// It tells how far it is with what a server asked.
-    pub(super) fn progressed(&self, params: &Params<'_>, text: &[u8]) {
+    /// Forwards the client's progress on a server request.
+    pub(super) fn forward_progress(&self, params: &Params<'_>, text: &[u8]) {
         let Some(part) = params.token() else { return };
-        let Some(number) = self.router.generation.number_of(part) else { return };
-        let questions = self.questions.borrow();
+        let Some(number) = self.router.generation.request_number(part) else { return };
+        let server_requests = self.server_requests.borrow();
         let by_task = |task: &Task| {
             let token = task.token.clone().filter(|_| task.number == number)?;
             Some((task.by.upgrade()?, token))
         };
-        let found = match questions.asked.get(&number) {
-            Some(asked) => asked.by.upgrade().zip(asked.token.clone()),
-            None => questions.tasks.values().find_map(by_task),
+        let found = match server_requests.open.get(&number) {
+            Some(request) => request.by.upgrade().zip(request.token.clone()),
+            None => server_requests.tasks.values().find_map(by_task),
         };
-        drop(questions);
+        drop(server_requests);
         let Some((upstream, token)) = found else { return };
         let mut edits = Edits::of(text);
         edits.replace(part, &*token);
@@ -265,19 +269,19 @@ impl Client {
         upstream.touch(self.number());
     }
 
-    /// It tells how a task is doing that it does for a server.
-    pub(super) fn task_changed(&self, params: &Params<'_>, text: &[u8]) {
+    /// Forwards the client's status of a task to its server.
+    pub(super) fn forward_task_status(&self, params: &Params<'_>, text: &[u8]) {
         let Some(id) = params.task_id() else { return };
-        let by = self.questions.borrow().tasks.get(&id).and_then(|task| task.by.upgrade());
+        let by = self.server_requests.borrow().tasks.get(&id).and_then(|task| task.by.upgrade());
         if let Some(upstream) = by {
             upstream.pass(text);
         }
     }
 
-    /// It is gone: whoever asked it something is told.
-    pub(super) fn answer_no_more(&self) {
-        let questions = std::mem::take(&mut *self.questions.borrow_mut());
-        for Asked { by, id, .. } in questions.asked.into_values() {
+    /// Answers all open server requests with an error, as the client is gone.
+    pub(super) fn fail_server_requests(&self) {
+        let server_requests = std::mem::take(&mut *self.server_requests.borrow_mut());
+        for ServerRequest { by, id, .. } in server_requests.open.into_values() {
             if let Some(upstream) = by.upgrade() {
                 upstream.send(&reply::error(&id, -32603, "the client is gone"));
             }

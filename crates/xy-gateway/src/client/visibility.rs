@@ -1,4 +1,4 @@
-//! What of all servers a client is shown, and what it may ask for.
+//! The part of all servers that a client sees and may use.
 
 use std::rc::Rc;
 
@@ -9,33 +9,34 @@ use xy_protocol::server::ServerName;
 use super::Client;
 use super::dispatch::find;
 use crate::backend::Backend;
-use crate::catalog::{Kind, Known, Shown};
+use crate::catalog::{ExposedItem, Known};
 use crate::frontend::View;
+use crate::kind::Kind;
 use crate::names;
 use crate::scope::Scope;
 use crate::tools;
 
-/// What of all servers a client is shown.
+/// A visibility filter over all servers.
 #[derive(Debug, Clone)]
 pub(crate) enum Visibility {
-    /// Everything: nobody has to be asked.
+    /// Everything is visible.
     All,
-    /// What a profile shows.
+    /// The items that a profile shows are visible.
     Scope(Rc<Scope>),
-    /// Nothing: its profile is not there any more.
+    /// Nothing is visible: the profile no longer exists.
     Nothing,
 }
 
 impl Visibility {
-    /// What it lets through of what is known of a server.
+    /// Returns the visible part of what is known of a server.
     pub(crate) fn visible(&self, server: &ServerName, known: Rc<Known>) -> Option<Rc<Known>> {
         match self {
             Self::All => Some(known),
             Self::Scope(scope) => {
                 let is_shown = scope.decide_server(server.as_str()).shown;
                 let seen = is_shown.then(|| known.within(server.as_str(), scope))?;
-                if let Some(doubles) = seen.take_doubles() {
-                    tracing::warn!(%server, profile = scope.settings().name, "{doubles}");
+                if let Some(duplicates) = seen.take_duplicates() {
+                    tracing::warn!(%server, profile = scope.settings().name, "{duplicates}");
                 }
                 Some(seen)
             }
@@ -43,7 +44,7 @@ impl Visibility {
         }
     }
 
-    /// Whether it lets anything of a server through.
+    /// Returns true if any part of a server is visible.
     fn allows_server(&self, server: &str) -> bool {
         match self {
             Self::All => true,
@@ -52,8 +53,8 @@ impl Visibility {
         }
     }
 
-    /// Whether it lets an item of a server through, by what the server calls it.
-    fn sees_item(&self, kind: Kind, server: &ServerName, name: &str) -> bool {
+    /// Returns true if an item of a server is visible. `name` is the server's own name for it.
+    fn allows_item(&self, kind: Kind, server: &ServerName, name: &str) -> bool {
         match self {
             Self::All => true,
             Self::Scope(scope) => scope.decide(kind, server.as_str(), name).shown,
@@ -61,8 +62,8 @@ impl Visibility {
         }
     }
 
-    /// Whether it lets a managing tool of xy's own through.
-    fn sees_own(&self, name: &str) -> bool {
+    /// Returns true if a management tool of xy is visible.
+    fn allows_own_tool(&self, name: &str) -> bool {
         match self {
             Self::All => true,
             Self::Scope(scope) => scope.decide_own(name).shown,
@@ -70,7 +71,7 @@ impl Visibility {
         }
     }
 
-    /// Its rule, if there is one.
+    /// Returns the profile's rule, if there is one.
     pub(crate) fn scope(&self) -> Option<&Rc<Scope>> {
         match self {
             Self::Scope(scope) => Some(scope),
@@ -80,29 +81,29 @@ impl Visibility {
 }
 
 impl Client {
-    /// What it is shown from now on.
-    pub(crate) fn look_through(&self, visibility: Visibility) {
+    /// Replaces the visibility filter.
+    pub(crate) fn set_visibility(&self, visibility: Visibility) {
         self.visibility.replace(visibility);
     }
 
-    /// What it calls itself, if it has said.
-    pub(crate) fn called(&self) -> Option<String> {
+    /// Returns the name from the client's `clientInfo`.
+    pub(crate) fn name(&self) -> Option<String> {
         #[derive(serde::Deserialize)]
         struct Info {
             name: String,
         }
-        let greeted = self.greeted.borrow().as_ref().and_then(|it| it.info.clone());
-        let info =
-            greeted.or_else(|| self.manner.borrow().as_ref().and_then(|it| it.info.clone()))?;
+        let handshake = self.handshake.borrow().as_ref().and_then(|it| it.info.clone());
+        let info = handshake
+            .or_else(|| self.request_meta.borrow().as_ref().and_then(|it| it.info.clone()))?;
         serde_json::from_str::<Info>(&info).ok().map(|info| info.name)
     }
 
-    /// The rule it lives by, if there is one.
+    /// Returns the rule of the client's profile, if there is one.
     pub(crate) fn scope(&self) -> Option<Rc<Scope>> {
         self.visibility.borrow().scope().cloned()
     }
 
-    /// What it is shown of what is known of a server.
+    /// Returns the part of a server's lists that the client sees.
     pub(crate) fn visible(&self, server: &ServerName, known: Rc<Known>) -> Option<Rc<Known>> {
         if self.is_hidden_by_loop(server.as_str()) {
             return None;
@@ -110,17 +111,17 @@ impl Client {
         self.visibility.borrow().visible(server, known)
     }
 
-    /// Whether it is shown anything of a server.
+    /// Returns true if the client sees any part of a server.
     pub(crate) fn allows_server(&self, server: &str) -> bool {
         self.visibility.borrow().allows_server(server) && !self.is_hidden_by_loop(server)
     }
 
-    /// Returns true if a server is left out of its view of all servers, to end a loop.
+    /// Returns true if a server is hidden from the combined view of this client, to break a loop.
     fn is_hidden_by_loop(&self, server: &str) -> bool {
         !matches!(self.entry.view, View::Server(_)) && self.router.is_beyond_horizon(self, server)
     }
 
-    /// Returns true if its view includes a server, ignoring loop protection.
+    /// Returns true if the client's view includes a server, ignoring loop protection.
     pub(crate) fn reaches(&self, server: &str) -> bool {
         match &self.entry.view {
             View::Server(only) => only == server,
@@ -128,49 +129,50 @@ impl Client {
         }
     }
 
-    /// Whether it may ask for an item of a server, by what the server calls it.
+    /// Returns true if the client may use an item of a server. `name` is the server's own name for
+    /// it.
     pub(crate) fn may_see(&self, kind: Kind, server: &ServerName, name: &str) -> bool {
         if let View::Server(only) = &self.entry.view {
             return only == server.as_str() && self.check_bound(only).is_ok();
         }
-        self.visibility.borrow().sees_item(kind, server, name)
+        self.visibility.borrow().allows_item(kind, server, name)
             && !self.is_hidden_by_loop(server.as_str())
     }
 
-    /// The server that has the tool or prompt of this name outside, and what that calls it;
-    /// `None` if there is none that this client is shown.
-    pub(crate) fn resolve(&self, kind: Kind, outside: &str) -> Option<(Rc<Backend>, String)> {
+    /// Finds the visible tool or prompt with this exposed name: its server, and the server's name
+    /// for it.
+    pub(crate) fn resolve(&self, kind: Kind, exposed: &str) -> Option<(Rc<Backend>, String)> {
         let scope = self.scope();
         let renamed = scope.as_ref().filter(|_| kind == Kind::Tools);
-        let renamed = renamed.and_then(|scope| scope.renamed(outside));
-        let (server, rest) = renamed.or_else(|| names::inside(outside))?;
+        let renamed = renamed.and_then(|scope| scope.renamed(exposed));
+        let (server, rest) = renamed.or_else(|| names::split_exposed(exposed))?;
         let server = self.router.server_for(self, server)?;
         if let Some(known) = server.known_to(self) {
-            let inside = known.inside(kind, outside)?.to_owned();
-            return Some((server, inside));
+            let original = known.original_name(kind, exposed)?.to_owned();
+            return Some((server, original));
         }
-        // It says itself whether it has that, if it may be asked.
+        // The server is not known yet: ask it, if the profile shows an item of this name.
         let is_shown = scope.as_ref().is_none_or(|scope| {
             let name = server.name.as_str();
-            let has_name = |look: crate::scope::Look<'_>| look.name == outside;
+            let has_name = |look: crate::scope::Appearance<'_>| look.name == exposed;
             scope.decide(kind, name, rest).shown
-                && scope.look(kind, name, rest).is_some_and(has_name)
+                && scope.appearance(kind, name, rest).is_some_and(has_name)
         });
         is_shown.then(|| (server, rest.to_owned()))
     }
 
-    /// Whether a name is that of a managing tool of xy's own, which its profile does not hide.
-    /// Whether it has the right is another question.
+    /// Returns true if `name` is a visible management tool of xy. Does not check the client's right
+    /// to call it.
     pub(crate) fn may_call_own(&self, name: &str) -> bool {
-        tools::is_own(name) && !self.is_daemon() && self.visibility.borrow().sees_own(name)
+        tools::is_own(name) && !self.is_daemon() && self.visibility.borrow().allows_own_tool(name)
     }
 
-    /// The tools of xy's own that it is shown in a list.
-    pub(crate) fn own_tools(&self, kind: Kind) -> Vec<Shown> {
+    /// Returns the tools of xy itself that appear in the client's lists.
+    pub(crate) fn own_tools(&self, kind: Kind) -> Vec<ExposedItem> {
         if self.is_daemon() {
             return Vec::new();
         }
-        let mut own = tools::shown(kind, self.entry.may_manage);
+        let mut own = tools::exposed(kind, self.entry.may_manage);
         match &*self.visibility.borrow() {
             Visibility::All => {}
             Visibility::Scope(scope) => {
@@ -179,7 +181,7 @@ impl Client {
                     is_listed && scope.decide_own(&it.name).shown
                 });
                 if scope.is_search() && kind == Kind::Tools {
-                    own.splice(0..0, find::shown());
+                    own.splice(0..0, find::exposed());
                 }
             }
             Visibility::Nothing => own.clear(),
@@ -187,19 +189,19 @@ impl Client {
         own
     }
 
-    /// The tools of xy's own that it may use, in a list or not.
-    pub(crate) fn offered_own(&self, kind: Kind) -> Vec<Shown> {
-        let mut own = tools::shown(kind, self.entry.may_manage);
+    /// Returns all tools of xy itself that the client may use, listed or not.
+    pub(crate) fn offered_own(&self, kind: Kind) -> Vec<ExposedItem> {
+        let mut own = tools::exposed(kind, self.entry.may_manage);
         own.retain(|it| self.may_call_own(&it.name));
         let is_search = self.scope().is_some_and(|scope| scope.is_search());
         if kind == Kind::Tools && is_search && !self.is_daemon() {
-            own.extend(find::shown());
+            own.extend(find::exposed());
         }
         own
     }
 
-    /// Whether there is anything that it can be shown.
-    pub(crate) fn check_lens(&self) -> Result<(), CallError> {
+    /// Checks that the client's profile still exists.
+    pub(crate) fn check_profile(&self) -> Result<(), CallError> {
         if !matches!(*self.visibility.borrow(), Visibility::Nothing) {
             return Ok(());
         }
@@ -212,7 +214,7 @@ impl Client {
             .hint(format!("make `profiles/{name}.kdl` again and `xy reload`, or use another")))
     }
 
-    /// Whether its token may still be used with this server alone.
+    /// Checks that the client's token may use `server` directly.
     pub(crate) fn check_bound(&self, server: &str) -> Result<(), CallError> {
         let Some(profile) = &self.entry.bound else { return Ok(()) };
         self.router

@@ -1,169 +1,174 @@
-//! Lists that change: changes are gathered, told in time however many there are, and only if
-//! something is another than it was.
+//! List changes: they are batched, announced within a bounded time, and only if a list really
+//! differs.
 
 use super::*;
-use crate::catalog::{Kind, Known, Lists, Page};
+use crate::catalog::{Known, Lists, Page};
+use crate::kind::Kind;
 use crate::upstream::Cause;
 use crate::upstream_session::learn_lists;
 
 const CHANGED: &str = "notifications/tools/list_changed";
 
-/// The time between two things that happen.
-const TICK: Duration = Duration::from_millis(10);
+/// The time between two events.
+const TICK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// A change is told within this time of its list being answered or of the last that was told:
-/// two waits of 50 ms, and what a server takes to answer.
-const BOUND: u32 = 15;
+/// Maximum number of ticks until a change is announced, counted from the response with the list or
+/// from the last announcement: two waits of 50 ms, and the server's response time.
+const MAX_TICKS: u32 = 15;
 
-/// A server whose list is what the story says, and a client that has seen it.
-struct Stage {
-    play: Harness,
-    client: Visitor,
-    /// The name of its only tool.
+/// A server whose list the test chooses, and a client that has read this list.
+struct Fixture {
+    harness: Harness,
+    client: TestClient,
+    /// The number in the name of the server's only tool.
     tool: Cell<u32>,
 }
 
-impl Stage {
+impl Fixture {
     async fn begin() -> Self {
-        let play = Harness::begin().await;
-        learn(&play);
-        let client = play.client(&json!({}));
-        let stage = Self { play, client, tool: Cell::new(0) };
-        for _ in 0..BOUND {
-            stage.tick().await;
+        let harness = Harness::begin().await;
+        learn(&harness);
+        let client = harness.client(&json!({}));
+        let fixture = Self { harness, client, tool: Cell::new(0) };
+        for _ in 0..MAX_TICKS {
+            fixture.tick().await;
         }
-        assert_eq!(stage.listed(), ["s__tool0"]);
-        stage
+        assert_eq!(fixture.listed(), ["s__tool0"]);
+        fixture
     }
 
-    /// The tools that the client is shown now.
+    /// Returns the tools that the client sees now.
     fn listed(&self) -> Vec<String> {
-        self.client.heard();
+        self.client.received();
         self.client.ask(&json!("list"), "tools/list", &json!({}));
-        let heard = self.client.heard();
-        let tools = heard.iter().find_map(|it| it["result"]["tools"].as_array()).unwrap();
+        let received = self.client.received();
+        let tools = received.iter().find_map(|it| it["result"]["tools"].as_array()).unwrap();
         tools.iter().map(|tool| text(&tool["name"])).collect()
     }
 
-    /// Lets a little time pass, in which the server answers what it is asked.
+    /// Advances time a little, and answers what the server was asked.
     async fn tick(&self) {
-        tokio::time::sleep(TICK).await;
-        for asked in self.play.sent() {
+        tokio::time::sleep(TICK_INTERVAL).await;
+        for request in self.harness.sent() {
             let tool = json!({ "name": format!("tool{}", self.tool.get()), "inputSchema": {} });
-            if asked["method"] == "tools/list" {
+            if request["method"] == "tools/list" {
                 let result = json!({ "tools": [tool] });
-                self.play.say(&json!({ "jsonrpc": "2.0", "id": asked["id"], "result": result }));
+                self.harness
+                    .send(&json!({ "jsonrpc": "2.0", "id": request["id"], "result": result }));
             }
         }
     }
 
-    /// The server says that its list has changed.
-    fn says_changed(&self) {
-        self.play.say(&json!({ "jsonrpc": "2.0", "method": CHANGED }));
+    /// Announces a list change from the server.
+    fn announce_change(&self) {
+        self.harness.send(&json!({ "jsonrpc": "2.0", "method": CHANGED }));
     }
 
-    /// How often the client has been told since.
-    fn told(&self) -> usize {
-        self.client.heard().iter().filter(|it| it["method"] == CHANGED).count()
+    /// Returns how many list changes the client was notified of since the last call.
+    fn notifications(&self) -> usize {
+        self.client.received().iter().filter(|it| it["method"] == CHANGED).count()
     }
 }
 
-/// What the server offers is learned from now on.
-fn learn(play: &Harness) {
-    let introduction = play.upstream.introduction().unwrap();
-    let (router, server) = (play.router.clone(), play.server.clone());
-    let (settings, upstream) = (server.settings.borrow().clone(), play.upstream.clone());
+/// Starts to learn what the server offers.
+fn learn(harness: &Harness) {
+    let introduction = harness.upstream.introduction().unwrap();
+    let (router, server) = (harness.router.clone(), harness.server.clone());
+    let (settings, upstream) = (server.settings.borrow().clone(), harness.upstream.clone());
     tokio::task::spawn_local(async move {
         learn_lists(&router, &server, &settings, &upstream, &introduction).await;
     });
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_that_never_stops_to_change_is_told_in_time_and_gathered() {
-    here(async {
-        let stage = Stage::begin().await;
-        let (mut told, mut since) = (0, 0);
+async fn constant_list_changes_are_batched_and_announced_in_time() {
+    run_local(async {
+        let fixture = Fixture::begin().await;
+        let (mut notifications, mut since) = (0, 0);
         for _ in 0..200 {
-            stage.tool.set(stage.tool.get() + 1);
-            stage.says_changed();
-            stage.tick().await;
+            fixture.tool.set(fixture.tool.get() + 1);
+            fixture.announce_change();
+            fixture.tick().await;
             since += 1;
-            let now = stage.told();
+            let now = fixture.notifications();
             if now > 0 {
                 since = 0;
             }
-            told += now;
-            assert!(since < BOUND, "nothing was told for {since} changes");
+            notifications += now;
+            assert!(since < MAX_TICKS, "nothing was announced for {since} changes");
         }
-        assert!((10..=50).contains(&told), "200 changes were told {told} times");
-        for _ in 0..BOUND {
-            stage.tick().await;
+        assert!(
+            (10..=50).contains(&notifications),
+            "200 changes were announced {notifications} times"
+        );
+        for _ in 0..MAX_TICKS {
+            fixture.tick().await;
         }
-        stage.told();
-        stage.client.ask(&json!("again"), "tools/list", &json!({}));
-        assert_eq!(stage.client.heard()[0]["result"]["tools"][0]["name"], "s__tool200");
+        fixture.notifications();
+        fixture.client.ask(&json!("again"), "tools/list", &json!({}));
+        assert_eq!(fixture.client.received()[0]["result"]["tools"][0]["name"], "s__tool200");
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_that_is_said_to_have_changed_and_has_not_is_not_told() {
-    here(async {
-        let stage = Stage::begin().await;
+async fn unchanged_list_is_not_announced() {
+    run_local(async {
+        let fixture = Fixture::begin().await;
         for _ in 0..100 {
-            stage.says_changed();
-            stage.tick().await;
+            fixture.announce_change();
+            fixture.tick().await;
         }
-        for _ in 0..BOUND {
-            stage.tick().await;
+        for _ in 0..MAX_TICKS {
+            fixture.tick().await;
         }
-        assert_eq!(stage.told(), 0);
-        stage.tool.set(1);
-        stage.says_changed();
-        for _ in 0..2 * BOUND {
-            stage.tick().await;
+        assert_eq!(fixture.notifications(), 0);
+        fixture.tool.set(1);
+        fixture.announce_change();
+        for _ in 0..2 * MAX_TICKS {
+            fixture.tick().await;
         }
-        assert_eq!(stage.told(), 1, "told once");
+        assert_eq!(fixture.notifications(), 1, "announced once");
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_life_that_does_not_answer_a_list_takes_nothing_away_and_is_asked_again_soon() {
-    here(async {
-        let mut stage = Stage::begin().await;
-        stage.play.live_again().await;
-        learn(&stage.play);
-        tokio::time::sleep(31 * SECOND).await; // It is not answered in time.
-        assert_eq!(stage.listed(), ["s__tool0"], "an earlier life has said so");
-        stage.tool.set(1);
-        stage.play.sent(); // It never answers these.
+async fn process_that_does_not_list_keeps_old_tools_and_is_asked_again() {
+    run_local(async {
+        let mut fixture = Fixture::begin().await;
+        fixture.harness.restart().await;
+        learn(&fixture.harness);
+        tokio::time::sleep(31 * SECOND).await; // The request for the list times out.
+        assert_eq!(fixture.listed(), ["s__tool0"], "the previous process has listed it");
+        fixture.tool.set(1);
+        fixture.harness.sent(); // The server never answers these.
         tokio::time::sleep(2 * SECOND).await;
-        stage.tick().await;
-        stage.tick().await;
-        assert_eq!(stage.listed(), ["s__tool1"]);
+        fixture.tick().await;
+        fixture.tick().await;
+        assert_eq!(fixture.listed(), ["s__tool1"]);
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_only_remembered_is_shown_for_a_while_where_lists_are_not_answered() {
-    here(async {
-        let play = Harness::begin().await;
+async fn remembered_lists_expire_if_server_does_not_list() {
+    run_local(async {
+        let harness = Harness::begin().await;
         let tools = r#"{"tools":[{"name":"kept","inputSchema":{}}]}"#;
         let mut lists = Lists::default();
         lists.set(Kind::Tools, Page::read(Kind::Tools, tools).unwrap().items);
-        *play.server.known.borrow_mut() = Some(Rc::new(Known::new("s", legacy(), lists)));
-        let client = play.client(&json!({}));
-        let stage = Stage { play, client, tool: Cell::new(0) };
-        learn(&stage.play);
+        *harness.server.known.borrow_mut() = Some(Rc::new(Known::new("s", legacy(), lists)));
+        let client = harness.client(&json!({}));
+        let fixture = Fixture { harness, client, tool: Cell::new(0) };
+        learn(&fixture.harness);
         tokio::time::sleep(Duration::from_millis(100)).await;
-        stage.play.sent();
-        stage.play.upstream.lose_all(Cause::breach("the way broke"));
+        fixture.harness.sent();
+        fixture.harness.upstream.fail_all(Cause::breach("the way broke"));
         tokio::time::sleep(Duration::from_millis(100)).await;
-        assert_eq!(stage.listed(), ["s__kept"]);
+        assert_eq!(fixture.listed(), ["s__kept"]);
         tokio::time::sleep(32 * SECOND).await;
-        assert_eq!(stage.listed(), [""; 0], "another program may be meant by now");
+        assert_eq!(fixture.listed(), [""; 0], "another program may be meant by now");
     })
     .await;
 }

@@ -1,21 +1,21 @@
 //! Clients and servers of different eras.
 
 use super::*;
-use crate::bridge::pending_input::HOLDS_UP;
+use crate::bridge::pending_input::MAX_SLOT_HOLD;
 use crate::{capabilities, modern};
 use xy_supervisor::instance::Holder;
 
-mod holds;
+mod concurrent_calls;
+mod input_requests;
 mod modern_servers;
-mod questions;
+mod pending_input;
 mod rounds;
 mod tasks;
-mod units;
 mod waiting;
 
 const MODERN: &str = r#"{"supportedVersions":["2026-07-28"],"capabilities":{"logging":{},"tools":{}},"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"new"}}}"#;
 
-/// What a modern client says of itself with each request.
+/// Returns the `_meta` of a modern client's request.
 fn meta(capabilities: &Value, more: &Value) -> Value {
     let mut meta = json!({ modern::VERSION: "2026-07-28", modern::CAPABILITIES: capabilities });
     meta.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -25,83 +25,95 @@ fn meta(capabilities: &Value, more: &Value) -> Value {
 impl Harness {
     async fn modern() -> Self {
         let introduction = Introduction::discovered(MODERN).unwrap();
-        Self::of(CallRules::default(), false, &introduction).await
+        Self::with_introduction(CallRules::default(), false, &introduction).await
     }
 
-    /// A request of a modern client of this token, which is another client to everybody.
-    fn once(&self, who: u64, id: u64, method: &str, params: &Value) -> Visitor {
+    /// Sends a one-shot request of a modern client with this token. Each request counts as another
+    /// client.
+    fn modern_request(&self, who: u64, id: u64, method: &str, params: &Value) -> TestClient {
         let view = View::Profile("default".to_owned());
-        let entry =
-            Entry { view, may_manage: false, lifetime: Lifetime::Request, who, bound: None };
-        let heard = Rc::new(RecordedMessages::default());
-        let client_session = self.router.open(entry, heard.clone()).unwrap();
-        let visitor = Visitor { client_session, heard };
-        visitor.ask(&json!(id), method, params);
-        visitor
+        let entry = Entry {
+            view,
+            may_manage: false,
+            lifetime: Lifetime::Request,
+            principal: who,
+            bound: None,
+        };
+        let received = Rc::new(RecordedMessages::default());
+        let client_session = self.router.open(entry, received.clone()).unwrap();
+        let client = TestClient { client_session, received };
+        client.ask(&json!(id), method, params);
+        client
     }
 
-    /// A modern client that stays, and an instance of the server for it alone.
-    async fn of_one() -> (Self, Visitor) {
-        let mut play = Self::begin().await;
+    /// Returns a modern client with a session, and a harness whose server instance serves this
+    /// client alone.
+    async fn with_isolated_client() -> (Self, TestClient) {
+        let mut harness = Self::begin().await;
         let own = ServerSettings { isolation: Isolation::Client, ..settings(CallRules::default()) };
-        play.server.configure(Arc::new(own));
+        harness.server.configure(Arc::new(own));
         let view = View::Profile("default".to_owned());
-        let entry =
-            Entry { view, may_manage: false, lifetime: Lifetime::Session, who: 0, bound: None };
-        let heard = Rc::new(RecordedMessages::default());
-        let client_session = play.router.open(entry, heard.clone()).unwrap();
-        let holder = Holder::Client(play.router.clients()[0].number());
-        let key = InstanceKey { server: play.server.name.clone(), holder };
-        let (said, told) = mpsc::channel(64);
-        (play.said, play.sent) = (told, Rc::default());
-        let (sent, router) = (play.sent.clone(), play.router.clone());
-        play.upstream = Upstream::new(key, said, 1, false, sent, router);
-        play.server.add(&play.upstream);
-        play.upstream.resume(legacy(), false).await;
-        play.router.opened(&play.upstream);
-        play.upstream.holds_off_no_more();
-        (play, Visitor { client_session, heard })
+        let entry = Entry {
+            view,
+            may_manage: false,
+            lifetime: Lifetime::Session,
+            principal: 0,
+            bound: None,
+        };
+        let messages = Rc::new(RecordedMessages::default());
+        let client_session = harness.router.open(entry, messages.clone()).unwrap();
+        let holder = Holder::Client(harness.router.clients()[0].number());
+        let key = InstanceKey { server: harness.server.name.clone(), holder };
+        let (events, received) = mpsc::channel(64);
+        (harness.events, harness.sent) = (received, Rc::default());
+        let (sent, router) = (harness.sent.clone(), harness.router.clone());
+        harness.upstream = Upstream::new(key, events, 1, false, sent, router);
+        harness.server.add(&harness.upstream);
+        harness.upstream.resume(legacy(), false).await;
+        harness.router.on_instance_ready(&harness.upstream);
+        harness.upstream.stop_awaiting_lists();
+        (harness, TestClient { client_session, received: messages })
     }
 
-    /// A call of a modern client that can be asked everything, with these params besides.
-    fn called(&self, id: u64, more: &Value) -> Visitor {
-        self.called_by(1, id, "call", more)
+    /// Sends a call of a modern client that has all capabilities, with additional params.
+    fn modern_call(&self, id: u64, more: &Value) -> TestClient {
+        self.modern_call_by(1, id, "call", more)
     }
 
-    fn called_by(&self, who: u64, id: u64, arguments: &str, more: &Value) -> Visitor {
+    fn modern_call_by(&self, who: u64, id: u64, arguments: &str, more: &Value) -> TestClient {
         let all = json!({ "elicitation": { "form": {}, "url": {} }, "sampling": {}, "roots": {} });
         let meta = meta(&all, &json!({ "progressToken": format!("p{id}") }));
         let mut params = json!({ "name": "s__x", "arguments": arguments, "_meta": meta });
         params.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        self.once(who, id, "tools/call", &params)
+        self.modern_request(who, id, "tools/call", &params)
     }
 
-    /// What the server has been answered since, by the ids of its questions.
-    fn answered(&self) -> Vec<(String, Value)> {
+    /// Returns the responses sent to the server since the last call, by the ids of its requests.
+    fn client_answers(&self) -> Vec<(String, Value)> {
         let answers = self.sent().into_iter().filter(|it| it["method"].is_null());
         answers.map(|it| (text(&it["id"]), it)).collect()
     }
 }
 
-impl Visitor {
-    /// What it is asked for: by whose names, and the state.
+impl TestClient {
+    /// Returns the names and methods of the requested inputs, and the request state.
     #[track_caller]
-    fn wanted(&self) -> (Vec<(String, String)>, Value) {
-        let heard = self.heard();
-        let [answer] = heard.as_slice() else { panic!("{heard:?}") };
+    fn input_required(&self) -> (Vec<(String, String)>, Value) {
+        let received = self.received();
+        let [answer] = received.as_slice() else { panic!("{received:?}") };
         let result = &answer["result"];
         assert_eq!(result["resultType"], "input_required", "{answer}");
-        let wanted = result["inputRequests"].as_object().unwrap().iter();
-        let wanted = wanted.map(|(key, it)| (key.clone(), text(&it["method"]))).collect();
-        (wanted, result["requestState"].clone())
+        let inputs = result["inputRequests"].as_object().unwrap().iter();
+        let inputs = inputs.map(|(key, it)| (key.clone(), text(&it["method"]))).collect();
+        (inputs, result["requestState"].clone())
     }
 
-    /// The code of the only error that it has heard since.
+    /// Returns the code of the only error received since the last call.
     #[track_caller]
     fn code(&self) -> i64 {
-        let heard = self.heard();
-        assert_eq!(heard.len(), 1, "{heard:?}");
-        heard[0]["error"]["code"].as_i64().unwrap_or_else(|| panic!("{heard:?}"))
+        let received = self.received();
+        assert_eq!(received.len(), 1, "{received:?}");
+        received[0]["error"]["code"].as_i64().unwrap_or_else(|| panic!("{received:?}"))
     }
 }
 
@@ -109,103 +121,111 @@ fn answers(state: &Value, answers: &Value) -> Value {
     json!({ "requestState": state, "inputResponses": answers })
 }
 
-/// A modern server wants to know this before it does a call.
-fn want(ours: u64, wanted: &Value, state: &Value) -> Value {
+/// Returns a modern server's response that requests this input before the call can complete.
+fn input_required_response(upstream_id: u64, inputs: &Value, state: &Value) -> Value {
     let result =
-        json!({ "resultType": "input_required", "inputRequests": wanted, "requestState": state });
-    json!({ "jsonrpc": "2.0", "id": ours, "result": result })
+        json!({ "resultType": "input_required", "inputRequests": inputs, "requestState": state });
+    json!({ "jsonrpc": "2.0", "id": upstream_id, "result": result })
 }
 
-/// Lets what is due happen, and clients hear what they are asked.
-async fn now() {
-    later(crate::bridge::pending_input::ASKED_AT_ONCE).await;
+/// Advances time until clients have been asked for input.
+async fn settle() {
+    advance_time(crate::bridge::pending_input::QUESTION_BATCH_DELAY).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_legacy_server_hears_nothing_of_the_other_era_and_its_client_gets_all_it_needs() {
-    here(async {
-        let play = Harness::begin().await;
-        let client = play.called(1, &json!({}));
-        let sent = play.sent();
+async fn legacy_server_sees_no_modern_meta_and_client_gets_a_complete_result() {
+    run_local(async {
+        let harness = Harness::begin().await;
+        let client = harness.modern_call(1, &json!({}));
+        let sent = harness.sent();
         assert_eq!(sent[0]["params"]["_meta"], json!({ "progressToken": sent[0]["id"] }));
-        let ours = sent[0]["id"].as_u64().unwrap();
-        let progress = json!({ "progressToken": ours, "progress": 1 });
-        play.say(
+        let upstream_id = sent[0]["id"].as_u64().unwrap();
+        let progress = json!({ "progressToken": upstream_id, "progress": 1 });
+        harness.send(
             &json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": progress }),
         );
-        play.answer(ours);
-        let heard = client.heard();
-        assert_eq!(heard[0]["params"]["progressToken"], "p1");
-        let result = &heard[1]["result"];
-        assert_eq!((&result["resultType"], &result["ok"]), (&json!("complete"), &json!(ours)));
+        harness.answer(upstream_id);
+        let received = client.received();
+        assert_eq!(received[0]["params"]["progressToken"], "p1");
+        let result = &received[1]["result"];
+        assert_eq!(
+            (&result["resultType"], &result["ok"]),
+            (&json!("complete"), &json!(upstream_id))
+        );
         assert_eq!(result["_meta"][modern::SERVER_INFO]["name"], "old");
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_asked_in_a_call_is_answered_by_its_repetition() {
-    here(async {
-        let play = Harness::begin().await;
-        let first = play.called(1, &json!({}));
-        let [(ours, _)] = play.calls().try_into().unwrap();
-        play.ask("e", "elicitation/create");
-        play.ask("r", "roots/list");
-        now().await;
-        let (wanted, state) = first.wanted();
+async fn retried_request_answers_server_requests() {
+    run_local(async {
+        let harness = Harness::begin().await;
+        let first = harness.modern_call(1, &json!({}));
+        let [(upstream_id, _)] = harness.calls().try_into().unwrap();
+        harness.ask("e", "elicitation/create");
+        harness.ask("r", "roots/list");
+        settle().await;
+        let (inputs, state) = first.input_required();
         let of = |key: &str, method: &str| (key.to_owned(), method.to_owned());
-        assert_eq!(wanted, [of("q1", "elicitation/create"), of("q2", "roots/list")]);
+        assert_eq!(inputs, [of("q1", "elicitation/create"), of("q2", "roots/list")]);
         first.client_session.close();
-        assert!(play.sent().is_empty(), "the call goes on");
+        assert!(harness.sent().is_empty(), "the call goes on");
 
-        let said = json!({ "q1": { "action": "accept" }, "q2": { "roots": [1.50] }, "other": {} });
-        let second = play.called(2, &answers(&state, &said));
-        let answered = play.answered();
-        assert_eq!(answered[0].1["result"], json!({ "action": "accept" }));
-        assert_eq!(answered[1].1["result"], json!({ "roots": [1.50] }));
-        let progress = json!({ "progressToken": ours, "progress": 1 });
-        play.say(
+        let input_responses =
+            json!({ "q1": { "action": "accept" }, "q2": { "roots": [1.50] }, "other": {} });
+        let second = harness.modern_call(2, &answers(&state, &input_responses));
+        let client_answers = harness.client_answers();
+        assert_eq!(client_answers[0].1["result"], json!({ "action": "accept" }));
+        assert_eq!(client_answers[1].1["result"], json!({ "roots": [1.50] }));
+        let progress = json!({ "progressToken": upstream_id, "progress": 1 });
+        harness.send(
             &json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": progress }),
         );
-        play.answer(ours);
-        let heard = second.heard();
-        assert_eq!(heard[0]["params"]["progressToken"], "p2", "its token replaces the old one");
-        assert_eq!((&heard[1]["id"], &heard[1]["result"]["ok"]), (&json!(2), &json!(ours)));
-        assert_eq!(play.router.parked.len(), 0);
+        harness.answer(upstream_id);
+        let received = second.received();
+        assert_eq!(received[0]["params"]["progressToken"], "p2", "its token replaces the old one");
+        assert_eq!(
+            (&received[1]["id"], &received[1]["result"]["ok"]),
+            (&json!(2), &json!(upstream_id))
+        );
+        assert_eq!(harness.router.parked.len(), 0);
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_asked_later_or_not_answered_is_asked_in_the_next_round() {
-    here(async {
-        let play = Harness::begin().await;
-        let first = play.called(1, &json!({}));
-        let [(ours, _)] = play.calls().try_into().unwrap();
-        play.ask("a", "elicitation/create");
-        play.ask("b", "elicitation/create");
-        now().await;
-        let (wanted, state) = first.wanted();
-        assert_eq!(wanted.len(), 2);
-        play.ask("c", "sampling/createMessage");
-        let second = play.called(2, &answers(&state, &json!({ "q1": { "action": "decline" } })));
-        now().await;
-        assert_eq!(play.answered().len(), 1);
-        let (wanted, state) = second.wanted();
-        let keys: Vec<&str> = wanted.iter().map(|(key, _)| key.as_str()).collect();
+async fn later_and_unanswered_requests_go_into_next_round() {
+    run_local(async {
+        let harness = Harness::begin().await;
+        let first = harness.modern_call(1, &json!({}));
+        let [(upstream_id, _)] = harness.calls().try_into().unwrap();
+        harness.ask("a", "elicitation/create");
+        harness.ask("b", "elicitation/create");
+        settle().await;
+        let (inputs, state) = first.input_required();
+        assert_eq!(inputs.len(), 2);
+        harness.ask("c", "sampling/createMessage");
+        let second =
+            harness.modern_call(2, &answers(&state, &json!({ "q1": { "action": "decline" } })));
+        settle().await;
+        assert_eq!(harness.client_answers().len(), 1);
+        let (inputs, state) = second.input_required();
+        let keys: Vec<&str> = inputs.iter().map(|(key, _)| key.as_str()).collect();
         assert_eq!(keys, ["q2", "q3"]);
-        let third = play.called(3, &answers(&state, &json!({ "q2": {}, "q3": {} })));
-        assert_eq!(play.answered().len(), 2);
-        play.answer(ours);
-        assert_eq!(third.heard()[0]["result"]["ok"], ours);
+        let third = harness.modern_call(3, &answers(&state, &json!({ "q2": {}, "q3": {} })));
+        assert_eq!(harness.client_answers().len(), 2);
+        harness.answer(upstream_id);
+        assert_eq!(third.received()[0]["result"]["ok"], upstream_id);
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_instance_of_its_own_may_ask_a_client_more_than_once() {
-    here(async {
-        let (play, client) = Harness::of_one().await;
+async fn isolated_instance_may_request_input_repeatedly() {
+    run_local(async {
+        let (harness, client) = Harness::with_isolated_client().await;
         let capabilities = json!({ "elicitation": {}, "roots": {} });
         let params = |more: &Value| {
             let mut params = json!({ "name": "s__x", "_meta": meta(&capabilities, &json!({})) });
@@ -213,311 +233,323 @@ async fn an_instance_of_its_own_may_ask_a_client_more_than_once() {
             params
         };
         client.ask(&json!(1), "tools/call", &params(&json!({})));
-        assert_eq!(play.router.clients()[0].declared(), Some(capabilities.to_string().into()));
-        let [(ours, _)] = play.calls().try_into().unwrap();
-        play.ask("a", "elicitation/create");
-        play.ask("b", "roots/list"); // Its only call is parked already.
-        now().await;
-        let (wanted, state) = client.wanted();
-        assert_eq!(wanted.len(), 2, "{wanted:?}");
-        play.ask("c", "elicitation/create"); // There is nobody to tell it, until it is back.
-        let said = answers(&state, &json!({ "q1": {}, "q2": {} }));
-        client.ask(&json!(2), "tools/call", &params(&said));
-        now().await;
-        let (wanted, state) = client.wanted();
-        assert_eq!(wanted, [("q3".to_owned(), "elicitation/create".to_owned())]);
+        assert_eq!(
+            harness.router.clients()[0].declared_capabilities(),
+            Some(capabilities.to_string().into())
+        );
+        let [(upstream_id, _)] = harness.calls().try_into().unwrap();
+        harness.ask("a", "elicitation/create");
+        harness.ask("b", "roots/list"); // Its only call is already detached.
+        settle().await;
+        let (inputs, state) = client.input_required();
+        assert_eq!(inputs.len(), 2, "{inputs:?}");
+        // No request of the client is open that could carry this, until the client comes back.
+        harness.ask("c", "elicitation/create");
+        let retry = answers(&state, &json!({ "q1": {}, "q2": {} }));
+        client.ask(&json!(2), "tools/call", &params(&retry));
+        settle().await;
+        let (inputs, state) = client.input_required();
+        assert_eq!(inputs, [("q3".to_owned(), "elicitation/create".to_owned())]);
         client.ask(&json!(3), "tools/call", &params(&answers(&state, &json!({ "q3": {} }))));
-        assert_eq!(play.answered().len(), 3);
-        play.answer(ours);
-        assert_eq!(client.heard()[0]["result"]["ok"], ours);
+        assert_eq!(harness.client_answers().len(), 3);
+        harness.answer(upstream_id);
+        assert_eq!(client.received()[0]["result"]["ok"], upstream_id);
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_result_that_comes_between_two_rounds_is_held() {
-    here(async {
-        let play = Harness::begin().await;
-        let first = play.called(1, &json!({}));
-        let [(ours, _)] = play.calls().try_into().unwrap();
-        play.ask("a", "elicitation/create");
-        now().await;
-        let (_, state) = first.wanted();
-        play.answer(ours);
-        let second = play.called(2, &answers(&state, &json!({})));
-        assert_eq!(second.heard()[0]["result"]["ok"], ours);
-        // One that comes at the same time needs no round at all.
-        let third = play.called(3, &json!({}));
-        let [(ours, _)] = play.calls().try_into().unwrap();
-        play.ask("a", "elicitation/create");
-        play.answer(ours);
-        now().await;
-        assert_eq!(third.heard()[0]["result"]["ok"], ours);
-        assert_eq!(play.router.parked.len(), 0);
+async fn result_between_two_rounds_is_held() {
+    run_local(async {
+        let harness = Harness::begin().await;
+        let first = harness.modern_call(1, &json!({}));
+        let [(upstream_id, _)] = harness.calls().try_into().unwrap();
+        harness.ask("a", "elicitation/create");
+        settle().await;
+        let (_, state) = first.input_required();
+        harness.answer(upstream_id);
+        let second = harness.modern_call(2, &answers(&state, &json!({})));
+        assert_eq!(second.received()[0]["result"]["ok"], upstream_id);
+        // A response that arrives at the same time needs no round at all.
+        let third = harness.modern_call(3, &json!({}));
+        let [(upstream_id, _)] = harness.calls().try_into().unwrap();
+        harness.ask("a", "elicitation/create");
+        harness.answer(upstream_id);
+        settle().await;
+        assert_eq!(third.received()[0]["result"]["ok"], upstream_id);
+        assert_eq!(harness.router.parked.len(), 0);
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_does_not_come_back_has_its_call_cancelled() {
-    here(async {
-        let play = Harness::begin().await;
-        let first = play.called(1, &json!({}));
-        let [(ours, _)] = play.calls().try_into().unwrap();
-        play.ask("a", "elicitation/create");
-        now().await;
-        let (_, state) = first.wanted();
-        later(599 * SECOND).await;
-        assert!(play.sent().is_empty());
-        later(2 * SECOND).await;
-        let sent = play.sent();
+async fn call_is_cancelled_if_client_does_not_return() {
+    run_local(async {
+        let harness = Harness::begin().await;
+        let first = harness.modern_call(1, &json!({}));
+        let [(upstream_id, _)] = harness.calls().try_into().unwrap();
+        harness.ask("a", "elicitation/create");
+        settle().await;
+        let (_, state) = first.input_required();
+        advance_time(599 * SECOND).await;
+        assert!(harness.sent().is_empty());
+        advance_time(2 * SECOND).await;
+        let sent = harness.sent();
         assert_eq!((&sent[0]["id"], &sent[0]["error"]["code"]), (&json!("a"), &json!(-32603)));
         assert_eq!(sent[1]["method"], "notifications/cancelled");
-        assert_eq!(sent[1]["params"]["requestId"], ours);
-        let second = play.called(2, &answers(&state, &json!({ "q1": {} })));
+        assert_eq!(sent[1]["params"]["requestId"], upstream_id);
+        let second = harness.modern_call(2, &answers(&state, &json!({ "q1": {} })));
         assert_eq!(second.code(), -32602, "it has expired");
-        assert!(play.sent().is_empty(), "it is never sent as a new call");
-        assert_eq!(play.router.parked.len(), 0);
+        assert!(harness.sent().is_empty(), "it is never sent as a new call");
+        assert_eq!(harness.router.parked.len(), 0);
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_state_is_good_once_for_its_own_client_and_request() {
-    here(async {
-        let play = Harness::begin().await;
-        let first = play.called(1, &json!({}));
-        let [(ours, _)] = play.calls().try_into().unwrap();
-        play.ask("a", "elicitation/create");
-        now().await;
-        let (_, state) = first.wanted();
+async fn request_state_is_valid_once_for_its_client_and_request() {
+    run_local(async {
+        let harness = Harness::begin().await;
+        let first = harness.modern_call(1, &json!({}));
+        let [(upstream_id, _)] = harness.calls().try_into().unwrap();
+        harness.ask("a", "elicitation/create");
+        settle().await;
+        let (_, state) = first.input_required();
         let more = answers(&state, &json!({ "q1": {} }));
         let mut altered = state.as_str().unwrap().to_owned();
         altered.replace_range(20..21, if &altered[20..21] == "0" { "1" } else { "0" });
         let altered = answers(&json!(altered), &json!({ "q1": {} }));
         for (refused, why) in [
-            (play.called_by(2, 2, "call", &more), "another client"),
-            (play.called_by(1, 2, "other", &more), "another request"),
-            (play.called(2, &altered), "was changed"),
-            (play.called(2, &answers(&json!(7), &json!({}))), "not given out"),
-            (play.called(2, &answers(&json!("theirs"), &json!({}))), "not given out"),
+            (harness.modern_call_by(2, 2, "call", &more), "another client"),
+            (harness.modern_call_by(1, 2, "other", &more), "another request"),
+            (harness.modern_call(2, &altered), "altered"),
+            (harness.modern_call(2, &answers(&json!(7), &json!({}))), "not issued"),
+            (harness.modern_call(2, &answers(&json!("theirs"), &json!({}))), "not issued"),
         ] {
-            let said = refused.error();
-            assert!(said.contains("requestState") && said.contains(why), "{said}");
+            let text = refused.error();
+            assert!(text.contains("requestState") && text.contains(why), "{text}");
         }
-        assert!(play.sent().is_empty(), "nothing of that reaches the server");
-        let second = play.called(3, &more);
-        assert!(second.heard().is_empty());
-        assert_eq!(play.answered().len(), 1);
-        let again = play.called(4, &more).error();
-        assert!(again.contains("one use"), "{again}");
-        play.answer(ours);
-        assert_eq!(second.heard().len(), 1);
-        assert!(play.called(5, &more).error().contains("one use"));
+        assert!(harness.sent().is_empty(), "nothing of that reaches the server");
+        let second = harness.modern_call(3, &more);
+        assert!(second.received().is_empty());
+        assert_eq!(harness.client_answers().len(), 1);
+        let again = harness.modern_call(4, &more).error();
+        assert!(again.contains("valid only once"), "{again}");
+        harness.answer(upstream_id);
+        assert_eq!(second.received().len(), 1);
+        assert!(harness.modern_call(5, &more).error().contains("valid only once"));
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_ends_meanwhile_leaves_an_unknown_outcome() {
-    here(async {
-        let mut play = Harness::begin().await;
-        let first = play.called(1, &json!({}));
-        play.sent();
-        play.ask("a", "elicitation/create");
-        now().await;
-        let (_, state) = first.wanted();
-        play.live_again().await;
-        let second = play.called(2, &answers(&state, &json!({ "q1": {} })));
+async fn server_exit_between_rounds_leaves_outcome_unknown() {
+    run_local(async {
+        let mut harness = Harness::begin().await;
+        let first = harness.modern_call(1, &json!({}));
+        harness.sent();
+        harness.ask("a", "elicitation/create");
+        settle().await;
+        let (_, state) = first.input_required();
+        harness.restart().await;
+        let second = harness.modern_call(2, &answers(&state, &json!({ "q1": {} })));
         assert_eq!(second.code(), -32010);
-        assert!(play.calls().is_empty());
+        assert!(harness.calls().is_empty());
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_is_asked_only_what_it_can_do_and_where_it_can_answer() {
-    here(async {
-        let play = Harness::begin().await;
+async fn client_is_asked_only_for_declared_capabilities() {
+    run_local(async {
+        let harness = Harness::begin().await;
         let meta = meta(&json!({ "sampling": {} }), &json!({}));
         let params = json!({ "name": "s__x", "_meta": meta });
-        let client = play.once(1, 1, "tools/call", &params);
-        play.sent();
-        play.ask("e", "elicitation/create");
-        play.ask("x", "tasks/list");
-        let answered = play.answered();
-        assert_eq!(answered[0].1["error"]["code"], -32601);
-        assert!(answered[1].1["error"].is_object());
-        play.ask("s", "sampling/createMessage");
-        now().await;
-        assert_eq!(client.wanted().0.len(), 1);
+        let client = harness.modern_request(1, 1, "tools/call", &params);
+        harness.sent();
+        harness.ask("e", "elicitation/create");
+        harness.ask("x", "tasks/list");
+        let client_answers = harness.client_answers();
+        assert_eq!(client_answers[0].1["error"]["code"], -32601);
+        assert!(client_answers[1].1["error"].is_object());
+        harness.ask("s", "sampling/createMessage");
+        settle().await;
+        assert_eq!(client.input_required().0.len(), 1);
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_cancels_or_leaves_takes_its_call_with_it() {
-    here(async {
-        let play = Harness::begin().await;
-        let client = play.called(1, &json!({}));
-        let [(ours, _)] = play.calls().try_into().unwrap();
-        play.ask("a", "elicitation/create");
-        client.client_session.close(); // Before it has heard what is asked.
-        now().await;
-        let sent = play.sent();
-        assert!(sent.iter().any(|it| it["params"]["requestId"] == ours), "{sent:?}");
-        assert_eq!(play.router.parked.len(), 0);
+async fn call_ends_when_client_cancels_or_leaves() {
+    run_local(async {
+        let harness = Harness::begin().await;
+        let client = harness.modern_call(1, &json!({}));
+        let [(upstream_id, _)] = harness.calls().try_into().unwrap();
+        harness.ask("a", "elicitation/create");
+        client.client_session.close(); // Before the client has received the question.
+        settle().await;
+        let sent = harness.sent();
+        assert!(sent.iter().any(|it| it["params"]["requestId"] == upstream_id), "{sent:?}");
+        assert_eq!(harness.router.parked.len(), 0);
 
-        later(61 * SECOND).await; // Nothing is said of that any more.
-        let lasting = play.client(&json!({}));
+        advance_time(61 * SECOND).await; // From now on no message is attributed to that call.
+        let lasting = harness.client(&json!({}));
         let meta = meta(&json!({ "roots": {} }), &json!({}));
         lasting.ask(&json!(1), "tools/call", &json!({ "name": "s__x", "_meta": meta }));
-        let [(ours, _)] = play.calls().try_into().unwrap();
-        play.ask("b", "roots/list");
-        now().await;
-        lasting.wanted();
+        let [(upstream_id, _)] = harness.calls().try_into().unwrap();
+        harness.ask("b", "roots/list");
+        settle().await;
+        lasting.input_required();
         lasting.client_session.close();
-        let sent = play.sent();
-        assert!(sent.iter().any(|it| it["params"]["requestId"] == ours), "{sent:?}");
-        assert_eq!(play.router.parked.len(), 0);
+        let sent = harness.sent();
+        assert!(sent.iter().any(|it| it["params"]["requestId"] == upstream_id), "{sent:?}");
+        assert_eq!(harness.router.parked.len(), 0);
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn logs_come_to_who_asks_for_them() {
-    here(async {
-        let play = Harness::begin().await;
+async fn logs_reach_only_requests_that_ask_for_them() {
+    run_local(async {
+        let harness = Harness::begin().await;
         let log = |level: &str| {
             let params = json!({ "level": level, "data": level });
             json!({ "jsonrpc": "2.0", "method": "notifications/message", "params": params })
         };
         let ask = |id, more: &Value| {
             let params = json!({ "name": "s__x", "_meta": meta(&json!({}), more) });
-            play.once(1, id, "tools/call", &params)
+            harness.modern_request(1, id, "tools/call", &params)
         };
         let silent = ask(1, &json!({}));
-        let [(ours, _)] = play.calls().try_into().unwrap();
-        play.say(&log("error"));
-        play.answer(ours);
-        assert_eq!(silent.heard().len(), 1, "its answer");
+        let [(upstream_id, _)] = harness.calls().try_into().unwrap();
+        harness.send(&log("error"));
+        harness.answer(upstream_id);
+        assert_eq!(silent.received().len(), 1, "its answer");
         let curious = ask(2, &json!({ modern::LOG_LEVEL: "warning" }));
-        let sent = play.sent();
+        let sent = harness.sent();
         let level = &sent.iter().find(|it| it["method"] == "logging/setLevel").unwrap()["params"];
         assert_eq!(level["level"], "warning");
-        play.say(&log("info"));
-        play.say(&log("error"));
-        let heard = curious.heard();
-        assert_eq!((heard.len(), &heard[0]["params"]["data"]), (1, &json!("error")));
+        harness.send(&log("info"));
+        harness.send(&log("error"));
+        let received = curious.received();
+        assert_eq!((received.len(), &received[0]["params"]["data"]), (1, &json!("error")));
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_asked_in_a_call_that_is_over_is_refused() {
-    here(async {
-        let play = Harness::begin().await;
-        let first = play.called(1, &json!({}));
-        let [(ours, _)] = play.calls().try_into().unwrap();
-        play.ask("a", "elicitation/create");
-        play.answer(ours);
-        now().await;
-        assert_eq!(first.heard()[0]["result"]["ok"], ours);
-        let refused = play.answered();
+async fn server_request_in_a_finished_call_is_refused() {
+    run_local(async {
+        let harness = Harness::begin().await;
+        let first = harness.modern_call(1, &json!({}));
+        let [(upstream_id, _)] = harness.calls().try_into().unwrap();
+        harness.ask("a", "elicitation/create");
+        harness.answer(upstream_id);
+        settle().await;
+        assert_eq!(first.received()[0]["result"]["ok"], upstream_id);
+        let refused = harness.client_answers();
         assert_eq!((&*refused[0].0, &refused[0].1["error"]["code"]), ("a", &json!(-32603)));
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_fails_for_what_the_client_cannot_do_has_that_said_to_it() {
-    here(async {
-        let play = Harness::begin().await;
+async fn failure_for_lack_of_a_capability_names_the_capability() {
+    run_local(async {
+        let harness = Harness::begin().await;
         let params = json!({ "name": "s__x", "_meta": meta(&json!({ "roots": {} }), &json!({})) });
         let ask = |method: &str| {
-            let client = play.once(1, 1, "tools/call", &params);
-            let [(ours, _)] = play.calls().try_into().unwrap();
-            play.ask("a", method);
-            assert_eq!(play.answered()[0].1["error"]["code"], -32601);
-            (client, ours)
+            let client = harness.modern_request(1, 1, "tools/call", &params);
+            let [(upstream_id, _)] = harness.calls().try_into().unwrap();
+            harness.ask("a", method);
+            assert_eq!(harness.client_answers()[0].1["error"]["code"], -32601);
+            (client, upstream_id)
         };
-        let (client, ours) = ask("sampling/createMessage");
+        let (client, upstream_id) = ask("sampling/createMessage");
         let failed = json!({ "isError": true, "content": [{ "type": "text", "text": "no" }] });
-        play.say(&json!({ "jsonrpc": "2.0", "id": ours, "result": failed }));
-        let error = &client.heard()[0]["error"];
+        harness.send(&json!({ "jsonrpc": "2.0", "id": upstream_id, "result": failed }));
+        let error = &client.received()[0]["error"];
         assert_eq!(error["code"], modern::MISSING_CAPABILITY);
         assert_eq!(error["data"]["requiredCapabilities"], json!({ "sampling": {} }));
         assert_eq!(error["data"]["result"], failed, "its own words go with it");
 
-        let (client, ours) = ask("elicitation/create");
-        play.say(&json!({ "jsonrpc": "2.0", "id": ours, "error": { "code": 7, "message": "" } }));
-        let error = &client.heard()[0]["error"];
+        let (client, upstream_id) = ask("elicitation/create");
+        harness.send(
+            &json!({ "jsonrpc": "2.0", "id": upstream_id, "error": { "code": 7, "message": "" } }),
+        );
+        let error = &client.received()[0]["error"];
         assert_eq!(error["data"]["requiredCapabilities"], json!({ "elicitation": { "form": {} } }));
         assert_eq!(error["data"]["error"]["code"], 7);
 
-        let (client, ours) = ask("elicitation/create");
-        play.answer(ours);
-        assert_eq!(client.heard()[0]["result"]["ok"], ours, "it does without");
+        let (client, upstream_id) = ask("elicitation/create");
+        harness.answer(upstream_id);
+        assert_eq!(client.received()[0]["result"]["ok"], upstream_id, "it does without");
 
-        // The same for one that has waited for its client.
-        let (client, ours) = ask("elicitation/create");
-        play.ask("r", "roots/list");
-        now().await;
-        let (_, state) = client.wanted();
-        play.say(&json!({ "jsonrpc": "2.0", "id": ours, "result": failed }));
+        // A call that has waited for its client gets the same error.
+        let (client, upstream_id) = ask("elicitation/create");
+        harness.ask("r", "roots/list");
+        settle().await;
+        let (_, state) = client.input_required();
+        harness.send(&json!({ "jsonrpc": "2.0", "id": upstream_id, "result": failed }));
         let mut again = params.clone();
         let more = answers(&state, &json!({}));
         again.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        let client = play.once(1, 2, "tools/call", &again);
+        let client = harness.modern_request(1, 2, "tools/call", &again);
         assert_eq!(client.code(), modern::MISSING_CAPABILITY);
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_user_who_has_to_go_elsewhere_first_is_asked_and_the_call_made_again() {
-    here(async {
-        let play = Harness::begin().await;
-        let refuse = |ours: u64| {
+async fn url_elicitation_error_becomes_input_request_and_call_is_retried() {
+    run_local(async {
+        let harness = Harness::begin().await;
+        let refuse = |upstream_id: u64| {
             let elsewhere =
                 json!({ "mode": "url", "elicitationId": "1", "url": "https://x", "message": "go" });
             let data = json!({ "elicitations": [elsewhere] });
             let error = json!({ "code": -32042, "message": "go", "data": data });
-            play.say(&json!({ "jsonrpc": "2.0", "id": ours, "error": error }));
+            harness.send(&json!({ "jsonrpc": "2.0", "id": upstream_id, "error": error }));
         };
-        let first = play.called(1, &json!({}));
-        let [(ours, _)] = play.calls().try_into().unwrap();
-        refuse(ours);
-        let (wanted, state) = first.wanted();
-        assert_eq!(wanted.len(), 1);
-        let second = play.called(2, &answers(&state, &json!({ "q1": { "action": "accept" } })));
-        let sent = play.sent();
+        let first = harness.modern_call(1, &json!({}));
+        let [(upstream_id, _)] = harness.calls().try_into().unwrap();
+        refuse(upstream_id);
+        let (inputs, state) = first.input_required();
+        assert_eq!(inputs.len(), 1);
+        let second =
+            harness.modern_call(2, &answers(&state, &json!({ "q1": { "action": "accept" } })));
+        let sent = harness.sent();
         assert_eq!(sent[0]["method"], "tools/call");
         assert!(sent[0]["params"]["requestState"].is_null(), "{}", sent[0]);
-        play.answer(sent[0]["id"].as_u64().unwrap());
-        assert_eq!(second.heard().len(), 1);
-        assert!(play.called(3, &answers(&state, &json!({}))).error().contains("one use"));
+        harness.answer(sent[0]["id"].as_u64().unwrap());
+        assert_eq!(second.received().len(), 1);
+        assert!(
+            harness
+                .modern_call(3, &answers(&state, &json!({})))
+                .error()
+                .contains("valid only once")
+        );
 
         let params = json!({ "name": "s__x", "_meta": meta(&json!({}), &json!({})) });
-        let unable = play.once(1, 4, "tools/call", &params);
-        let [(ours, _)] = play.calls().try_into().unwrap();
-        refuse(ours);
+        let unable = harness.modern_request(1, 4, "tools/call", &params);
+        let [(upstream_id, _)] = harness.calls().try_into().unwrap();
+        refuse(upstream_id);
         assert_eq!(unable.code(), modern::MISSING_CAPABILITY);
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_not_of_this_era_does_not_exist_in_it() {
-    here(async {
-        let play = Harness::begin().await;
+async fn legacy_methods_do_not_exist_in_the_modern_era() {
+    run_local(async {
+        let harness = Harness::begin().await;
         let params = json!({ "_meta": meta(&json!({}), &json!({})) });
         for method in
             ["initialize", "ping", "logging/setLevel", "resources/subscribe", "tasks/list"]
         {
-            assert_eq!(play.once(1, 1, method, &params).code(), -32601, "{method}");
+            assert_eq!(harness.modern_request(1, 1, method, &params).code(), -32601, "{method}");
         }
-        let discovered = play.once(1, 1, "server/discover", &params).heard();
+        let discovered = harness.modern_request(1, 1, "server/discover", &params).received();
         let result = &discovered[0]["result"];
         assert_eq!(result["supportedVersions"][0], "2026-07-28");
         assert_eq!(result["_meta"][modern::SERVER_INFO]["name"], "xy");
@@ -527,81 +559,85 @@ async fn what_is_not_of_this_era_does_not_exist_in_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_only_modern_clients_have_is_told_all_that_they_may_be_asked() {
-    here(async {
-        let play = Harness::begin().await;
-        let told = |holder| {
-            let key = InstanceKey { server: play.server.name.clone(), holder };
-            let (said, _) = mpsc::channel(1);
+async fn server_for_modern_clients_is_offered_all_capabilities() {
+    run_local(async {
+        let harness = Harness::begin().await;
+        let message_of = |holder| {
+            let key = InstanceKey { server: harness.server.name.clone(), holder };
+            let (events, _) = mpsc::channel(1);
             let upstream =
-                Upstream::new(key, said, 1, false, play.sent.clone(), play.router.clone());
-            crate::upstream_session::capabilities(&play.router, &upstream)
+                Upstream::new(key, events, 1, false, harness.sent.clone(), harness.router.clone());
+            crate::upstream_session::capabilities(&harness.router, &upstream)
         };
         let youngest =
-            || play.router.clients().iter().map(|client| client.group_id()).max().unwrap();
-        let once = play.called(1, &json!({}));
+            || harness.router.clients().iter().map(|client| client.group_id()).max().unwrap();
+        let modern_request = harness.modern_call(1, &json!({}));
         let group_id = youngest();
-        assert!(play.router.is_house(group_id));
-        assert_eq!(told(Holder::Client(group_id)), capabilities::ALONE);
-        once.client_session.close();
-        assert_eq!(told(Holder::Client(group_id)), capabilities::ALONE, "the next may be able");
-        play.client(&json!({ "roots": { "listChanged": true } }));
-        assert_eq!(told(Holder::Client(youngest())), r#"{"roots":{"listChanged":true}}"#);
-        assert_eq!(told(Holder::Shared), capabilities::SHARED, "never of roots");
+        assert!(harness.router.is_group(group_id));
+        assert_eq!(message_of(Holder::Client(group_id)), capabilities::STATELESS);
+        modern_request.client_session.close();
+        assert_eq!(
+            message_of(Holder::Client(group_id)),
+            capabilities::STATELESS,
+            "the next may be able"
+        );
+        harness.client(&json!({ "roots": { "listChanged": true } }));
+        assert_eq!(message_of(Holder::Client(youngest())), r#"{"roots":{"listChanged":true}}"#);
+        assert_eq!(message_of(Holder::Shared), capabilities::SHARED, "never of roots");
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_listens_to_a_server_that_is_not_there_yet_waits_for_it_a_while() {
-    here(async {
-        let mut play = Harness::begin().await;
-        let end = |play: &Harness| {
-            play.upstream.close(crate::upstream::Cause::end("`s` has ended"));
-            play.router.over(&play.server, &play.upstream, "`s` has ended");
+async fn subscription_waits_for_a_starting_server() {
+    run_local(async {
+        let mut harness = Harness::begin().await;
+        let end = |harness: &Harness| {
+            harness.upstream.close(crate::upstream::Cause::end("`s` has ended"));
+            harness.router.on_instance_end(&harness.server, &harness.upstream, "`s` has ended");
         };
-        let wanted = json!({ "resourceSubscriptions": ["xy://s/test://a", "xy://s/test://b"] });
-        let params = json!({ "notifications": wanted, "_meta": meta(&json!({}), &json!({})) });
-        end(&play);
-        let patient = play.once(1, 1, "subscriptions/listen", &params);
-        later(9 * SECOND).await;
-        assert!(patient.heard().is_empty());
-        let said = r#"{"protocolVersion":"2025-11-25","capabilities":{"resources":{"subscribe":true}},"serverInfo":{"name":"old"}}"#;
-        let introduction = Introduction::read(said).unwrap();
-        let (said, _heard) = mpsc::channel(64);
-        play.sent = Rc::default();
-        let sent = play.sent.clone();
-        play.upstream = life(&play.router, &play.server, said, sent, false, &introduction).await;
+        let filter = json!({ "resourceSubscriptions": ["xy://s/test://a", "xy://s/test://b"] });
+        let params = json!({ "notifications": filter, "_meta": meta(&json!({}), &json!({})) });
+        end(&harness);
+        let patient = harness.modern_request(1, 1, "subscriptions/listen", &params);
+        advance_time(9 * SECOND).await;
+        assert!(patient.received().is_empty());
+        let result = r#"{"protocolVersion":"2025-11-25","capabilities":{"resources":{"subscribe":true}},"serverInfo":{"name":"old"}}"#;
+        let introduction = Introduction::read(result).unwrap();
+        let (events, _received) = mpsc::channel(64);
+        harness.sent = Rc::default();
+        let sent = harness.sent.clone();
+        harness.upstream = start_upstream(&harness.router, &harness.server, events, sent, false, &introduction).await;
         for _ in 0..4 {
-            now().await;
-            for asked in play.sent() {
-                assert_eq!(asked["method"], "resources/subscribe");
-                play.answer(asked["id"].as_u64().unwrap());
+            settle().await;
+            for request in harness.sent() {
+                assert_eq!(request["method"], "resources/subscribe");
+                harness.answer(request["id"].as_u64().unwrap());
             }
         }
-        assert_eq!(patient.heard()[0]["params"]["notifications"], wanted);
+        assert_eq!(patient.received()[0]["params"]["notifications"], filter);
 
-        end(&play);
-        let vain = play.once(2, 1, "subscriptions/listen", &params);
-        later(11 * SECOND).await;
-        assert_eq!(vain.heard()[0]["params"]["notifications"], json!({}), "for both of them");
+        end(&harness);
+        let vain = harness.modern_request(2, 1, "subscriptions/listen", &params);
+        advance_time(11 * SECOND).await;
+        assert_eq!(vain.received()[0]["params"]["notifications"], json!({}), "for both of them");
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_no_answer_is_asked_for_again() {
-    here(async {
-        let play = Harness::begin().await;
-        let first = play.called(1, &json!({}));
-        play.calls();
-        play.ask("a", "elicitation/create");
-        now().await;
-        let (_, state) = first.wanted();
-        let second = play.called(2, &answers(&state, &json!({ "q1": 7 })));
-        now().await;
-        assert!(play.answered().is_empty());
-        assert_eq!(second.wanted().0.len(), 1);
+async fn invalid_input_response_is_requested_again() {
+    run_local(async {
+        let harness = Harness::begin().await;
+        let first = harness.modern_call(1, &json!({}));
+        harness.calls();
+        harness.ask("a", "elicitation/create");
+        settle().await;
+        let (_, state) = first.input_required();
+        let second = harness.modern_call(2, &answers(&state, &json!({ "q1": 7 })));
+        settle().await;
+        assert!(harness.client_answers().is_empty());
+        assert_eq!(second.input_required().0.len(), 1);
     })
     .await;
 }

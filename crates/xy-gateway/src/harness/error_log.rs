@@ -1,10 +1,10 @@
-//! The debug log tells of each request that xy itself refuses.
+//! The debug log has a line for each request that xy itself refuses.
 
 use super::*;
 use crate::error_log::capture::Capture;
 
 #[track_caller]
-fn assert_told(log: &Capture, parts: &[&str]) {
+fn assert_logged(log: &Capture, parts: &[&str]) {
     let line = log.failed_request();
     for part in parts {
         assert!(line.contains(part), "{part}: {line}");
@@ -14,61 +14,61 @@ fn assert_told(log: &Capture, parts: &[&str]) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_refused_request_is_told() {
-    here(async {
+async fn each_refused_request_is_logged() {
+    run_local(async {
         let log = Capture::begin();
-        let play = Harness::begin().await;
-        let client = play.client(&json!({}));
+        let harness = Harness::begin().await;
+        let client = harness.client(&json!({}));
         let handle = |text: &str| client.client_session.handle(text.as_bytes(), 0);
         handle("{\"s3cr3t\"");
-        assert_told(&log, &["code=-32700", "outcome=\"refused\""]);
+        assert_logged(&log, &["code=-32700", "outcome=\"refused\""]);
         client.ask(&json!(1), "tools/call", &json!(["s3cr3t"]));
-        assert_told(&log, &["code=-32602", "method=\"tools/call\""]);
+        assert_logged(&log, &["code=-32602", "method=\"tools/call\""]);
         client.ask(&json!(2), "initialize", &json!({}));
-        assert_told(&log, &["code=-32600", "method=\"initialize\""]);
+        assert_logged(&log, &["code=-32600", "method=\"initialize\""]);
         client.ask(&json!(3), "no/method", &json!({}));
-        assert_told(&log, &["code=-32601", "method=\"no/method\"", "outcome=\"MethodNotFound\""]);
+        assert_logged(&log, &["code=-32601", "method=\"no/method\"", "outcome=\"MethodNotFound\""]);
         let params = json!({ "name": "t__x", "arguments": { "a": "s3cr3t" } });
         client.ask(&json!(4), "tools/call", &params);
-        assert_told(&log, &["code=-32602", "method=\"tools/call\"", "tool=\"t__x\""]);
+        assert_logged(&log, &["code=-32602", "method=\"tools/call\"", "tool=\"t__x\""]);
         let params = json!({ "uri": "file:///s3cr3t" });
         client.ask(&json!(5), "resources/read", &params);
-        assert_told(&log, &["method=\"resources/read\""]);
+        assert_logged(&log, &["method=\"resources/read\""]);
         client.call("open");
         client.call("open");
-        assert_told(&log, &["code=-32600", "method=\"tools/call\""]);
+        assert_logged(&log, &["code=-32600", "method=\"tools/call\""]);
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn call_that_its_server_does_not_answer_is_told() {
-    here(async {
+async fn unanswered_call_is_logged() {
+    run_local(async {
         let log = Capture::begin();
-        let play = Harness::begin().await;
-        let client = play.client(&json!({}));
+        let harness = Harness::begin().await;
+        let client = harness.client(&json!({}));
         client.call("s3cr3t");
-        play.sent();
-        play.upstream.close(crate::upstream::Cause::end("`s` has ended"));
-        play.router.over(&play.server, &play.upstream, "`s` has ended");
-        let told = ["method=\"tools/call\"", "server=\"s\"", "outcome=\"", "code=-32"];
-        assert_told(&log, &told);
+        harness.sent();
+        harness.upstream.close(crate::upstream::Cause::end("`s` has ended"));
+        harness.router.on_instance_end(&harness.server, &harness.upstream, "`s` has ended");
+        let parts = ["method=\"tools/call\"", "server=\"s\"", "outcome=\"", "code=-32"];
+        assert_logged(&log, &parts);
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn call_that_is_cancelled_while_it_waits_is_told() {
-    here(async {
+async fn call_cancelled_while_queued_is_logged() {
+    run_local(async {
         let log = Capture::begin();
-        let play = Harness::begin().await;
-        let client = play.client(&json!({}));
-        play.upstream.close(crate::upstream::Cause::end("`s` has ended"));
-        play.router.over(&play.server, &play.upstream, "`s` has ended");
+        let harness = Harness::begin().await;
+        let client = harness.client(&json!({}));
+        harness.upstream.close(crate::upstream::Cause::end("`s` has ended"));
+        harness.router.on_instance_end(&harness.server, &harness.upstream, "`s` has ended");
         client.call("a");
         client.cancel("a");
-        let told = ["method=\"tools/call\"", "server=\"s\"", "outcome=\"cancelled\""];
-        assert_told(&log, &told);
+        let parts = ["method=\"tools/call\"", "server=\"s\"", "outcome=\"cancelled\""];
+        assert_logged(&log, &parts);
     })
     .await;
 }

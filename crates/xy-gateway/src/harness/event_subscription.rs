@@ -1,58 +1,58 @@
-//! Listening to a server without sessions: what is asked for, what becomes of it, and what
-//! happens when it ends.
+//! Subscriptions to the events of a modern server: what they ask for, and what happens when they
+//! end.
 
 use tokio::task::JoinHandle;
 
 use super::*;
 use crate::modern::SUBSCRIPTION;
-use crate::upstream::Wanted;
+use crate::upstream::EventFilter;
 
-/// A play whose server speaks the revision without sessions, and somebody who keeps listening
-/// to it.
+/// Returns a harness whose server is modern, and the task that keeps listening to it.
 async fn modern(capabilities: &str) -> (Harness, JoinHandle<()>) {
-    let play = Harness::begin().await;
+    let harness = Harness::begin().await;
     let result = format!(r#"{{"supportedVersions":["2026-07-28"],"capabilities":{capabilities}}}"#);
-    play.upstream.resume(Introduction::discovered(&result).unwrap(), false).await;
-    play.router.opened(&play.upstream);
-    let upstream = play.upstream.clone();
+    harness.upstream.resume(Introduction::discovered(&result).unwrap(), false).await;
+    harness.router.on_instance_ready(&harness.upstream);
+    let upstream = harness.upstream.clone();
     let keeping = tokio::task::spawn_local(async move { upstream.keep_listening().await });
-    later(Duration::ZERO).await;
-    (play, keeping)
+    advance_time(Duration::ZERO).await;
+    (harness, keeping)
 }
 
 const CHANGING: &str = r#"{"tools":{"listChanged":true},"prompts":{},"resources":{}}"#;
 
 impl Harness {
-    /// Where the server is listened to: the ids, and what is asked for.
-    fn ears(&self) -> Vec<(u64, Value)> {
-        let asked = self.sent().into_iter().filter(|it| it["method"] == "subscriptions/listen");
-        asked
+    /// Returns the subscriptions sent to the server since the last call: ids and filters.
+    fn subscriptions(&self) -> Vec<(u64, Value)> {
+        let subscriptions =
+            self.sent().into_iter().filter(|it| it["method"] == "subscriptions/listen");
+        subscriptions
             .map(|it| (it["id"].as_u64().unwrap(), it["params"]["notifications"].clone()))
             .collect()
     }
 
-    /// The server says that it tells of these resources.
-    fn acknowledge(&self, ours: u64, uris: &[&str]) {
+    /// Sends the server's acknowledgement of these resources.
+    fn acknowledge(&self, upstream_id: u64, uris: &[&str]) {
         let params = json!({
-            "_meta": { SUBSCRIPTION: ours },
+            "_meta": { SUBSCRIPTION: upstream_id },
             "notifications": { "resourceSubscriptions": uris },
         });
         let method = "notifications/subscriptions/acknowledged";
-        self.say(&json!({ "jsonrpc": "2.0", "method": method, "params": params }));
+        self.send(&json!({ "jsonrpc": "2.0", "method": method, "params": params }));
     }
 
-    fn refuse(&self, ours: u64, code: i64) {
+    fn refuse(&self, upstream_id: u64, code: i64) {
         let error = json!({ "code": code, "message": "no" });
-        self.say(&json!({ "jsonrpc": "2.0", "id": ours, "error": error }));
+        self.send(&json!({ "jsonrpc": "2.0", "id": upstream_id, "error": error }));
     }
 
-    /// Wishes to hear of these.
-    fn wish(&self, uris: &[&str]) -> JoinHandle<Result<Vec<String>, String>> {
+    /// Subscribes to these resources.
+    fn subscribe(&self, uris: &[&str]) -> JoinHandle<Result<Vec<String>, String>> {
         let uris = uris.iter().map(|&uri| uri.to_owned()).collect();
-        let heard = self.upstream.listen_to(Wanted { uris, ..Wanted::default() });
+        let received = self.upstream.listen_to(EventFilter { uris, ..EventFilter::default() });
         tokio::task::spawn_local(async move {
-            let heard = heard.await;
-            heard.map(|it| it.uris.iter().cloned().collect()).map_err(|fault| fault.to_string())
+            let received = received.await;
+            received.map(|it| it.uris.iter().cloned().collect()).map_err(|fault| fault.to_string())
         })
     }
 }
@@ -63,195 +63,200 @@ fn cancelled(sent: &[Value]) -> Vec<&Value> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_that_it_tells_of_is_listened_to_and_what_is_wished_besides() {
-    here(async {
-        let (play, _keeping) = modern(CHANGING).await;
-        let ears = play.ears();
-        assert_eq!(ears.len(), 1);
-        assert_eq!(ears[0].1, json!({ "toolsListChanged": true }));
-        play.acknowledge(ears[0].0, &[]);
-        later(SECOND).await;
-        assert_eq!(play.upstream.open_calls(), 0, "nobody waits for that");
+async fn subscription_asks_for_list_changes_and_requested_resources() {
+    run_local(async {
+        let (harness, _keeping) = modern(CHANGING).await;
+        let subscriptions = harness.subscriptions();
+        assert_eq!(subscriptions.len(), 1);
+        assert_eq!(subscriptions[0].1, json!({ "toolsListChanged": true }));
+        harness.acknowledge(subscriptions[0].0, &[]);
+        advance_time(SECOND).await;
+        assert_eq!(harness.upstream.open_calls(), 0, "no call waits for that");
 
-        let heard = play.wish(&["a:1", "a:2"]);
-        later(Duration::ZERO).await;
-        let sent = play.sent();
-        assert_eq!(sent.len(), 1, "the older one is kept until the new one is there: {sent:?}");
+        let received = harness.subscribe(&["a:1", "a:2"]);
+        advance_time(Duration::ZERO).await;
+        let sent = harness.sent();
+        assert_eq!(
+            sent.len(),
+            1,
+            "the old one is kept until the new one is acknowledged: {sent:?}"
+        );
         let filter = &sent[0]["params"]["notifications"];
         assert_eq!(
             filter,
             &json!({ "toolsListChanged": true, "resourceSubscriptions": ["a:1", "a:2"] })
         );
-        play.acknowledge(sent[0]["id"].as_u64().unwrap(), &["a:1"]);
-        assert_eq!(heard.await.unwrap(), Ok(vec!["a:1".to_owned()]));
-        assert_eq!(cancelled(&play.sent()), [&json!(ears[0].0)]);
+        harness.acknowledge(sent[0]["id"].as_u64().unwrap(), &["a:1"]);
+        assert_eq!(received.await.unwrap(), Ok(vec!["a:1".to_owned()]));
+        assert_eq!(cancelled(&harness.sent()), [&json!(subscriptions[0].0)]);
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_there_is_nothing_to_hear_nobody_listens() {
-    here(async {
-        let (play, _keeping) = modern(r#"{"tools":{}}"#).await;
-        assert_eq!(play.ears(), []);
-        let heard = play.wish(&["a:1"]);
-        later(Duration::ZERO).await;
-        let ears = play.ears();
-        play.acknowledge(ears[0].0, &["a:1"]);
-        assert_eq!(heard.await.unwrap(), Ok(vec!["a:1".to_owned()]));
-        assert_eq!(play.wish(&[]).await.unwrap(), Ok(Vec::new()));
-        assert_eq!(cancelled(&play.sent()), [&json!(ears[0].0)]);
+async fn no_subscription_without_events() {
+    run_local(async {
+        let (harness, _keeping) = modern(r#"{"tools":{}}"#).await;
+        assert_eq!(harness.subscriptions(), []);
+        let received = harness.subscribe(&["a:1"]);
+        advance_time(Duration::ZERO).await;
+        let subscriptions = harness.subscriptions();
+        harness.acknowledge(subscriptions[0].0, &["a:1"]);
+        assert_eq!(received.await.unwrap(), Ok(vec!["a:1".to_owned()]));
+        assert_eq!(harness.subscribe(&[]).await.unwrap(), Ok(Vec::new()));
+        assert_eq!(cancelled(&harness.sent()), [&json!(subscriptions[0].0)]);
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn many_wishes_at_once_are_one_and_the_last_counts() {
-    here(async {
-        let (play, _keeping) = modern("{}").await;
-        let all: Vec<_> = [&["a:1"][..], &["a:1", "a:2"], &["a:2"]].map(|it| play.wish(it)).into();
-        later(Duration::ZERO).await;
-        let ears = play.ears();
-        assert_eq!(ears.len(), 1);
-        assert_eq!(ears[0].1["resourceSubscriptions"], json!(["a:2"]));
-        play.acknowledge(ears[0].0, &["a:2"]);
-        for heard in all {
-            assert_eq!(heard.await.unwrap(), Ok(vec!["a:2".to_owned()]));
+async fn concurrent_subscriptions_are_merged_and_the_last_wins() {
+    run_local(async {
+        let (harness, _keeping) = modern("{}").await;
+        let all: Vec<_> =
+            [&["a:1"][..], &["a:1", "a:2"], &["a:2"]].map(|it| harness.subscribe(it)).into();
+        advance_time(Duration::ZERO).await;
+        let subscriptions = harness.subscriptions();
+        assert_eq!(subscriptions.len(), 1);
+        assert_eq!(subscriptions[0].1["resourceSubscriptions"], json!(["a:2"]));
+        harness.acknowledge(subscriptions[0].0, &["a:2"]);
+        for received in all {
+            assert_eq!(received.await.unwrap(), Ok(vec!["a:2".to_owned()]));
         }
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wish_that_comes_while_another_is_looked_into_has_an_answer_of_its_own() {
-    here(async {
-        let (play, _keeping) = modern(CHANGING).await;
-        let first = play.ears()[0].0;
-        let heard = play.wish(&["a:1"]);
-        later(Duration::ZERO).await;
-        assert_eq!(play.ears(), [], "one after another");
-        play.acknowledge(first, &[]);
-        later(Duration::ZERO).await;
-        play.acknowledge(play.ears()[0].0, &["a:1"]);
-        assert_eq!(heard.await.unwrap(), Ok(vec!["a:1".to_owned()]));
+async fn subscription_during_a_pending_one_gets_its_own_answer() {
+    run_local(async {
+        let (harness, _keeping) = modern(CHANGING).await;
+        let first = harness.subscriptions()[0].0;
+        let received = harness.subscribe(&["a:1"]);
+        advance_time(Duration::ZERO).await;
+        assert_eq!(harness.subscriptions(), [], "one after another");
+        harness.acknowledge(first, &[]);
+        advance_time(Duration::ZERO).await;
+        harness.acknowledge(harness.subscriptions()[0].0, &["a:1"]);
+        assert_eq!(received.await.unwrap(), Ok(vec!["a:1".to_owned()]));
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_has_no_such_thing_is_not_asked_again_and_again() {
-    here(async {
-        let (play, _keeping) = modern(CHANGING).await;
-        play.refuse(play.ears()[0].0, -32601);
-        later(600 * SECOND).await;
-        assert_eq!(play.ears(), []);
+async fn unsupported_subscription_is_not_retried() {
+    run_local(async {
+        let (harness, _keeping) = modern(CHANGING).await;
+        harness.refuse(harness.subscriptions()[0].0, -32601);
+        advance_time(600 * SECOND).await;
+        assert_eq!(harness.subscriptions(), []);
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_ends_or_breaks_is_begun_again_ever_later_and_lists_are_asked_for_again() {
-    here(async {
-        let (play, _keeping) = modern(CHANGING).await;
+async fn ended_subscription_is_retried_with_back_off_and_lists_are_refreshed() {
+    run_local(async {
+        let (harness, _keeping) = modern(CHANGING).await;
         let mut waited = Vec::new();
         for how in 0..9 {
-            let mut ears = play.ears();
+            let mut subscriptions = harness.subscriptions();
             let mut half_seconds = 0;
-            while ears.is_empty() {
-                later(SECOND / 2).await;
+            while subscriptions.is_empty() {
+                advance_time(SECOND / 2).await;
                 half_seconds += 1;
-                ears = play.ears();
+                subscriptions = harness.subscriptions();
             }
             waited.push(half_seconds);
-            let ours = ears[0].0;
+            let upstream_id = subscriptions[0].0;
             match how % 3 {
-                0 => play.refuse(ours, -32603),
+                0 => harness.refuse(upstream_id, -32603),
                 1 => {
-                    play.acknowledge(ours, &[]);
-                    later(Duration::ZERO).await;
-                    play.say(&json!({ "jsonrpc": "2.0", "id": ours, "result": {} }));
+                    harness.acknowledge(upstream_id, &[]);
+                    advance_time(Duration::ZERO).await;
+                    harness.send(&json!({ "jsonrpc": "2.0", "id": upstream_id, "result": {} }));
                 }
                 _ => {
-                    play.acknowledge(ours, &[]);
-                    later(Duration::ZERO).await;
-                    let params = json!({ "requestId": ours });
+                    harness.acknowledge(upstream_id, &[]);
+                    advance_time(Duration::ZERO).await;
+                    let params = json!({ "requestId": upstream_id });
                     let method = "notifications/cancelled";
-                    play.say(&json!({ "jsonrpc": "2.0", "method": method, "params": params }));
+                    harness.send(&json!({ "jsonrpc": "2.0", "method": method, "params": params }));
                 }
             }
-            later(Duration::ZERO).await;
+            advance_time(Duration::ZERO).await;
         }
         assert_eq!(waited, [0, 1, 2, 4, 8, 16, 32, 64, 120]);
-        later(60 * SECOND).await;
-        let ours = play.ears()[0].0;
-        play.acknowledge(ours, &[]);
-        tokio::time::timeout(SECOND, play.upstream.until_lists_change()).await.unwrap();
-        // What was good for a while is begun again soon.
-        later(60 * SECOND).await;
-        play.say(&json!({ "jsonrpc": "2.0", "id": ours, "result": {} }));
-        later(Duration::ZERO).await;
-        later(SECOND / 2).await;
-        assert_eq!(play.ears().len(), 1);
+        advance_time(60 * SECOND).await;
+        let upstream_id = harness.subscriptions()[0].0;
+        harness.acknowledge(upstream_id, &[]);
+        tokio::time::timeout(SECOND, harness.upstream.lists_changed_again()).await.unwrap();
+        // A subscription that lasted a while is renewed soon.
+        advance_time(60 * SECOND).await;
+        harness.send(&json!({ "jsonrpc": "2.0", "id": upstream_id, "result": {} }));
+        advance_time(Duration::ZERO).await;
+        advance_time(SECOND / 2).await;
+        assert_eq!(harness.subscriptions().len(), 1);
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_says_nothing_is_given_up_and_what_was_there_stays() {
-    here(async {
-        let (play, _keeping) = modern(CHANGING).await;
-        let first = play.ears()[0].0;
-        play.acknowledge(first, &[]);
-        later(Duration::ZERO).await;
-        let heard = play.wish(&["a:1"]);
-        later(Duration::ZERO).await;
-        let second = play.ears()[0].0;
-        later(10 * SECOND).await;
-        let why = heard.await.unwrap().unwrap_err();
+async fn unacknowledged_subscription_times_out_and_the_old_one_stays() {
+    run_local(async {
+        let (harness, _keeping) = modern(CHANGING).await;
+        let first = harness.subscriptions()[0].0;
+        harness.acknowledge(first, &[]);
+        advance_time(Duration::ZERO).await;
+        let received = harness.subscribe(&["a:1"]);
+        advance_time(Duration::ZERO).await;
+        let second = harness.subscriptions()[0].0;
+        advance_time(10 * SECOND).await;
+        let why = received.await.unwrap().unwrap_err();
         assert!(why.contains("within 10s"), "{why}");
-        assert_eq!(cancelled(&play.sent()), [&json!(second)], "the first is still heard");
-        play.acknowledge(second, &["a:1"]); // Too late.
-        play.acknowledge(99, &["a:1"]);
+        assert_eq!(cancelled(&harness.sent()), [&json!(second)], "the first subscription stays");
+        harness.acknowledge(second, &["a:1"]); // Too late.
+        harness.acknowledge(99, &["a:1"]);
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_waits_to_hear_of_a_server_that_ends_is_told() {
-    here(async {
-        let (play, keeping) = modern("{}").await;
-        let heard = play.wish(&["a:1"]);
-        later(Duration::ZERO).await;
-        play.upstream.close(crate::upstream::Cause::end("`s` has ended"));
-        later(Duration::ZERO).await;
-        assert!(heard.await.unwrap().is_err());
+async fn pending_subscription_fails_when_the_server_ends() {
+    run_local(async {
+        let (harness, keeping) = modern("{}").await;
+        let received = harness.subscribe(&["a:1"]);
+        advance_time(Duration::ZERO).await;
+        harness.upstream.close(crate::upstream::Cause::end("`s` has ended"));
+        advance_time(Duration::ZERO).await;
+        assert!(received.await.unwrap().is_err());
         keeping.abort();
-        let unheard = play.wish(&["a:1"]);
-        later(30 * SECOND).await;
-        assert!(unheard.await.unwrap().is_err(), "nobody waits for ever");
+        let unheard = harness.subscribe(&["a:1"]);
+        advance_time(30 * SECOND).await;
+        assert!(unheard.await.unwrap().is_err(), "no subscription waits forever");
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_said_to_whoever_listens_is_no_client_s() {
-    here(async {
-        let (play, _keeping) = modern(CHANGING).await;
-        let ours = play.ears()[0].0;
-        play.acknowledge(ours, &[]);
-        later(Duration::ZERO).await;
-        let client = play.client(&json!({}));
+async fn events_on_the_subscription_reach_no_client() {
+    run_local(async {
+        let (harness, _keeping) = modern(CHANGING).await;
+        let upstream_id = harness.subscriptions()[0].0;
+        harness.acknowledge(upstream_id, &[]);
+        advance_time(Duration::ZERO).await;
+        let client = harness.client(&json!({}));
         client.call("c");
-        let calls = play.calls();
+        let calls = harness.calls();
         assert_eq!(calls.len(), 1);
-        let params = json!({ "_meta": { SUBSCRIPTION: ours } });
+        let params = json!({ "_meta": { SUBSCRIPTION: upstream_id } });
         let method = "notifications/tools/list_changed";
         let line = json!({ "jsonrpc": "2.0", "method": method, "params": params });
-        play.upstream.handle(line.to_string().as_bytes(), Some(ours));
-        tokio::time::timeout(SECOND, play.upstream.until_lists_change()).await.unwrap();
-        assert_eq!(client.heard(), [] as [Value; 0]);
-        play.answer(calls[0].0);
-        assert_eq!(client.heard().len(), 1);
+        harness.upstream.handle(line.to_string().as_bytes(), Some(upstream_id));
+        tokio::time::timeout(SECOND, harness.upstream.lists_changed_again()).await.unwrap();
+        assert_eq!(client.received(), [] as [Value; 0]);
+        harness.answer(calls[0].0);
+        assert_eq!(client.received().len(), 1);
     })
     .await;
 }

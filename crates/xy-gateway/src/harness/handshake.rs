@@ -1,47 +1,47 @@
-//! Handshakes with servers that read their stdin late: the era that a server is pinned to is the
-//! era that xy speaks with it.
+//! Handshakes with servers that read their stdin late. xy must speak the era that the server is
+//! pinned to.
 
 use std::collections::VecDeque;
 
 use tokio::sync::oneshot;
 
 use super::*;
-use crate::backend::{Greeting, SpokenEras};
-use crate::era::{Era, MODERN};
+use crate::era::{Era, SpokenEras};
 use crate::modern;
-use crate::upstream::handshake::Meeting;
-use crate::upstream::http_client::Trouble;
+use crate::revision::MODERN;
+use crate::upstream::handshake::{Handshake, HandshakePlan};
+use crate::upstream::http_client::SessionError;
 use crate::upstream::probe::Hello;
 
-/// An answer of a server.
+/// A server's response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reply {
     Good,
-    /// An error with this code, which says that the newer era is spoken.
+    /// An error with this code, which names the modern era as supported.
     Refusal(i64),
-    /// An error with this code, unless it is asked in the last of these revisions.
+    /// An error with this code, unless the client asks for the last of these revisions.
     Only(i64, &'static [&'static str]),
-    /// A result that is none.
+    /// A malformed result.
     Garbage,
     Silence,
 }
 
-/// A server with one stdin, which it reads for the first time after a while.
+/// A server that starts to read its stdin after a while.
 #[derive(Debug, Clone, Copy)]
-struct Slow {
+struct SlowServer {
     reads_after: Duration,
     discover: Reply,
-    /// The answer to `initialize` if the server is pinned to no era.
+    /// The response to `initialize` if the process is not pinned to an era.
     initialize: Reply,
-    /// True if `backend/discover` pins the process to the modern era, as in Python's SDK.
+    /// True if `server/discover` pins the process to the modern era, as in the Python SDK.
     discover_pins: bool,
     /// True if the server answers the last request first.
     is_backwards: bool,
-    /// It is asked in both eras, to learn which it speaks.
+    /// True if xy asks in both eras, to learn which ones the server speaks.
     learns: bool,
 }
 
-const TYPESCRIPT: Slow = Slow {
+const TYPESCRIPT: SlowServer = SlowServer {
     reads_after: Duration::ZERO,
     discover: Reply::Good,
     initialize: Reply::Good,
@@ -50,16 +50,16 @@ const TYPESCRIPT: Slow = Slow {
     learns: false,
 };
 
-const PYTHON: Slow = Slow { discover_pins: true, ..TYPESCRIPT };
+const PYTHON: SlowServer = SlowServer { discover_pins: true, ..TYPESCRIPT };
 
 /// A finished handshake.
-struct Met {
-    result: Result<Introduction, Trouble>,
+struct HandshakeResult {
+    result: Result<Introduction, SessionError>,
     upstream: Rc<Upstream>,
-    sent: Rc<Sent>,
+    sent: Rc<RecordedWire>,
     /// The era that the process is pinned to.
     pinned: Option<Era>,
-    /// The eras that it has shown to speak, or not to.
+    /// The eras that the server has shown to support, or not.
     shown: SpokenEras,
 }
 
@@ -88,8 +88,8 @@ fn requested(request: &Value) -> &Value {
     &request["params"]["protocolVersion"]
 }
 
-impl Slow {
-    /// Answers all that it has been sent, and says which era it is pinned to.
+impl SlowServer {
+    /// Returns the responses to these requests, and updates the era that the process is pinned to.
     fn answers(self, requests: &[Value], pinned: &mut Option<Era>) -> VecDeque<Value> {
         let mut answers = VecDeque::new();
         for request in requests {
@@ -119,31 +119,32 @@ impl Slow {
         answers
     }
 
-    /// Meets the server. `None` if nothing came of it within a minute.
-    async fn meet(self, first: Hello, is_known_modern: bool) -> Option<Met> {
-        let router = empty(Arc::new(Nobody), ParkSettings::default());
-        let server = router.server_of(&Arc::new(settings(CallRules::default())));
-        let (said, mut heard) = mpsc::channel(64);
-        let sent = Rc::new(Sent::default());
+    /// Performs the handshake. Returns `None` if it does not finish within a minute.
+    async fn handshake(self, first: Hello, is_known_modern: bool) -> Option<HandshakeResult> {
+        let router = empty(Arc::new(NoDaemon), ParkSettings::default());
+        let server = router.ensure_server(&Arc::new(settings(CallRules::default())));
+        let (events, mut driver_events) = mpsc::channel(64);
+        let sent = Rc::new(RecordedWire::default());
         let key = InstanceKey::shared(server.name.clone());
-        let upstream = Upstream::new(key, said, 1, false, sent.clone(), router.clone());
+        let upstream = Upstream::new(key, events, 1, false, sent.clone(), router.clone());
         server.add(&upstream);
-        tokio::task::spawn_local(async move { while heard.recv().await.is_some() {} });
+        tokio::task::spawn_local(async move { while driver_events.recv().await.is_some() {} });
         let (over, mut is_over) = oneshot::channel();
-        let (met, learns) = (upstream.clone(), self.learns);
+        let (receiver, learns) = (upstream.clone(), self.learns);
         let shown = Rc::new(Cell::new(SpokenEras::default()));
         let eras = shown.clone();
         tokio::task::spawn_local(async move {
             let daemon = router.this_daemon();
-            let meeting = Meeting {
+            let handshake = Handshake {
                 capabilities: "{}",
                 daemon,
-                greeting: Greeting { first, learns, is_known_modern },
+                plan: HandshakePlan { first, learns, is_known_modern },
                 is_one_process: true,
                 probing: None,
                 shown: &shown,
             };
-            let _ = over.send(met.meet(meeting, |of, answer| of.read(&answer.unwrap())).await);
+            let _ = over
+                .send(receiver.negotiate(handshake, |of, answer| of.read(&answer.unwrap())).await);
         });
         tokio::time::sleep(self.reads_after).await;
         let (mut read, mut pinned) = (0, None);
@@ -160,15 +161,15 @@ impl Slow {
             tokio::time::sleep(SECOND / 10).await;
             if let Ok(result) = is_over.try_recv() {
                 let result = result.map(|(introduction, _)| introduction);
-                return Some(Met { result, upstream, sent, pinned, shown: eras.get() });
+                return Some(HandshakeResult { result, upstream, sent, pinned, shown: eras.get() });
             }
         }
         None
     }
 }
 
-impl Met {
-    /// The era that was found; lists are then asked for in its words.
+impl HandshakeResult {
+    /// Returns the negotiated era, after checking that lists are requested in this era.
     async fn era(self) -> Era {
         let Self { result, upstream, sent, .. } = self;
         let introduction = result.unwrap_or_else(|trouble| panic!("{}", trouble.words()));
@@ -177,12 +178,12 @@ impl Met {
         upstream.open(introduction).await;
         sent.messages.take();
         let _question = upstream.ask("tools/list", None).unwrap();
-        let asked = String::from_utf8(sent.messages.take().remove(0)).unwrap();
-        assert_eq!(asked.contains(modern::VERSION), era == Era::Modern, "{asked}");
+        let request = String::from_utf8(sent.messages.take().remove(0)).unwrap();
+        assert_eq!(request.contains(modern::VERSION), era == Era::Modern, "{request}");
         era
     }
 
-    /// Why it is not spoken with.
+    /// Returns why the handshake failed.
     #[track_caller]
     fn reason(self) -> String {
         self.result.expect_err("it is not spoken with").words()
@@ -194,28 +195,28 @@ fn started_slowly() -> [Duration; 3] {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_reads_late_is_spoken_with_in_the_era_it_is_pinned_to() {
-    here(async {
+async fn late_reader_is_greeted_in_its_pinned_era() {
+    run_local(async {
         for reads_after in started_slowly() {
             for is_backwards in [false, true] {
                 for is_known_modern in [false, true] {
-                    let of = |server: Slow| async move {
-                        let server = Slow { reads_after, is_backwards, ..server };
-                        let met = server.meet(Hello::Discover, is_known_modern).await;
-                        met.unwrap_or_else(|| panic!("{server:?} is not met")).era().await
+                    let of = |server: SlowServer| async move {
+                        let server = SlowServer { reads_after, is_backwards, ..server };
+                        let outcome = server.handshake(Hello::Discover, is_known_modern).await;
+                        outcome.unwrap_or_else(|| panic!("{server:?} is not met")).era().await
                     };
-                    // A server that is known to be modern has 5 s until it hears `initialize`.
+                    // A server known as modern has 5 s before it receives `initialize`.
                     let is_patient = is_known_modern && reads_after < 5 * SECOND;
                     let both = if is_patient { Era::Modern } else { Era::Legacy };
                     assert_eq!(of(TYPESCRIPT).await, both, "{reads_after:?}");
                     assert_eq!(of(PYTHON).await, Era::Modern, "{reads_after:?}");
                     for code in [-32601, -32600, -32022] {
                         let initialize = Reply::Refusal(code);
-                        let only_modern = Slow { initialize, ..TYPESCRIPT };
+                        let only_modern = SlowServer { initialize, ..TYPESCRIPT };
                         assert_eq!(of(only_modern).await, Era::Modern, "{reads_after:?}");
                     }
                     for discover in [Reply::Refusal(-32601), Reply::Garbage, Reply::Silence] {
-                        let only_legacy = Slow { discover, ..TYPESCRIPT };
+                        let only_legacy = SlowServer { discover, ..TYPESCRIPT };
                         assert_eq!(of(only_legacy).await, Era::Legacy, "{reads_after:?}");
                     }
                 }
@@ -226,20 +227,20 @@ async fn a_server_that_reads_late_is_spoken_with_in_the_era_it_is_pinned_to() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_may_be_pinned_to_either_era_is_not_spoken_with() {
-    here(async {
+async fn server_with_unclear_pinned_era_is_given_up() {
+    run_local(async {
         for reads_after in started_slowly() {
             for is_backwards in [false, true] {
                 for initialize in [Reply::Garbage, Reply::Silence] {
-                    let server = Slow { reads_after, initialize, is_backwards, ..TYPESCRIPT };
-                    let met = server.meet(Hello::Discover, false).await.unwrap();
-                    assert_eq!(met.sent.messages.borrow().len(), 2, "nothing else is said");
-                    let reason = met.reason();
+                    let server = SlowServer { reads_after, initialize, is_backwards, ..TYPESCRIPT };
+                    let outcome = server.handshake(Hello::Discover, false).await.unwrap();
+                    assert_eq!(outcome.sent.messages.borrow().len(), 2, "no other request is sent");
+                    let reason = outcome.reason();
                     assert!(reason.contains("`initialize`"), "{reason}");
                 }
                 let (discover, initialize) = (Reply::Garbage, Reply::Garbage);
-                let server = Slow { reads_after, discover, initialize, ..TYPESCRIPT };
-                let reason = server.meet(Hello::Discover, false).await.unwrap().reason();
+                let server = SlowServer { reads_after, discover, initialize, ..TYPESCRIPT };
+                let reason = server.handshake(Hello::Discover, false).await.unwrap().reason();
                 assert!(reason.contains("`initialize`"), "{reason}");
             }
         }
@@ -248,35 +249,36 @@ async fn a_server_that_may_be_pinned_to_either_era_is_not_spoken_with() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_was_remembered_in_the_other_era_is_found_in_its_own() {
-    here(async {
+async fn wrongly_remembered_era_is_corrected() {
+    run_local(async {
         for reads_after in [Duration::ZERO, 3 * SECOND, 30 * SECOND] {
-            let of = |server: Slow, first, is_known_modern| async move {
-                let met = Slow { reads_after, ..server }.meet(first, is_known_modern).await;
-                met.unwrap().era().await
+            let of = |server: SlowServer, first, is_known_modern| async move {
+                let outcome =
+                    SlowServer { reads_after, ..server }.handshake(first, is_known_modern).await;
+                outcome.unwrap().era().await
             };
             let discover = Reply::Refusal(-32601);
-            let only_legacy = Slow { discover, ..TYPESCRIPT };
+            let only_legacy = SlowServer { discover, ..TYPESCRIPT };
             assert_eq!(of(only_legacy, Hello::Discover, true).await, Era::Legacy);
-            let only_modern = Slow { initialize: Reply::Refusal(-32022), ..TYPESCRIPT };
+            let only_modern = SlowServer { initialize: Reply::Refusal(-32022), ..TYPESCRIPT };
             assert_eq!(of(only_modern, Hello::Initialize, false).await, Era::Modern);
         }
-        let garbled = Slow { initialize: Reply::Garbage, ..TYPESCRIPT };
-        let met = garbled.meet(Hello::Initialize, false).await.unwrap();
-        assert_eq!(met.sent.messages.borrow().len(), 1, "it may be pinned to the older era");
+        let garbled = SlowServer { initialize: Reply::Garbage, ..TYPESCRIPT };
+        let outcome = garbled.handshake(Hello::Initialize, false).await.unwrap();
+        assert_eq!(outcome.sent.messages.borrow().len(), 1, "it may be pinned to the older era");
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_names_the_revisions_it_speaks_is_greeted_in_one_of_them() {
-    here(async {
-        let met = |discover, initialize, first| async move {
-            let server = Slow { discover, initialize, ..TYPESCRIPT };
-            server.meet(first, false).await.unwrap()
+async fn server_that_lists_revisions_is_greeted_in_one_of_them() {
+    run_local(async {
+        let outcome = |discover, initialize, first| async move {
+            let server = SlowServer { discover, initialize, ..TYPESCRIPT };
+            server.handshake(first, false).await.unwrap()
         };
         let legacy = Reply::Only(-32022, &["2024-11-05", "2025-06-18"]);
-        let by_params = Reply::Only(-32602, &["2025-06-18"]); // As the older revisions have it.
+        let by_params = Reply::Only(-32602, &["2025-06-18"]); // As the older revisions specify.
         let both = Reply::Only(-32022, &[MODERN, "2025-03-26"]);
         let unknown = Reply::Refusal(-32601);
         for (discover, initialize, first, version) in [
@@ -284,52 +286,53 @@ async fn a_server_that_names_the_revisions_it_speaks_is_greeted_in_one_of_them()
             (legacy, legacy, Hello::Discover, "2025-06-18"),
             (unknown, legacy, Hello::Initialize, "2025-06-18"),
             (unknown, by_params, Hello::Discover, "2025-06-18"),
-            // The newer era is tried first, if it is named too.
+            // The modern era comes first if the server names it too.
             (Reply::Good, both, Hello::Initialize, MODERN),
             (unknown, both, Hello::Initialize, "2025-03-26"),
         ] {
-            let met = met(discover, initialize, first).await;
-            let story = format!("{discover:?} {initialize:?} {first:?}");
-            let result = met.result.unwrap_or_else(|it| panic!("{story}: {}", it.words()));
-            assert_eq!(result.version, version, "{story}");
+            let outcome = outcome(discover, initialize, first).await;
+            let case = format!("{discover:?} {initialize:?} {first:?}");
+            let result = outcome.result.unwrap_or_else(|it| panic!("{case}: {}", it.words()));
+            assert_eq!(result.version, version, "{case}");
         }
-        // It says that it speaks what it refuses.
+        // The server claims to support the revision that it refuses.
         let stubborn = Reply::Only(-32022, &["2025-11-25", "2099-01-01"]);
-        let met = met(unknown, stubborn, Hello::Discover).await;
-        assert_eq!(met.sent.messages.borrow().len(), 2, "it is not asked for ever");
-        assert!(met.reason().contains("refused `initialize`"));
+        let outcome = outcome(unknown, stubborn, Hello::Discover).await;
+        assert_eq!(outcome.sent.messages.borrow().len(), 2, "it is not retried forever");
+        assert!(outcome.reason().contains("refused `initialize`"));
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn server_of_which_nothing_is_known_is_asked_in_both_eras() {
+async fn unknown_server_is_asked_in_both_eras() {
     use Era::{Legacy, Modern};
     use Hello::{Discover, Initialize};
     let (yes, no) = (Some(true), Some(false));
-    let refuses = |code| Slow { initialize: Reply::Refusal(code), ..TYPESCRIPT };
-    let only_legacy = Slow { discover: Reply::Refusal(-32601), ..TYPESCRIPT };
-    here(async {
+    let refuses = |code| SlowServer { initialize: Reply::Refusal(code), ..TYPESCRIPT };
+    let only_legacy = SlowServer { discover: Reply::Refusal(-32601), ..TYPESCRIPT };
+    run_local(async {
         for reads_after in [Duration::ZERO, 3 * SECOND, 10 * SECOND, 30 * SECOND] {
             for (server, first, era, legacy, modern) in [
                 // `initialize` in the same process is enough.
                 (TYPESCRIPT, Discover, Legacy, yes, yes),
                 (only_legacy, Discover, Legacy, yes, no),
                 (refuses(-32601), Discover, Modern, no, yes),
-                // `backend/discover` may be why it is refused: only a fresh process shows.
+                // `server/discover` may be the cause of the refusal: only a fresh process can show.
                 (PYTHON, Discover, Modern, None, yes),
                 (refuses(-32022), Discover, Modern, None, yes),
-                // Which is asked with `initialize` first.
+                // A fresh process receives `initialize` first.
                 (PYTHON, Initialize, Legacy, yes, None),
                 (TYPESCRIPT, Initialize, Legacy, yes, None),
                 (refuses(-32022), Initialize, Modern, no, yes),
                 (refuses(-32601), Initialize, Modern, no, yes),
             ] {
-                let server = Slow { reads_after, learns: true, ..server };
-                let story = format!("{server:?} {first:?}");
-                let met = server.meet(first, false).await.unwrap_or_else(|| panic!("{story}"));
-                assert_eq!(met.shown, SpokenEras { legacy, modern }, "{story}");
-                assert_eq!(met.era().await, era, "{story}");
+                let server = SlowServer { reads_after, learns: true, ..server };
+                let case = format!("{server:?} {first:?}");
+                let outcome =
+                    server.handshake(first, false).await.unwrap_or_else(|| panic!("{case}"));
+                assert_eq!(outcome.shown, SpokenEras { legacy, modern }, "{case}");
+                assert_eq!(outcome.era().await, era, "{case}");
             }
         }
     })
@@ -337,17 +340,17 @@ async fn server_of_which_nothing_is_known_is_asked_in_both_eras() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn silence_on_the_second_question_of_a_learned_server_is_no_success() {
-    here(async {
+async fn silence_on_the_second_probe_fails_the_handshake() {
+    run_local(async {
         for (first, initialize) in [
             (Hello::Discover, Reply::Silence),
             (Hello::Initialize, Reply::Silence),
             (Hello::Discover, Reply::Garbage),
         ] {
-            let server = Slow { initialize, learns: true, ..TYPESCRIPT };
-            let met = server.meet(first, false).await.unwrap();
-            assert_eq!(met.shown.modern, Some(true), "{first:?} {initialize:?}");
-            assert!(met.reason().contains("`initialize`"));
+            let server = SlowServer { initialize, learns: true, ..TYPESCRIPT };
+            let outcome = server.handshake(first, false).await.unwrap();
+            assert_eq!(outcome.shown.modern, Some(true), "{first:?} {initialize:?}");
+            assert!(outcome.reason().contains("`initialize`"));
         }
     })
     .await;

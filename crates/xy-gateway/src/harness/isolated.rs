@@ -1,62 +1,68 @@
-//! Instances that live for one client: what one offers is its own client's, and what anybody
-//! would get is everybody's.
+//! Instances of one client: what only one instance offers belongs to its client, and what every new
+//! instance offers is shown to all.
 
-use super::finding::{called, found};
+use super::search::{call_result, search};
 use super::*;
-use crate::catalog::{Kind, Known, Page};
-use crate::router::LISTS_FIRST;
+use crate::catalog::{Known, Page};
+use crate::kind::Kind;
+use crate::router::FIRST_LISTS_TIMEOUT;
 
-/// A gateway with the server `s`, of which each client has its own.
-struct Alone {
+/// A gateway with the server `s`, of which each client has its own instance.
+struct IsolatedServer {
     router: Rc<Router>,
     server: Rc<Backend>,
 }
 
 /// The instance of one client.
-struct Own {
+struct Instance {
     upstream: Rc<Upstream>,
-    sent: Rc<Sent>,
-    _said: mpsc::Receiver<Said>,
+    sent: Rc<RecordedWire>,
+    _events: mpsc::Receiver<DriverEvent>,
 }
 
-impl Alone {
+impl IsolatedServer {
     fn begin() -> Self {
-        let router = empty(Arc::new(Nobody), ParkSettings::default());
+        let router = empty(Arc::new(NoDaemon), ParkSettings::default());
         let settings = settings(CallRules::default());
         let settings = ServerSettings { isolation: Isolation::Client, ..settings };
-        let server = router.server_of(&Arc::new(settings));
+        let server = router.ensure_server(&Arc::new(settings));
         let loaded = xy_config::check_text("profiles/one.kdl", "tools \"search\"\nmanage #false");
         router.set_profiles(&loaded.settings.profiles);
         Self { router, server }
     }
 
-    /// A client that finds tools, and its number; or one that lists them.
-    fn client(&self, profile: &str) -> (Visitor, u64) {
+    /// Opens a client with this profile, and returns it with its number.
+    fn client(&self, profile: &str) -> (TestClient, u64) {
         let view = View::Profile(profile.to_owned());
-        let entry =
-            Entry { view, may_manage: false, lifetime: Lifetime::Session, who: 0, bound: None };
-        let heard = Rc::new(RecordedMessages::default());
-        let client_session = self.router.open(entry, heard.clone()).unwrap();
-        let visitor = Visitor { client_session, heard };
+        let entry = Entry {
+            view,
+            may_manage: false,
+            lifetime: Lifetime::Session,
+            principal: 0,
+            bound: None,
+        };
+        let received = Rc::new(RecordedMessages::default());
+        let client_session = self.router.open(entry, received.clone()).unwrap();
+        let client = TestClient { client_session, received };
         let params = json!({ "protocolVersion": "2025-11-25", "capabilities": {} });
-        visitor.ask(&json!("hello"), "initialize", &params);
-        visitor.heard();
-        (visitor, self.router.clients().iter().map(|it| it.number()).max().unwrap())
+        client.ask(&json!("hello"), "initialize", &params);
+        client.received();
+        (client, self.router.clients().iter().map(|it| it.number()).max().unwrap())
     }
 
-    async fn instance(&self, number: u64) -> Own {
+    async fn instance(&self, number: u64) -> Instance {
         let key = InstanceKey { server: self.server.name.clone(), holder: Holder::Client(number) };
-        let (said, heard) = mpsc::channel(64);
-        let sent = Rc::new(Sent::default());
-        let upstream = Upstream::new(key, said, 1, false, sent.clone(), self.router.clone());
+        let (events, received) = mpsc::channel(64);
+        let sent = Rc::new(RecordedWire::default());
+        let upstream = Upstream::new(key, events, 1, false, sent.clone(), self.router.clone());
         self.server.add(&upstream);
         upstream.resume(legacy(), false).await;
-        self.router.opened(&upstream);
-        Own { upstream, sent, _said: heard }
+        self.router.on_instance_ready(&upstream);
+        Instance { upstream, sent, _events: received }
     }
 
-    /// An instance says that it offers these tools; whether everybody gets to know.
-    fn says(&self, own: &Own, tools: &[&str]) -> bool {
+    /// Reports the tools of an instance. Returns true if all clients see them.
+    fn learn_tools(&self, own: &Instance, tools: &[&str]) -> bool {
         let tool = |name: &&str| json!({ "name": name, "inputSchema": {}, "description": name });
         let page = json!({ "tools": tools.iter().map(tool).collect::<Vec<_>>() }).to_string();
         let mut lists = crate::catalog::Lists::default();
@@ -65,8 +71,8 @@ impl Alone {
     }
 }
 
-impl Own {
-    /// The names of the tools that it was called by since.
+impl Instance {
+    /// Returns the names of the tools called since the last call.
     fn calls(&self) -> Vec<String> {
         let lines = self.sent.messages.take();
         let lines = lines.iter().map(|it| serde_json::from_slice::<Value>(it).unwrap());
@@ -75,34 +81,34 @@ impl Own {
     }
 }
 
-/// Nothing tells it of a tool named `s__secret`.
+/// Checks that no request reveals the tool `s__secret`.
 #[track_caller]
-fn knows_nothing(finder: &Visitor, lister: &Visitor) {
+fn assert_secret_hidden(finder: &TestClient, lister: &TestClient) {
     assert!(!lister.names(Kind::Tools).contains(&"s__secret".to_owned()));
     lister.ask(&json!(1), "tools/call", &json!({ "name": "s__secret" }));
     assert_eq!(lister.error(), "Unknown tool: s__secret");
     for query in ["secret", "s__secret"] {
-        let names = found(finder, &json!({ "query": query, "limit": 100 }));
+        let names = search(finder, &json!({ "query": query, "limit": 100 }));
         assert!(!names.contains(&"s__secret".to_owned()), "{query}: {names:?}");
     }
     for tool in ["describe_tool", "call_tool"] {
-        let hidden = called(finder, tool, &json!({ "name": "s__secret" }));
-        let nobody = called(finder, tool, &json!({ "name": "s__nothing" }));
+        let hidden = call_result(finder, tool, &json!({ "name": "s__secret" }));
+        let nobody = call_result(finder, tool, &json!({ "name": "s__nothing" }));
         assert_eq!(hidden["isError"], true, "{hidden}");
         assert_eq!(hidden.to_string().replace("s__secret", "s__nothing"), nobody.to_string());
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_one_clients_instance_adds_is_that_clients_alone() {
-    here(async {
-        let alone = Alone::begin();
+async fn tools_added_by_one_instance_belong_to_its_client() {
+    run_local(async {
+        let alone = IsolatedServer::begin();
         let (ada, number) = alone.client("one");
         let (ben, of_ben) = alone.client("one");
         let (eve, of_eve) = alone.client("default");
         let own = alone.instance(number).await;
-        assert!(alone.says(&own, &["login"]), "a new one offers what anybody would get");
-        assert!(alone.says(&own, &["login", "x"]), "also if it takes its time");
+        assert!(alone.learn_tools(&own, &["login"]), "a new instance offers the common tools");
+        assert!(alone.learn_tools(&own, &["login", "x"]), "also if it takes its time");
         assert_eq!(eve.names(Kind::Tools), ["s__login", "s__x"]);
         ada.ask(
             &json!(1),
@@ -110,22 +116,25 @@ async fn what_one_clients_instance_adds_is_that_clients_alone() {
             &json!({ "name": "call_tool", "arguments": { "name": "s__login" } }),
         );
         assert_eq!(own.calls(), ["login"]);
-        assert!(!alone.says(&own, &["login", "secret"]));
+        assert!(!alone.learn_tools(&own, &["login", "secret"]));
 
-        knows_nothing(&ben, &eve);
-        assert_eq!(eve.names(Kind::Tools), ["s__login", "s__x"], "what there was at first");
-        assert_eq!(found(&ben, &json!({ "query": "x" })), ["s__x"]);
+        assert_secret_hidden(&ben, &eve);
+        assert_eq!(eve.names(Kind::Tools), ["s__login", "s__x"], "the original list");
+        assert_eq!(search(&ben, &json!({ "query": "x" })), ["s__x"]);
         let (of_ben, of_eve) = (alone.instance(of_ben).await, alone.instance(of_eve).await);
-        assert!(alone.says(&of_ben, &["login", "x"]) && alone.says(&of_eve, &["login", "x"]));
-        knows_nothing(&ben, &eve);
-
-        assert_eq!(found(&ada, &json!({ "query": "secret" })), ["s__secret"]);
-        assert_eq!(
-            found(&ada, &json!({ "query": "x" })),
-            Vec::<String>::new(),
-            "it has that no more"
+        assert!(
+            alone.learn_tools(&of_ben, &["login", "x"])
+                && alone.learn_tools(&of_eve, &["login", "x"])
         );
-        let described = called(&ada, "describe_tool", &json!({ "name": "s__secret" }));
+        assert_secret_hidden(&ben, &eve);
+
+        assert_eq!(search(&ada, &json!({ "query": "secret" })), ["s__secret"]);
+        assert_eq!(
+            search(&ada, &json!({ "query": "x" })),
+            Vec::<String>::new(),
+            "its instance no longer has this tool"
+        );
+        let described = call_result(&ada, "describe_tool", &json!({ "name": "s__secret" }));
         assert_eq!(described["structuredContent"]["tool"]["description"], "secret");
         ada.ask(
             &json!(2),
@@ -133,32 +142,32 @@ async fn what_one_clients_instance_adds_is_that_clients_alone() {
             &json!({ "name": "call_tool", "arguments": { "name": "s__secret" } }),
         );
         assert_eq!(own.calls(), ["secret"]);
-        // What is found goes with the instance.
-        alone.router.over(&alone.server, &own.upstream, "`s` has ended");
-        assert_eq!(found(&ada, &json!({ "query": "secret" })), Vec::<String>::new());
+        // Search results end with the instance.
+        alone.router.on_instance_end(&alone.server, &own.upstream, "`s` has ended");
+        assert_eq!(search(&ada, &json!({ "query": "secret" })), Vec::<String>::new());
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_waits_until_its_instance_has_said_what_it_offers_but_not_for_long() {
-    here(async {
-        let alone = Alone::begin();
+async fn client_waits_a_bounded_time_for_the_lists_of_its_instance() {
+    run_local(async {
+        let alone = IsolatedServer::begin();
         let (ada, number) = alone.client("default");
         let own = alone.instance(number).await;
         ada.call("early");
         assert_eq!(own.calls(), Vec::<String>::new());
-        alone.says(&own, &["x"]);
+        alone.learn_tools(&own, &["x"]);
         assert_eq!(own.calls(), ["x"]);
 
         let (ben, number) = alone.client("default");
         let late = alone.instance(number).await;
         ben.call("early");
-        later(LISTS_FIRST.saturating_sub(Duration::from_millis(1))).await;
+        advance_time(FIRST_LISTS_TIMEOUT.saturating_sub(Duration::from_millis(1))).await;
         assert_eq!(late.calls(), Vec::<String>::new());
-        later(Duration::from_millis(1)).await;
+        advance_time(Duration::from_millis(1)).await;
         assert_eq!(late.calls(), ["x"]);
-        assert!(!alone.says(&late, &["x", "secret"]), "nobody knows what came of the call");
+        assert!(!alone.learn_tools(&late, &["x", "secret"]), "the result of the call is unknown");
         assert_eq!(ada.names(Kind::Tools), ["s__x"]);
         assert_eq!(ben.names(Kind::Tools), ["s__x", "s__secret"]);
     })
@@ -166,15 +175,15 @@ async fn a_client_waits_until_its_instance_has_said_what_it_offers_but_not_for_l
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_an_instance_hears_of_its_client_makes_what_it_offers_that_clients() {
-    here(async {
-        let alone = Alone::begin();
+async fn notification_of_a_client_makes_its_instance_private() {
+    run_local(async {
+        let alone = IsolatedServer::begin();
         let (ada, number) = alone.client("default");
         let own = alone.instance(number).await;
-        later(LISTS_FIRST).await;
-        assert!(alone.says(&own, &["x"]), "late, and nobody has said anything");
-        ada.say(&json!({ "jsonrpc": "2.0", "method": "notifications/roots/list_changed" }));
-        assert!(!alone.says(&own, &["x", "secret"]));
+        advance_time(FIRST_LISTS_TIMEOUT).await;
+        assert!(alone.learn_tools(&own, &["x"]), "late, but without any call or notification");
+        ada.send(&json!({ "jsonrpc": "2.0", "method": "notifications/roots/list_changed" }));
+        assert!(!alone.learn_tools(&own, &["x", "secret"]));
     })
     .await;
 }

@@ -6,15 +6,16 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use super::*;
-use crate::backend::{Availability, Greeting};
-use crate::catalog::{Item, Kind, Known, Lists};
+use crate::backend::Availability;
+use crate::catalog::{Item, Known, Lists};
+use crate::kind::Kind;
 use crate::upstream::Cause;
-use crate::upstream::handshake::Meeting;
-use crate::upstream::http_client::Trouble;
+use crate::upstream::handshake::{Handshake, HandshakePlan};
+use crate::upstream::http_client::SessionError;
 use crate::upstream::probe::Hello;
 use crate::upstream_session::{Ended, learn_lists};
 
-/// Long enough for everything to have been said.
+/// Long enough for all messages to have been exchanged.
 const SETTLED: Duration = Duration::from_secs(20);
 
 /// Daemons, each with a server `s` whose only tool is named after the daemon.
@@ -26,7 +27,7 @@ struct Link {
     is_loop: Rc<Cell<bool>>,
 }
 
-/// Messages on their way to somebody.
+/// Messages in transit.
 #[derive(Default)]
 struct Queue {
     messages: RefCell<VecDeque<Vec<u8>>>,
@@ -81,40 +82,46 @@ impl Responder for Queue {
 
 impl Daemons {
     async fn new(count: usize) -> Self {
-        let mut hubs = Vec::new();
+        let mut routers = Vec::new();
         for number in 0..count {
-            let router = empty(Arc::new(Nobody), ParkSettings::default());
-            let server = router.server_of(&Arc::new(settings(CallRules::default())));
-            let (said, _) = mpsc::channel(64);
-            let upstream = life(&router, &server, said, Rc::default(), false, &legacy()).await;
+            let router = empty(Arc::new(NoDaemon), ParkSettings::default());
+            let server = router.ensure_server(&Arc::new(settings(CallRules::default())));
+            let (events, _) = mpsc::channel(64);
+            let upstream =
+                start_upstream(&router, &server, events, Rc::default(), false, &legacy()).await;
             let tool = format!(r#"{{"name":"tool{number}","inputSchema":{{"type":"object"}}}}"#);
             let mut lists = Lists::default();
             lists.set(Kind::Tools, vec![Item::read(Kind::Tools, &tool).unwrap()]);
             router.learn(&server, &upstream, Known::new("s", legacy(), lists));
-            hubs.push(router);
+            routers.push(router);
         }
-        Self(hubs)
+        Self(routers)
     }
 
-    /// Has one daemon serve another, as one that may manage servers.
+    /// Adds daemon `to` as a server of daemon `from`, with the right to manage servers.
     fn link(&self, from: usize, to: usize, view: View) -> Link {
         let (router, behind) = (self.0[from].clone(), &self.0[to]);
-        let entry =
-            Entry { view, may_manage: true, lifetime: Lifetime::Session, who: 0, bound: None };
-        let (asked, answered) = (Rc::new(Queue::default()), Rc::new(Queue::default()));
+        let entry = Entry {
+            view,
+            may_manage: true,
+            lifetime: Lifetime::Session,
+            principal: 0,
+            bound: None,
+        };
+        let (requests, answered) = (Rc::new(Queue::default()), Rc::new(Queue::default()));
         let client_session = behind.open(entry, answered.clone()).unwrap();
         let name = ServerName::new(&format!("to{to}")).unwrap();
         let settings = ServerSettings { name: name.clone(), ..settings(CallRules::default()) };
         let settings = Arc::new(settings);
-        let server = router.server_of(&settings);
-        let (said, mut heard) = mpsc::channel(64);
+        let server = router.ensure_server(&settings);
+        let (events, mut driver_events) = mpsc::channel(64);
         let key = InstanceKey::shared(name);
-        let upstream = Upstream::new(key, said, 1, false, asked.clone(), router.clone());
+        let upstream = Upstream::new(key, events, 1, false, requests.clone(), router.clone());
         server.add(&upstream);
-        tokio::task::spawn_local(async move { while heard.recv().await.is_some() {} });
+        tokio::task::spawn_local(async move { while driver_events.recv().await.is_some() {} });
         tokio::task::spawn_local(async move {
             loop {
-                client_session.handle(&asked.next().await, 0);
+                client_session.handle(&requests.next().await, 0);
             }
         });
         let receiver = upstream.clone();
@@ -127,10 +134,10 @@ impl Daemons {
         let link = Link { upstream: upstream.clone(), is_loop: is_loop.clone() };
         tokio::task::spawn_local(async move {
             let daemon = router.this_daemon();
-            let meeting = Meeting {
+            let handshake = Handshake {
                 capabilities: "{}",
                 daemon,
-                greeting: Greeting {
+                plan: HandshakePlan {
                     first: Hello::Discover,
                     learns: false,
                     is_known_modern: false,
@@ -139,17 +146,18 @@ impl Daemons {
                 probing: None,
                 shown: &Cell::default(),
             };
-            let met = upstream.meet(meeting, |of, answer| of.read(&answer.unwrap())).await;
-            let ended = match met {
+            let outcome =
+                upstream.negotiate(handshake, |of, answer| of.read(&answer.unwrap())).await;
+            let ended = match outcome {
                 Ok((introduction, _)) => {
                     let introduction = upstream.open(introduction).await;
-                    router.opened(&upstream);
+                    router.on_instance_ready(&upstream);
                     tokio::select! {
                         ended = learn_lists(&router, &server, &settings, &upstream, &introduction) => ended,
                         () = upstream.keep_listening() => None,
                     }
                 }
-                Err(Trouble::Loop) => Some(Ended::Loop),
+                Err(SessionError::Loop) => Some(Ended::Loop),
                 Err(other) => panic!("{other:?}"),
             };
             if matches!(ended, Some(Ended::Loop)) {
@@ -157,36 +165,37 @@ impl Daemons {
                 router.hide_loop(&server);
                 router.set_availability(&server, Availability::Down("it leads back".to_owned()));
                 upstream.close(Cause::end("it leads back"));
-                router.over(&server, &upstream, "it leads back");
+                router.on_instance_end(&server, &upstream, "it leads back");
             }
         });
         link
     }
 
-    /// The tools that a client of a daemon is shown.
+    /// Returns the tools that a client of a daemon sees.
     async fn tools(&self, of: usize) -> Vec<String> {
         let entry = Entry {
             view: View::All,
             may_manage: false,
             lifetime: Lifetime::Session,
-            who: 0,
+            principal: 0,
             bound: None,
         };
-        let heard = Rc::new(RecordedMessages::default());
-        let client_session = self.0[of].open(entry, heard.clone()).unwrap();
-        let visitor = Visitor { client_session, heard };
+        let received = Rc::new(RecordedMessages::default());
+        let client_session = self.0[of].open(entry, received.clone()).unwrap();
+        let client = TestClient { client_session, received };
         let params = json!({ "protocolVersion": "2025-11-25", "capabilities": {} });
-        visitor.ask(&json!(1), "initialize", &params);
-        visitor.ask(&json!(2), "tools/list", &json!({}));
+        client.ask(&json!(1), "initialize", &params);
+        client.ask(&json!(2), "tools/list", &json!({}));
         sleep(SETTLED).await;
-        let heard = visitor.heard();
-        let answer = heard.iter().find(|it| it["id"] == 2).unwrap_or_else(|| panic!("{heard:?}"));
+        let received = client.received();
+        let answer =
+            received.iter().find(|it| it["id"] == 2).unwrap_or_else(|| panic!("{received:?}"));
         let tools = answer["result"]["tools"].as_array().unwrap();
         tools.iter().map(|tool| text(&tool["name"])).collect()
     }
 }
 
-/// All orders of `0..count`.
+/// Returns all orders of `0..count`.
 fn orders(count: usize) -> Vec<Vec<usize>> {
     if count == 0 {
         return vec![Vec::new()];
@@ -202,8 +211,8 @@ fn orders(count: usize) -> Vec<Vec<usize>> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn daemons_in_a_row_pass_tools_on() {
-    here(async {
+async fn chained_daemons_pass_tools_on() {
+    run_local(async {
         let daemons = Daemons::new(3).await;
         let links = [daemons.link(0, 1, View::All), daemons.link(1, 2, View::All)];
         sleep(SETTLED).await;
@@ -215,8 +224,8 @@ async fn daemons_in_a_row_pass_tools_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_ring_of_daemons_ends_whatever_the_order() {
-    here(async {
+async fn ring_of_daemons_is_cut_in_any_order() {
+    run_local(async {
         for count in 1..=4 {
             for order in orders(count) {
                 let daemons = Daemons::new(count).await;
@@ -226,8 +235,8 @@ async fn a_ring_of_daemons_ends_whatever_the_order() {
                     sleep(SETTLED).await;
                 }
                 let loops = links.iter().filter(|link| link.is_loop.get()).count();
-                // A daemon that asks itself gives the server up; one that is asked by a daemon
-                // behind its servers hides these.
+                // A daemon that finds itself gives the server up. A daemon that is asked by another
+                // one behind its own servers hides those servers.
                 assert!(loops <= 1, "{order:?}");
                 for of in 0..count {
                     let tools = daemons.tools(of).await;
@@ -244,7 +253,7 @@ async fn a_ring_of_daemons_ends_whatever_the_order() {
     .await;
 }
 
-/// Asserts that a daemon shows no tool twice, whatever its name.
+/// Asserts that a daemon shows no tool twice, under any name.
 async fn assert_each_once(daemons: &Daemons, of: usize) {
     let tools = daemons.tools(of).await;
     let once: BTreeSet<&str> = tools.iter().filter_map(|it| it.rsplit("__").next()).collect();
@@ -252,8 +261,8 @@ async fn assert_each_once(daemons: &Daemons, of: usize) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_ring_that_closes_at_one_moment_ends_too() {
-    here(async {
+async fn ring_that_closes_at_once_is_cut() {
+    run_local(async {
         for count in 1..=5 {
             let daemons = Daemons::new(count).await;
             let links: Vec<Link> =
@@ -262,7 +271,8 @@ async fn a_ring_that_closes_at_one_moment_ends_too() {
             for of in 0..count {
                 assert_each_once(&daemons, of).await;
             }
-            // In a ring of three all hide their servers at first, and have no reason to ask again.
+            // In a ring of three, all daemons hide their servers at first and have no reason to ask
+            // again.
             let added = add_hostile(&daemons.0[0], "[]").await;
             sleep(SETTLED).await;
             assert!(links.iter().any(|link| link.is_loop.get()), "{count}");
@@ -275,16 +285,18 @@ async fn a_ring_that_closes_at_one_moment_ends_too() {
     .await;
 }
 
-/// Adds a server `h` to a daemon. It says that these daemons are behind it, as a JSON list.
+/// Adds a server `h` to a daemon. The server claims that these daemons are behind it, as a JSON
+/// list.
 async fn add_hostile(router: &Rc<Router>, behind: &str) -> Rc<Upstream> {
     let name = ServerName::new("h").unwrap();
     let settings = ServerSettings { name, ..settings(CallRules::default()) };
-    let server = router.server_of(&Arc::new(settings));
-    let said = r#"{"protocolVersion":"2025-11-25","capabilities":{"tools":{}}}"#;
+    let server = router.ensure_server(&Arc::new(settings));
+    let result = r#"{"protocolVersion":"2025-11-25","capabilities":{"tools":{}}}"#;
     let meta = format!(r#"{{"_meta":{{"xy.daemon/behind":{behind}}},"#);
-    let introduction = Introduction::read(&said.replacen('{', &meta, 1)).unwrap();
-    let (said, _) = mpsc::channel(64);
-    let upstream = life(router, &server, said, Rc::default(), false, &introduction).await;
+    let introduction = Introduction::read(&result.replacen('{', &meta, 1)).unwrap();
+    let (events, _) = mpsc::channel(64);
+    let upstream =
+        start_upstream(router, &server, events, Rc::default(), false, &introduction).await;
     let tool = r#"{"name":"bad","inputSchema":{"type":"object"}}"#;
     let mut lists = Lists::default();
     lists.set(Kind::Tools, vec![Item::read(Kind::Tools, tool).unwrap()]);
@@ -294,11 +306,11 @@ async fn add_hostile(router: &Rc<Router>, behind: &str) -> Rc<Upstream> {
 
 #[tokio::test(start_paused = true)]
 async fn server_that_names_another_daemon_hides_only_itself() {
-    here(async {
+    run_local(async {
         for (comes_first, names_many) in
             [(true, false), (true, true), (false, false), (false, true)]
         {
-            let told = format!("first: {comes_first}, many: {names_many}");
+            let case = format!("first: {comes_first}, many: {names_many}");
             let daemons = Daemons::new(2).await;
             let behind = if names_many {
                 json!((0..300).map(|it| format!("d{it}")).collect::<Vec<_>>()).to_string()
@@ -315,38 +327,38 @@ async fn server_that_names_another_daemon_hides_only_itself() {
                 hostile = Some(add_hostile(&daemons.0[1], &behind).await);
                 sleep(SETTLED).await;
             }
-            assert!(!link.is_loop.get(), "{told}");
-            assert_eq!(daemons.tools(0).await, ["s__tool0", "to1__s__tool1"], "{told}");
-            assert_eq!(daemons.tools(1).await, ["h__bad", "s__tool1"], "{told}");
+            assert!(!link.is_loop.get(), "{case}");
+            assert_eq!(daemons.tools(0).await, ["s__tool0", "to1__s__tool1"], "{case}");
+            assert_eq!(daemons.tools(1).await, ["h__bad", "s__tool1"], "{case}");
             drop(hostile);
         }
     })
     .await;
 }
 
-/// Connects a client to a daemon. It says that these daemons ask, as a JSON list.
-fn connect_liar(router: &Rc<Router>, via: &Value) -> Visitor {
+/// Connects a client to a daemon. The client claims to come from these daemons, as a JSON list.
+fn connect_liar(router: &Rc<Router>, via: &Value) -> TestClient {
     let entry = Entry {
         view: View::All,
         may_manage: false,
         lifetime: Lifetime::Session,
-        who: 0,
+        principal: 0,
         bound: None,
     };
-    let heard = Rc::new(RecordedMessages::default());
-    let client_session = router.open(entry, heard.clone()).unwrap();
-    let visitor = Visitor { client_session, heard };
+    let received = Rc::new(RecordedMessages::default());
+    let client_session = router.open(entry, received.clone()).unwrap();
+    let client = TestClient { client_session, received };
     let meta = json!({ "xy.daemon/via": via });
     let params = json!({ "protocolVersion": "2025-11-25", "capabilities": {}, "_meta": meta });
-    visitor.ask(&json!(1), "initialize", &params);
-    visitor
+    client.ask(&json!(1), "initialize", &params);
+    client
 }
 
 #[tokio::test(start_paused = true)]
 async fn client_that_names_other_daemons_changes_nothing_for_other_clients() {
-    here(async {
+    run_local(async {
         for (comes_first, lie) in [true, false].iter().flat_map(|it| [(it, 1), (it, 2), (it, 0)]) {
-            let told = format!("first: {comes_first}, lie: {lie}");
+            let case = format!("first: {comes_first}, lie: {lie}");
             let daemons = Daemons::new(3).await;
             let via = match lie {
                 0 => json!((0..300).map(|it| format!("d{it}")).collect::<Vec<_>>()),
@@ -358,12 +370,12 @@ async fn client_that_names_other_daemons_changes_nothing_for_other_clients() {
             let near = daemons.link(0, 1, View::All);
             sleep(SETTLED).await;
             liar.get_or_insert_with(|| connect_liar(&daemons.0[0], &via));
-            // A changed list has daemon 0 ask again.
+            // A changed list makes daemon 0 ask again.
             let added = add_hostile(&daemons.0[1], "[]").await;
             sleep(SETTLED).await;
-            assert!(!near.is_loop.get() && !far.is_loop.get(), "{told}");
+            assert!(!near.is_loop.get() && !far.is_loop.get(), "{case}");
             let all = ["s__tool0", "to1__h__bad", "to1__s__tool1", "to1__to2__s__tool2"];
-            assert_eq!(daemons.tools(0).await, all, "{told}");
+            assert_eq!(daemons.tools(0).await, all, "{case}");
             drop((liar, added));
         }
     })
@@ -371,15 +383,14 @@ async fn client_that_names_other_daemons_changes_nothing_for_other_clients() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_server_of_a_daemon_may_not_lead_back_to_it_either() {
-    here(async {
+async fn single_server_endpoint_may_not_lead_back_to_its_daemon() {
+    run_local(async {
         let daemons = Daemons::new(2).await;
         let itself = daemons.link(0, 0, View::Server("s".to_owned()));
         let there = daemons.link(0, 1, View::Server("s".to_owned()));
         sleep(SETTLED).await;
         assert!(itself.is_loop.get() && !there.is_loop.get());
-        // The other way round it is another server's matter: what is served there does not come
-        // from here.
+        // The reverse direction reaches another server, which does not come from daemon 1.
         let back = daemons.link(1, 0, View::Server("s".to_owned()));
         sleep(SETTLED).await;
         assert!(!back.is_loop.get());
@@ -391,8 +402,8 @@ async fn one_server_of_a_daemon_may_not_lead_back_to_it_either() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn tools_by_which_another_daemon_is_managed_are_not_passed_on() {
-    here(async {
+async fn managing_tools_of_another_daemon_are_not_passed_on() {
+    run_local(async {
         let daemons = Daemons::new(2).await;
         let link = daemons.link(0, 1, View::All);
         sleep(SETTLED).await;
@@ -405,20 +416,25 @@ async fn tools_by_which_another_daemon_is_managed_are_not_passed_on() {
             (View::Server("to1".to_owned()), "self_test"),
             (View::Server("to1".to_owned()), "not_listed"),
         ] {
-            let entry =
-                Entry { view, may_manage: false, lifetime: Lifetime::Session, who: 0, bound: None };
-            let heard = Rc::new(RecordedMessages::default());
-            let client_session = daemons.0[0].open(entry, heard.clone()).unwrap();
-            let visitor = Visitor { client_session, heard };
+            let entry = Entry {
+                view,
+                may_manage: false,
+                lifetime: Lifetime::Session,
+                principal: 0,
+                bound: None,
+            };
+            let received = Rc::new(RecordedMessages::default());
+            let client_session = daemons.0[0].open(entry, received.clone()).unwrap();
+            let client = TestClient { client_session, received };
             let params = json!({ "protocolVersion": "2025-11-25", "capabilities": {} });
-            visitor.ask(&json!(1), "initialize", &params);
-            visitor.ask(&json!(2), "tools/list", &json!({}));
+            client.ask(&json!(1), "initialize", &params);
+            client.ask(&json!(2), "tools/list", &json!({}));
             sleep(SETTLED).await;
-            let heard = visitor.heard();
-            assert!(!json!(heard).to_string().contains("add_server"), "{heard:?}");
-            visitor.ask(&json!(3), "tools/call", &json!({ "name": name, "arguments": {} }));
+            let received = client.received();
+            assert!(!json!(received).to_string().contains("add_server"), "{received:?}");
+            client.ask(&json!(3), "tools/call", &json!({ "name": name, "arguments": {} }));
             sleep(SETTLED).await;
-            let why = visitor.error();
+            let why = client.error();
             assert!(why.contains("not called through") || why.contains("Unknown tool"), "{why}");
         }
     })

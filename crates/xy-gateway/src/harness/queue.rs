@@ -1,4 +1,4 @@
-//! Calls of servers that die: which are sent again, which are not, and what their clients hear.
+//! Calls of servers that die: which are sent again, which are not, and what their clients receive.
 
 use std::collections::HashMap;
 
@@ -6,14 +6,15 @@ use xy_supervisor::instance::Holder;
 
 use super::*;
 use crate::backend::Availability;
-use crate::catalog::{Kind, Known, Lists, Page};
-use crate::upstream::retry::Stage;
+use crate::catalog::{Known, Lists, Page};
+use crate::kind::Kind;
+use crate::upstream::retry::Delivery;
 
 mod bounds;
 mod gone;
 mod hung;
 
-/// What the server offers: two tools that may be called twice, and one that may not.
+/// The server's tools: two that may be called twice, and one that may not.
 const TOOLS: &str = r#"{"tools":[
     {"name":"read","inputSchema":{},"annotations":{"readOnlyHint":true}},
     {"name":"set","inputSchema":{},"annotations":{"readOnlyHint":false,"idempotentHint":true}},
@@ -23,7 +24,7 @@ const TOOLS: &str = r#"{"tools":[
 const NO_RULES: CallRules = CallRules { idle: None, within: None };
 const WITHIN: CallRules = CallRules { idle: None, within: Some(Duration::from_secs(10)) };
 
-/// A modern server, as it says of itself.
+/// The introduction of a modern server.
 const MODERN: &str = r#"{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{}}}"#;
 
 fn known() -> Known {
@@ -37,41 +38,42 @@ fn known_of(name: &str, introduction: Introduction) -> Known {
 }
 
 impl Harness {
-    /// A server that has said what it offers.
+    /// Creates a harness whose server has reported its tools.
     async fn known() -> Self {
-        Self::known_with(ParkSettings::default(), NO_RULES).await
+        Self::known_with_queue(ParkSettings::default(), NO_RULES).await
     }
 
-    async fn known_with(park: ParkSettings, calls: CallRules) -> Self {
-        let play = Self::where_may_wait(park, calls, false, &legacy()).await;
-        play.router.learn(&play.server, &play.upstream, known());
-        play
+    async fn known_with_queue(park: ParkSettings, calls: CallRules) -> Self {
+        let harness = Self::with_queue(park, calls, false, &legacy()).await;
+        harness.router.learn(&harness.server, &harness.upstream, known());
+        harness
     }
 
-    /// The server dies.
+    /// Kills the server.
     fn die(&self) {
         self.upstream.close(crate::upstream::Cause::end("`s` was killed"));
-        self.router.over(&self.server, &self.upstream, "`s` was killed");
+        self.router.on_instance_end(&self.server, &self.upstream, "`s` was killed");
     }
 
-    /// Its successor comes up, and has not said yet what it offers.
+    /// Starts the next process, which has not reported its tools yet.
     async fn come_back(&mut self) {
         self.come_back_as(&legacy()).await;
     }
 
     async fn come_back_as(&mut self, introduction: &Introduction) {
-        let (said, heard) = mpsc::channel(64);
-        (self.said, self.sent) = (heard, Rc::default());
+        let (events, received) = mpsc::channel(64);
+        (self.events, self.sent) = (received, Rc::default());
         let sent = self.sent.clone();
-        self.upstream = life(&self.router, &self.server, said, sent, false, introduction).await;
+        self.upstream =
+            start_upstream(&self.router, &self.server, events, sent, false, introduction).await;
     }
 
-    /// It will not come up.
+    /// Marks the server as down for good.
     fn give_up(&self, why: &str) {
         self.router.set_availability(&self.server, Availability::Down(why.to_owned()));
     }
 
-    /// What the server is called now, by what the calls say, and no more.
+    /// Returns the arguments of the calls sent to the server since the last call.
     fn names(&self) -> Vec<String> {
         self.calls().into_iter().map(|(_, name)| name).collect()
     }
@@ -81,8 +83,8 @@ impl Harness {
     }
 }
 
-impl Visitor {
-    /// Calls one of the server's tools, saying its own id.
+impl TestClient {
+    /// Calls one of the server's tools, with the id as its argument.
     fn call_tool(&self, tool: &str, id: &str) {
         let meta = json!({ "progressToken": format!("token of {id}") });
         let name = format!("s__{tool}");
@@ -90,13 +92,13 @@ impl Visitor {
         self.ask(&json!(id), "tools/call", &params);
     }
 
-    /// What its calls have come to since: their ids, and what was answered.
+    /// Returns the outcomes of calls since the last one: ids, and results or the start of errors.
     fn outcomes(&self) -> Vec<(String, String)> {
         let outcome = |it: &Value| match it["error"]["message"].as_str() {
             Some(words) => words.split([':', ' ']).take(2).collect::<Vec<_>>().join(" "),
             None => it["result"].to_string(),
         };
-        self.heard().iter().map(|it| (text(&it["id"]), outcome(it))).collect()
+        self.received().iter().map(|it| (text(&it["id"]), outcome(it))).collect()
     }
 }
 
@@ -105,430 +107,435 @@ fn unknown(id: &str) -> (String, String) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_server_never_saw_goes_to_its_successor_before_what_came_later() {
-    here(async {
-        let mut play = Harness::known().await;
-        let (a, b) = (play.client(&json!({})), play.client(&json!({})));
+async fn unseen_calls_go_to_the_successor_before_later_calls() {
+    run_local(async {
+        let mut harness = Harness::known().await;
+        let (a, b) = (harness.client(&json!({})), harness.client(&json!({})));
         a.call_tool("x", "a1");
         b.call_tool("x", "b1");
         a.call_tool("read", "a2");
-        play.die();
+        harness.die();
         b.call_tool("x", "b2");
         a.call_tool("x", "a3");
-        assert_eq!(play.server.waiting(), 5);
-        assert!(a.heard().is_empty() && b.heard().is_empty());
-        play.come_back().await;
-        let calls = play.calls();
+        assert_eq!(harness.server.waiting(), 5);
+        assert!(a.received().is_empty() && b.received().is_empty());
+        harness.come_back().await;
+        let calls = harness.calls();
         let names: Vec<&str> = calls.iter().map(|it| it.1.as_str()).collect();
         assert_eq!(names, ["a1", "b1", "a2", "b2", "a3"]);
-        for (ours, _) in calls {
-            play.answer(ours);
+        for (upstream_id, _) in calls {
+            harness.answer(upstream_id);
         }
-        assert_eq!((a.heard().len(), b.heard().len()), (3, 2));
-        assert_eq!((play.counts(), play.server.waiting()), ((3, 0), 0));
+        assert_eq!((a.received().len(), b.received().len()), (3, 2));
+        assert_eq!((harness.counts(), harness.server.waiting()), ((3, 0), 0));
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_what_it_may_have_begun_only_what_does_no_harm_is_sent_again() {
-    here(async {
-        let mut play = Harness::known().await;
-        let client = play.client(&json!({}));
+async fn only_idempotent_calls_are_sent_again() {
+    run_local(async {
+        let mut harness = Harness::known().await;
+        let client = harness.client(&json!({}));
         for (tool, id) in [("x", "1"), ("read", "2"), ("x", "3"), ("set", "4")] {
             client.call_tool(tool, id);
         }
         client.ask(&json!("5"), "resources/read", &json!({ "uri": "xy://s/a://b" }));
-        play.sent();
-        play.die();
-        let heard = client.heard();
-        let words = heard[0]["error"]["message"].as_str().unwrap();
+        harness.sent();
+        harness.die();
+        let received = client.received();
+        let words = received[0]["error"]["message"].as_str().unwrap();
         for part in ["outcome unknown", "`s` was killed", "nothing says that it may be repeated"] {
             assert!(words.contains(part), "{words}");
         }
-        assert_eq!(heard[0]["error"]["code"], -32010);
-        let ids: Vec<String> = heard.iter().map(|it| text(&it["id"])).collect();
+        assert_eq!(received[0]["error"]["code"], -32010);
+        let ids: Vec<String> = received.iter().map(|it| text(&it["id"])).collect();
         assert_eq!(ids[..2], ["1", "3"]);
-        assert_eq!(ids.len(), 2, "{heard:?}");
+        assert_eq!(ids.len(), 2, "{received:?}");
         client.call_tool("x", "7");
-        play.come_back().await;
-        let sent = play.sent();
+        harness.come_back().await;
+        let sent = harness.sent();
         let what = sent.iter().map(|it| {
             let params = &it["params"];
             text(if params["uri"].is_null() { &params["arguments"] } else { &params["uri"] })
         });
         assert_eq!(what.collect::<Vec<_>>(), ["2", "4", "a://b", "7"]);
-        assert_eq!(play.counts(), (3, 2));
+        assert_eq!(harness.counts(), (3, 2));
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_begun_is_sent_again_once_and_what_was_not_read_as_often_as_it_takes() {
-    here(async {
-        let mut play = Harness::known().await;
-        let client = play.client(&json!({}));
+async fn seen_call_is_retried_once_and_unread_call_without_limit() {
+    run_local(async {
+        let mut harness = Harness::known().await;
+        let client = harness.client(&json!({}));
         client.call_tool("read", "seen");
         client.call_tool("x", "unread");
         client.call_tool("read", "first unread, then seen");
         for round in 0..3 {
-            assert_eq!(play.calls().len(), 3, "{round}");
-            play.sent.unread_from.set(Some(u64::from(round == 0)));
-            play.die();
-            assert!(client.heard().is_empty(), "{round}");
-            play.come_back().await;
-            play.router.learn(&play.server, &play.upstream, known());
+            assert_eq!(harness.calls().len(), 3, "{round}");
+            harness.sent.unread_from.set(Some(u64::from(round == 0)));
+            harness.die();
+            assert!(client.received().is_empty(), "{round}");
+            harness.come_back().await;
+            harness.router.learn(&harness.server, &harness.upstream, known());
         }
-        assert_eq!(play.calls().len(), 3);
-        play.sent.unread_from.set(Some(1));
-        play.die();
+        assert_eq!(harness.calls().len(), 3);
+        harness.sent.unread_from.set(Some(1));
+        harness.die();
         let words = client.error();
         assert!(words.contains("it had been sent again once already"), "{words}");
-        play.come_back().await;
-        let calls = play.calls();
+        harness.come_back().await;
+        let calls = harness.calls();
         assert_eq!(calls.len(), 2);
-        play.answer(calls[0].0);
-        assert_eq!(client.heard()[0]["id"], "unread");
-        play.die();
-        assert!(client.heard().is_empty(), "it was seen for the first time");
-        play.come_back().await;
-        play.answer(play.calls()[0].0);
-        assert_eq!(client.heard()[0]["id"], "first unread, then seen");
+        harness.answer(calls[0].0);
+        assert_eq!(client.received()[0]["id"], "unread");
+        harness.die();
+        assert!(client.received().is_empty(), "it was seen for the first time");
+        harness.come_back().await;
+        harness.answer(harness.calls()[0].0);
+        assert_eq!(client.received()[0]["id"], "first unread, then seen");
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_was_read_in_part_was_seen() {
-    here(async {
-        let play = Harness::known().await;
-        let client = play.client(&json!({}));
+async fn partly_read_call_counts_as_seen() {
+    run_local(async {
+        let harness = Harness::known().await;
+        let client = harness.client(&json!({}));
         client.call_tool("x", "1");
         client.call_tool("x", "2");
-        play.sent();
-        play.sent.unread_from.set(Some(1)); // From within the first.
-        play.die();
+        harness.sent();
+        harness.sent.unread_from.set(Some(1)); // From within the first call.
+        harness.die();
         assert_eq!(client.outcomes(), [unknown("1")]);
-        assert_eq!(play.server.waiting(), 1);
+        assert_eq!(harness.server.waiting(), 1);
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_waits_can_leave_and_what_was_cancelled_is_not_sent() {
-    here(async {
-        let mut play = Harness::known().await;
-        let (a, b) = (play.client(&json!({})), play.client(&json!({})));
+async fn cancelled_calls_in_the_queue_are_not_sent() {
+    run_local(async {
+        let mut harness = Harness::known().await;
+        let (a, b) = (harness.client(&json!({})), harness.client(&json!({})));
         for (client, id) in [(&a, "a1"), (&a, "a2"), (&b, "b1")] {
             client.call_tool("read", id);
         }
-        play.sent();
-        play.die();
+        harness.sent();
+        harness.die();
         a.cancel("a1");
         b.client_session.close();
-        assert_eq!(play.server.waiting(), 1);
-        play.come_back().await;
-        let calls = play.calls();
+        assert_eq!(harness.server.waiting(), 1);
+        harness.come_back().await;
+        let calls = harness.calls();
         assert_eq!(calls.iter().map(|it| it.1.as_str()).collect::<Vec<_>>(), ["a2"]);
-        // Once it is sent again, it is cancelled like any.
+        // A call that was sent again is cancelled like any other.
         a.cancel("a2");
-        let sent = play.sent();
+        let sent = harness.sent();
         assert_eq!(sent[0]["params"]["requestId"], calls[0].0);
-        play.die();
-        later(60 * SECOND).await;
-        assert!(a.heard().is_empty() && b.heard().is_empty());
-        assert_eq!(play.counts(), (1, 0));
+        harness.die();
+        advance_time(60 * SECOND).await;
+        assert!(a.received().is_empty() && b.received().is_empty());
+        assert_eq!(harness.counts(), (1, 0));
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_cancelled_before_the_death_is_left() {
-    here(async {
-        let mut play = Harness::known().await;
-        let client = play.client(&json!({}));
+async fn calls_cancelled_before_the_death_are_not_retried() {
+    run_local(async {
+        let mut harness = Harness::known().await;
+        let client = harness.client(&json!({}));
         client.call_tool("read", "1");
         client.call_tool("x", "2");
-        play.sent();
+        harness.sent();
         client.cancel("1");
         client.cancel("2");
-        play.die();
-        play.come_back().await;
-        assert_eq!(play.names(), [""; 0]);
-        assert!(client.heard().is_empty());
+        harness.die();
+        harness.come_back().await;
+        assert_eq!(harness.names(), [""; 0]);
+        assert!(client.received().is_empty());
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn that_an_earlier_life_can_have_done_it_is_known_in_every_round() {
-    here(async {
+async fn retry_history_survives_input_rounds() {
+    run_local(async {
         let introduction = Introduction::discovered(MODERN).unwrap();
         let park = ParkSettings::default();
-        let mut play = Harness::where_may_wait(park, NO_RULES, false, &introduction).await;
-        play.router.learn(&play.server, &play.upstream, known_of("s", introduction.clone()));
-        let client = play.client(&json!({ "roots": {} }));
+        let mut harness = Harness::with_queue(park, NO_RULES, false, &introduction).await;
+        harness.router.learn(
+            &harness.server,
+            &harness.upstream,
+            known_of("s", introduction.clone()),
+        );
+        let client = harness.client(&json!({ "roots": {} }));
         client.call_tool("read", "1");
-        play.sent();
-        play.die();
-        play.come_back_as(&introduction).await;
-        let (ours, _) = play.calls()[0];
-        let wanted = json!({ "q": { "method": "roots/list" } });
-        let result = json!({ "resultType": "input_required", "inputRequests": wanted });
-        play.say(&json!({ "jsonrpc": "2.0", "id": ours, "result": result }));
-        let question = client.heard()[0]["id"].clone();
-        client.say(&json!({ "jsonrpc": "2.0", "id": question, "result": { "roots": [] } }));
-        // This life ends before it has seen the next round, and nobody comes after it.
-        play.die();
-        assert_eq!(play.server.waiting(), 1);
-        play.give_up("it crashes");
+        harness.sent();
+        harness.die();
+        harness.come_back_as(&introduction).await;
+        let (upstream_id, _) = harness.calls()[0];
+        let input_requests = json!({ "q": { "method": "roots/list" } });
+        let result = json!({ "resultType": "input_required", "inputRequests": input_requests });
+        harness.send(&json!({ "jsonrpc": "2.0", "id": upstream_id, "result": result }));
+        let question = client.received()[0]["id"].clone();
+        client.send(&json!({ "jsonrpc": "2.0", "id": question, "result": { "roots": [] } }));
+        // This process ends before it has seen the next round, and has no successor.
+        harness.die();
+        assert_eq!(harness.server.waiting(), 1);
+        harness.give_up("it crashes");
         assert_eq!(client.outcomes(), [unknown("1")], "the first may have done it");
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn progress_reaches_the_client_after_the_call_was_sent_again() {
-    here(async {
-        let mut play = Harness::known().await;
-        let client = play.client(&json!({}));
+async fn progress_reaches_the_client_after_a_retry() {
+    run_local(async {
+        let mut harness = Harness::known().await;
+        let client = harness.client(&json!({}));
         client.call_tool("x", "before");
-        let (before, _) = play.calls()[0];
-        play.answer(before);
+        let (before, _) = harness.calls()[0];
+        harness.answer(before);
         client.call_tool("read", "mine");
-        play.sent();
-        client.heard();
-        play.die();
-        play.come_back().await;
-        let (ours, _) = play.calls()[0];
-        let params = json!({ "progressToken": ours, "progress": 1 });
-        play.say(
+        harness.sent();
+        client.received();
+        harness.die();
+        harness.come_back().await;
+        let (upstream_id, _) = harness.calls()[0];
+        let params = json!({ "progressToken": upstream_id, "progress": 1 });
+        harness.send(
             &json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": params }),
         );
-        play.answer(ours);
-        let heard = client.heard();
-        assert_eq!(heard[0]["params"]["progressToken"], "token of mine");
-        assert_eq!((&heard[1]["id"], heard.len()), (&json!("mine"), 2));
+        harness.answer(upstream_id);
+        let received = client.received();
+        assert_eq!(received[0]["params"]["progressToken"], "token of mine");
+        assert_eq!((&received[1]["id"], received.len()), (&json!("mine"), 2));
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_in_which_the_client_was_asked_is_not_sent_again() {
-    here(async {
-        let mut play = Harness::known().await;
-        let (a, b) = (play.client(&json!({ "roots": {} })), play.client(&json!({})));
+async fn call_that_requested_input_is_not_retried() {
+    run_local(async {
+        let mut harness = Harness::known().await;
+        let (a, b) = (harness.client(&json!({ "roots": {} })), harness.client(&json!({})));
         a.call_tool("read", "asked");
-        play.ask("q", "roots/list");
-        let question = a.heard().remove(0);
+        harness.ask("q", "roots/list");
+        let question = a.received().remove(0);
         assert_eq!(question["method"], "roots/list");
-        a.say(&json!({ "jsonrpc": "2.0", "id": question["id"], "result": { "roots": [] } }));
-        b.call_tool("read", "b"); // It waits for its turn.
-        play.sent();
-        play.die();
-        let heard = a.heard();
-        let words = heard[0]["error"]["message"].as_str().unwrap();
+        a.send(&json!({ "jsonrpc": "2.0", "id": question["id"], "result": { "roots": [] } }));
+        b.call_tool("read", "b"); // Waits for its turn.
+        harness.sent();
+        harness.die();
+        let received = a.received();
+        let words = received[0]["error"]["message"].as_str().unwrap();
         assert!(words.contains("its client had been asked something meanwhile"), "{words}");
-        assert_eq!((text(&heard[0]["id"]).as_str(), heard.len()), ("asked", 1));
-        play.come_back().await;
-        assert_eq!(play.names(), ["b"]);
+        assert_eq!((text(&received[0]["id"]).as_str(), received.len()), ("asked", 1));
+        harness.come_back().await;
+        assert_eq!(harness.names(), ["b"]);
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_what_was_begun_and_is_not_taken_any_more_nobody_knows_what_came() {
-    here(async {
-        let mut play = Harness::known().await;
-        let client = play.client(&json!({}));
+async fn outcome_is_unknown_if_the_tool_is_gone() {
+    run_local(async {
+        let mut harness = Harness::known().await;
+        let client = harness.client(&json!({}));
         client.call_tool("set", "1");
-        play.sent();
-        play.die();
-        assert!(client.heard().is_empty());
+        harness.sent();
+        harness.die();
+        assert!(client.received().is_empty());
         let without = Known::new("s", legacy(), Lists::default());
-        play.router.learn(&play.server, &play.upstream, without);
-        play.come_back().await;
+        harness.router.learn(&harness.server, &harness.upstream, without);
+        harness.come_back().await;
         assert_eq!(client.outcomes(), [unknown("1")]);
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn clients_that_take_turns_keep_their_places() {
-    here(async {
-        let mut play = Harness::known().await;
-        play.ask("first", "roots/list");
-        let (a, b) = (play.client(&json!({})), play.client(&json!({})));
+async fn clients_with_exclusive_access_keep_their_order() {
+    run_local(async {
+        let mut harness = Harness::known().await;
+        harness.ask("first", "roots/list");
+        let (a, b) = (harness.client(&json!({})), harness.client(&json!({})));
         a.call_tool("read", "a1");
         b.call_tool("x", "b1");
         a.call_tool("read", "a2");
-        assert_eq!(play.names(), ["a1"]);
-        play.die();
+        assert_eq!(harness.names(), ["a1"]);
+        harness.die();
         b.call_tool("x", "b2");
-        play.come_back().await;
-        let calls = play.calls();
+        harness.come_back().await;
+        let calls = harness.calls();
         let names: Vec<&str> = calls.iter().map(|it| it.1.as_str()).collect();
         assert_eq!(names, ["a1", "a2"], "its turn was not over");
-        for (ours, _) in &calls {
-            play.answer(*ours);
+        for (upstream_id, _) in &calls {
+            harness.answer(*upstream_id);
         }
-        assert_eq!(play.names(), ["b1", "b2"]);
-        assert_eq!(a.heard().len(), 2);
+        assert_eq!(harness.names(), ["b1", "b2"]);
+        assert_eq!(a.received().len(), 2);
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn tasks_are_not_begun_again() {
-    here(async {
-        let mut play = Harness::known().await;
-        let client = play.client(&json!({}));
+async fn started_tasks_are_not_retried() {
+    run_local(async {
+        let mut harness = Harness::known().await;
+        let client = harness.client(&json!({}));
         let begin = |id: &str| {
             let params = json!({ "name": "s__read", "arguments": id, "task": { "ttl": 1000 } });
             client.ask(&json!(id), "tools/call", &params);
         };
         begin("seen");
-        play.sent();
+        harness.sent();
         begin("unseen");
-        play.die();
+        harness.die();
         let words = client.error();
         assert!(words.contains("tasks are not begun again"), "{words}");
-        play.come_back().await;
-        assert_eq!(play.names(), ["unseen"]);
+        harness.come_back().await;
+        assert_eq!(harness.names(), ["unseen"]);
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_time_a_call_may_take_counts_from_its_beginning() {
-    here(async {
-        let mut play = Harness::known_with(ParkSettings::default(), WITHIN).await;
-        let client = play.client(&json!({}));
+async fn timeout_counts_from_the_first_attempt() {
+    run_local(async {
+        let mut harness = Harness::known_with_queue(ParkSettings::default(), WITHIN).await;
+        let client = harness.client(&json!({}));
         client.call_tool("read", "1");
-        play.sent();
-        later(6 * SECOND).await;
-        play.die();
-        later(2 * SECOND).await;
-        play.come_back().await;
-        assert_eq!(play.names(), ["1"]);
-        later(SECOND).await;
-        assert!(client.heard().is_empty());
-        later(2 * SECOND).await;
+        harness.sent();
+        advance_time(6 * SECOND).await;
+        harness.die();
+        advance_time(2 * SECOND).await;
+        harness.come_back().await;
+        assert_eq!(harness.names(), ["1"]);
+        advance_time(SECOND).await;
+        assert!(client.received().is_empty());
+        advance_time(2 * SECOND).await;
         assert!(client.error().contains("longer than 10s"));
-        // It is over while it waits, too.
+        // The timeout also runs while the call waits.
         client.call_tool("read", "2");
-        play.sent();
-        later(6 * SECOND).await;
-        play.die();
-        later(3 * SECOND).await;
-        assert!(client.heard().is_empty());
-        later(2 * SECOND).await;
+        harness.sent();
+        advance_time(6 * SECOND).await;
+        harness.die();
+        advance_time(3 * SECOND).await;
+        assert!(client.received().is_empty());
+        advance_time(2 * SECOND).await;
         assert_eq!(client.outcomes(), [unknown("2")]);
-        assert_eq!(play.server.waiting(), 0);
+        assert_eq!(harness.server.waiting(), 0);
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_what_a_living_server_said_counts() {
-    here(async {
-        let mut play = Harness::begin().await;
-        *play.server.known.borrow_mut() = Some(Rc::new(known())); // It is remembered.
-        let client = play.client(&json!({}));
+async fn idempotency_counts_only_if_a_running_server_reported_it() {
+    run_local(async {
+        let mut harness = Harness::begin().await;
+        // Remembered from an earlier daemon.
+        *harness.server.known.borrow_mut() = Some(Rc::new(known()));
+        let client = harness.client(&json!({}));
         client.call_tool("read", "1");
-        play.sent();
-        play.die();
+        harness.sent();
+        harness.die();
         assert_eq!(client.outcomes(), [unknown("1")]);
-        play.come_back().await;
-        play.router.learn(&play.server, &play.upstream, known());
-        play.die();
-        play.come_back().await;
-        // It has not said it again yet: its predecessor of the same program did.
+        harness.come_back().await;
+        harness.router.learn(&harness.server, &harness.upstream, known());
+        harness.die();
+        harness.come_back().await;
+        // This process has not reported its tools yet; its predecessor of the same program did.
         client.call_tool("read", "2");
-        play.sent();
-        play.die();
-        assert!(client.heard().is_empty());
-        play.come_back().await;
-        play.answer(play.calls()[0].0);
-        assert_eq!(client.heard()[0]["id"], "2");
+        harness.sent();
+        harness.die();
+        assert!(client.received().is_empty());
+        harness.come_back().await;
+        harness.answer(harness.calls()[0].0);
+        assert_eq!(client.received()[0]["id"], "2");
         let mut other = settings(NO_RULES);
         if let ServerKind::Process(process) = &mut other.kind {
             process.command = "another".to_owned();
         }
-        play.server.configure(Arc::new(other));
-        play.die();
-        play.come_back().await;
+        harness.server.configure(Arc::new(other));
+        harness.die();
+        harness.come_back().await;
         client.call_tool("read", "3");
-        play.sent();
-        play.die();
-        assert_eq!(client.outcomes(), [unknown("3")], "another program has not said anything");
+        harness.sent();
+        harness.die();
+        assert_eq!(client.outcomes(), [unknown("3")], "another program has reported nothing");
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_is_lost_while_its_server_is_there_is_sent_again_a_little_later() {
-    here(async {
-        let play = Harness::known().await;
-        let (a, b) = (play.client(&json!({})), play.client(&json!({})));
+async fn call_lost_by_a_running_server_is_retried_later() {
+    run_local(async {
+        let harness = Harness::known().await;
+        let (a, b) = (harness.client(&json!({})), harness.client(&json!({})));
         a.call_tool("read", "1");
         a.call_tool("x", "2");
-        let calls = play.calls();
-        play.upstream.lose(calls[0].0, Stage::Written, "`s`: it broke", false);
-        play.upstream.lose(calls[1].0, Stage::Written, "`s`: it broke", false);
+        let calls = harness.calls();
+        harness.upstream.lose(calls[0].0, Delivery::Written, "`s`: it broke", false);
+        harness.upstream.lose(calls[1].0, Delivery::Written, "`s`: it broke", false);
         assert_eq!(a.outcomes(), [unknown("2")]);
         a.call_tool("x", "3");
         b.call_tool("x", "4");
-        assert_eq!(play.names(), ["4"], "nobody overtakes itself");
-        later(SECOND).await;
-        let calls = play.calls();
+        assert_eq!(harness.names(), ["4"], "calls of one client keep their order");
+        advance_time(SECOND).await;
+        let calls = harness.calls();
         assert_eq!(calls.iter().map(|it| it.1.as_str()).collect::<Vec<_>>(), ["1", "3"]);
-        play.upstream.lose(calls[0].0, Stage::Written, "`s`: it broke", false);
+        harness.upstream.lose(calls[0].0, Delivery::Written, "`s`: it broke", false);
         assert_eq!(a.outcomes(), [unknown("1")]);
-        // Of what would come to the same again nothing is sent again.
+        // A call that would fail in the same way is not sent again.
         a.call_tool("read", "5");
-        let (ours, _) = play.calls()[0];
-        play.upstream.lose(ours, Stage::Written, "`s`: it answered 500", true);
+        let (upstream_id, _) = harness.calls()[0];
+        harness.upstream.lose(upstream_id, Delivery::Written, "`s`: it answered 500", true);
         assert_eq!(a.outcomes(), [unknown("5")]);
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_not_taken_stands_in_its_order_whenever_that_is_known() {
-    here(async {
-        let mut play = Harness::known().await;
-        let client = play.client(&json!({}));
+async fn unwritten_calls_keep_their_order() {
+    run_local(async {
+        let mut harness = Harness::known().await;
+        let client = harness.client(&json!({}));
         for id in ["1", "2", "3"] {
             client.call_tool("x", id);
         }
-        let calls = play.calls();
-        play.upstream.begin_anew();
+        let calls = harness.calls();
+        harness.upstream.reset();
         client.call_tool("x", "4");
         for at in [1, 2, 0] {
-            play.upstream.lose(calls[at].0, Stage::Unwritten, "`s`: refused", false);
+            harness.upstream.lose(calls[at].0, Delivery::Unwritten, "`s`: refused", false);
         }
-        play.die();
-        play.come_back().await;
-        assert_eq!(play.names(), ["1", "2", "3", "4"]);
+        harness.die();
+        harness.come_back().await;
+        assert_eq!(harness.names(), ["1", "2", "3", "4"]);
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_of_a_modern_client_is_sent_again_too() {
-    here(async {
-        let mut play = Harness::known().await;
+async fn call_of_a_modern_client_is_retried() {
+    run_local(async {
+        let mut harness = Harness::known().await;
         let entry = Entry {
             view: View::Profile("default".to_owned()),
             may_manage: false,
             lifetime: Lifetime::Request,
-            who: 1,
+            principal: 1,
             bound: None,
         };
-        let heard = Rc::new(RecordedMessages::default());
-        let client_session = play.router.open(entry, heard.clone()).unwrap();
-        let client = Visitor { client_session, heard };
+        let received = Rc::new(RecordedMessages::default());
+        let client_session = harness.router.open(entry, received.clone()).unwrap();
+        let client = TestClient { client_session, received };
         let meta = json!({
             crate::modern::VERSION: "2026-07-28",
             crate::modern::CAPABILITIES: {},
@@ -536,46 +543,46 @@ async fn a_call_of_a_modern_client_is_sent_again_too() {
         });
         let params = json!({ "name": "s__read", "arguments": "1", "_meta": meta });
         client.ask(&json!(1), "tools/call", &params);
-        play.sent();
-        play.die();
-        play.come_back().await;
-        let calls = play.sent();
+        harness.sent();
+        harness.die();
+        harness.come_back().await;
+        let calls = harness.sent();
         assert_eq!(calls[0]["params"]["_meta"], json!({ "progressToken": calls[0]["id"] }));
-        play.answer(calls[0]["id"].as_u64().unwrap());
-        let heard = client.heard();
-        assert_eq!(heard[0]["id"], 1);
-        assert_eq!(heard[0]["result"]["resultType"], "complete", "{heard:?}");
+        harness.answer(calls[0]["id"].as_u64().unwrap());
+        let received = client.received();
+        assert_eq!(received[0]["id"], 1);
+        assert_eq!(received[0]["result"]["resultType"], "complete", "{received:?}");
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn lists_of_a_server_that_is_seen_alone_are_asked_again() {
-    here(async {
-        let mut play = Harness::known().await;
+async fn list_at_a_single_server_endpoint_is_retried() {
+    run_local(async {
+        let mut harness = Harness::known().await;
         let entry = Entry {
             view: View::Server("s".to_owned()),
             may_manage: false,
             lifetime: Lifetime::Session,
-            who: 0,
+            principal: 0,
             bound: None,
         };
-        let heard = Rc::new(RecordedMessages::default());
-        let client_session = play.router.open(entry, heard.clone()).unwrap();
-        let client = Visitor { client_session, heard };
+        let received = Rc::new(RecordedMessages::default());
+        let client_session = harness.router.open(entry, received.clone()).unwrap();
+        let client = TestClient { client_session, received };
         let hello = json!({ "protocolVersion": "2025-11-25", "capabilities": {} });
         client.ask(&json!("hello"), "initialize", &hello);
-        client.heard();
+        client.received();
         client.ask(&json!(1), "tools/list", &json!({}));
         client.ask(&json!(2), "tools/call", &json!({ "name": "read", "arguments": "2" }));
         client.ask(&json!(3), "vendor/thing", &json!({}));
-        play.sent();
-        play.die();
-        // The list is answered by what is known, and what nobody knows is of unknown outcome.
-        let heard = client.heard();
-        assert_eq!((&heard[0]["id"], heard.len()), (&json!(3), 1), "{heard:?}");
-        play.come_back().await;
-        let sent = play.sent();
+        harness.sent();
+        harness.die();
+        // The known list answers `tools/list`. The outcome of the unknown method is unknown.
+        let received = client.received();
+        assert_eq!((&received[0]["id"], received.len()), (&json!(3), 1), "{received:?}");
+        harness.come_back().await;
+        let sent = harness.sent();
         let methods: Vec<String> = sent.iter().map(|it| text(&it["method"])).collect();
         assert_eq!(methods, ["tools/list", "tools/call"]);
     })

@@ -1,46 +1,52 @@
-//! What is left of clients that have gone: nothing.
+//! State of clients that have left is freed.
 
 use super::*;
-use crate::upstream::ECHO;
+use crate::tasks::CANCELLED_RETENTION;
 
-/// How much of something is kept.
-fn kept(play: &Harness, what: &str) -> usize {
+/// Returns the retained count of `what`.
+fn retained(harness: &Harness, what: &str) -> usize {
     let mut out = String::new();
-    play.router.census().write(&mut out);
+    harness.router.retained_counts().write(&mut out);
     let line = out.lines().find(|line| line.contains(&format!("\"{what}\"")));
     line.unwrap_or_else(|| panic!("no {what}: {out}")).rsplit(' ').next().unwrap().parse().unwrap()
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_given_up_is_forgotten_though_nobody_says_anything_more() {
-    here(async {
-        let play = Harness::begin().await;
-        let before = play.router.census();
-        let client = play.client(&json!({}));
+async fn cancelled_calls_are_forgotten_in_time() {
+    run_local(async {
+        let harness = Harness::begin().await;
+        let before = harness.router.retained_counts();
+        let client = harness.client(&json!({}));
         for id in ["a", "b", "c"] {
             client.call(id);
         }
         client.cancel("a");
-        later(SECOND).await;
+        advance_time(SECOND).await;
         client.cancel("b");
-        assert_eq!((kept(&play, "calls"), kept(&play, "calls_given_up")), (1, 2));
-        assert_eq!((kept(&play, "client_requests"), kept(&play, "clients_in_memory")), (1, 1));
+        assert_eq!((retained(&harness, "calls"), retained(&harness, "calls_given_up")), (1, 2));
+        assert_eq!(
+            (retained(&harness, "client_requests"), retained(&harness, "clients_in_memory")),
+            (1, 1)
+        );
         client.client_session.close();
         drop(client);
-        assert_eq!((kept(&play, "calls"), kept(&play, "calls_given_up")), (0, 3));
-        assert_eq!((kept(&play, "clients"), kept(&play, "clients_in_memory")), (0, 0));
-        later(ECHO.saturating_sub(SECOND)).await;
-        assert_eq!(kept(&play, "calls_given_up"), 2, "each in its time");
-        later(SECOND).await;
-        assert_eq!(play.router.census(), before);
-        // And once more, as whoever forgets has gone home.
-        let client = play.client(&json!({}));
+        assert_eq!((retained(&harness, "calls"), retained(&harness, "calls_given_up")), (0, 3));
+        assert_eq!(
+            (retained(&harness, "clients"), retained(&harness, "clients_in_memory")),
+            (0, 0)
+        );
+        advance_time(CANCELLED_RETENTION.saturating_sub(SECOND)).await;
+        assert_eq!(retained(&harness, "calls_given_up"), 2, "each in its time");
+        advance_time(SECOND).await;
+        assert_eq!(harness.router.retained_counts(), before);
+        // Once more, now that the cleanup task has ended.
+        let client = harness.client(&json!({}));
         client.call("a");
         client.cancel("a");
         client.client_session.close();
-        later(ECHO).await;
+        advance_time(CANCELLED_RETENTION).await;
         drop(client);
-        assert_eq!(play.router.census(), before);
+        assert_eq!(harness.router.retained_counts(), before);
     })
     .await;
 }

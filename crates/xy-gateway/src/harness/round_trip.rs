@@ -1,35 +1,35 @@
-//! A question to see whether a server answers.
+//! Health requests: does a server answer?
 
 use super::*;
 use crate::upstream::RoundTrip;
 
 const WITHIN: Duration = Duration::from_secs(5);
 
-/// Asks, and answers as `reply` says, if it says anything.
-async fn asked(play: &Harness, is_other: bool, reply: fn(&Value) -> Option<Value>) -> RoundTrip {
-    let upstream = play.upstream.clone();
+/// Sends a health request, and answers it as `reply` says.
+async fn asked(harness: &Harness, is_other: bool, reply: fn(&Value) -> Option<Value>) -> RoundTrip {
+    let upstream = harness.upstream.clone();
     let asking =
         tokio::task::spawn_local(async move { upstream.round_trip(is_other, WITHIN).await });
-    later(SECOND).await;
-    for question in play.sent() {
+    advance_time(SECOND).await;
+    for question in harness.sent() {
         if let Some(reply) = reply(&question) {
-            play.say(&reply);
+            harness.send(&reply);
         }
     }
     asking.await.unwrap()
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_is_an_answer_also_if_it_is_an_error() {
-    here(async {
-        let play = Harness::begin().await;
-        play.sent();
-        let pong = asked(&play, false, |it| {
+async fn error_response_counts_as_an_answer() {
+    run_local(async {
+        let harness = Harness::begin().await;
+        harness.sent();
+        let pong = asked(&harness, false, |it| {
             assert_eq!(it["method"], "ping");
             Some(json!({ "jsonrpc": "2.0", "id": it["id"], "result": {} }))
         });
         assert_eq!(pong.await, RoundTrip::Answered { took: SECOND });
-        let unknown = asked(&play, true, |it| {
+        let unknown = asked(&harness, true, |it| {
             assert_eq!(it["method"], "tools/list");
             let error = json!({ "code": -32601, "message": "what?" });
             Some(json!({ "jsonrpc": "2.0", "id": it["id"], "error": error }))
@@ -40,16 +40,16 @@ async fn an_answer_is_an_answer_also_if_it_is_an_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_silent_may_have_other_calls_to_do() {
-    here(async {
-        let play = Harness::begin().await;
-        play.sent();
+async fn silence_reports_the_number_of_open_calls() {
+    run_local(async {
+        let harness = Harness::begin().await;
+        harness.sent();
         let silent = |calls| RoundTrip::Silent { calls, has_spoken: false };
-        assert_eq!(asked(&play, false, |_| None).await, silent(0));
-        let client = play.client(&json!({}));
+        assert_eq!(asked(&harness, false, |_| None).await, silent(0));
+        let client = harness.client(&json!({}));
         client.call("mine");
-        assert_eq!(asked(&play, false, |_| None).await, silent(1));
-        let tells = asked(&play, false, |_| {
+        assert_eq!(asked(&harness, false, |_| None).await, silent(1));
+        let tells = asked(&harness, false, |_| {
             Some(json!({ "jsonrpc": "2.0", "method": "notifications/tools/list_changed" }))
         });
         assert_eq!(tells.await, RoundTrip::Silent { calls: 1, has_spoken: true });
@@ -58,15 +58,15 @@ async fn who_is_silent_may_have_other_calls_to_do() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_ends_meanwhile_is_not_silent() {
-    here(async {
-        let play = Harness::begin().await;
-        play.sent();
-        let upstream = play.upstream.clone();
+async fn ended_server_is_broken_not_silent() {
+    run_local(async {
+        let harness = Harness::begin().await;
+        harness.sent();
+        let upstream = harness.upstream.clone();
         let asking =
             tokio::task::spawn_local(async move { upstream.round_trip(false, WITHIN).await });
-        later(SECOND).await;
-        play.upstream.close(crate::upstream::Cause::end("`s` has ended"));
+        advance_time(SECOND).await;
+        harness.upstream.close(crate::upstream::Cause::end("`s` has ended"));
         let RoundTrip::Broken(why) = asking.await.unwrap() else { panic!("it is not broken") };
         assert!(why.contains("`s` has ended"), "{why}");
     })

@@ -1,24 +1,25 @@
-//! Two clients of two profiles at the same servers: each sees, calls and hears what its
-//! profile shows, and is told nothing of the rest.
+//! Clients with different profiles at the same servers: each sees, calls and receives only what its
+//! profile shows.
 
 use xy_config::check_text;
 use xy_config::settings::Profiles;
 
 use super::*;
-use crate::catalog::{Item, Kind, Known, Lists};
+use crate::catalog::{Item, Known, Lists};
 use crate::frontend::Refusal;
+use crate::kind::Kind;
 
-/// A gateway with the servers `s` and `t`, which offer the same under their own names.
-pub(super) struct Two {
-    pub(super) play: Harness,
-    /// It lives as long as this.
+/// A gateway with the servers `s` and `t`, which offer the same items.
+pub(super) struct TwoServers {
+    pub(super) harness: Harness,
+    /// Kept alive as long as the harness.
     other: Rc<Upstream>,
-    sent: Rc<Sent>,
+    sent: Rc<RecordedWire>,
 }
 
 fn abilities() -> Introduction {
-    let said = r#"{"protocolVersion":"2025-11-25","capabilities":{"tools":{},"prompts":{},"resources":{"subscribe":true},"completions":{},"logging":{}},"serverInfo":{"name":"old"},"instructions":"how to use me"}"#;
-    Introduction::read(said).unwrap()
+    let introduction_json = r#"{"protocolVersion":"2025-11-25","capabilities":{"tools":{},"prompts":{},"resources":{"subscribe":true},"completions":{},"logging":{}},"serverInfo":{"name":"old"},"instructions":"how to use me"}"#;
+    Introduction::read(introduction_json).unwrap()
 }
 
 fn lists() -> Lists {
@@ -39,21 +40,27 @@ fn lists() -> Lists {
     lists
 }
 
-impl Two {
+impl TwoServers {
     pub(super) async fn begin() -> Self {
-        let play = Harness::of(CallRules::default(), false, &abilities()).await;
+        let harness = Harness::with_introduction(CallRules::default(), false, &abilities()).await;
         let mut settings = settings(CallRules::default());
         settings.name = ServerName::new("t").unwrap();
-        let server = play.router.server_of(&Arc::new(settings));
-        let (said, _) = mpsc::channel(64);
-        let sent = Rc::new(Sent::default());
-        let other = life(&play.router, &server, said, sent.clone(), false, &abilities()).await;
-        play.router.learn(&play.server, &play.upstream, Known::new("s", abilities(), lists()));
-        play.router.learn(&server, &other, Known::new("t", abilities(), lists()));
-        Self { play, other, sent }
+        let server = harness.router.ensure_server(&Arc::new(settings));
+        let (events, _) = mpsc::channel(64);
+        let sent = Rc::new(RecordedWire::default());
+        let other =
+            start_upstream(&harness.router, &server, events, sent.clone(), false, &abilities())
+                .await;
+        harness.router.learn(
+            &harness.server,
+            &harness.upstream,
+            Known::new("s", abilities(), lists()),
+        );
+        harness.router.learn(&server, &other, Known::new("t", abilities(), lists()));
+        Self { harness, other, sent }
     }
 
-    /// The profiles are these from now on.
+    /// Replaces the profiles.
     pub(super) fn profiles(&self, all: &[(&str, &str)]) {
         let mut profiles = Profiles::new();
         for (name, text) in all {
@@ -62,47 +69,48 @@ impl Two {
             assert!(errors.is_empty(), "{errors:?}");
             profiles.extend(loaded.settings.profiles);
         }
-        self.play.router.set_profiles(&profiles);
+        self.harness.router.set_profiles(&profiles);
     }
 
-    fn open(&self, view: View, bound: Option<&str>) -> Result<Visitor, Refusal> {
+    fn open(&self, view: View, bound: Option<&str>) -> Result<TestClient, Refusal> {
         let bound = bound.map(str::to_owned);
-        let entry = Entry { view, may_manage: true, lifetime: Lifetime::Session, who: 7, bound };
-        let heard = Rc::new(RecordedMessages::default());
-        let client_session = self.play.router.open(entry, heard.clone())?;
-        let visitor = Visitor { client_session, heard };
+        let entry =
+            Entry { view, may_manage: true, lifetime: Lifetime::Session, principal: 7, bound };
+        let received = Rc::new(RecordedMessages::default());
+        let client_session = self.harness.router.open(entry, received.clone())?;
+        let client = TestClient { client_session, received };
         let params = json!({ "protocolVersion": "2025-11-25", "capabilities": {} });
-        visitor.ask(&json!("hello"), "initialize", &params);
-        Ok(visitor)
+        client.ask(&json!("hello"), "initialize", &params);
+        Ok(client)
     }
 
-    pub(super) fn client(&self, profile: &str) -> Visitor {
-        let visitor = self.open(View::Profile(profile.to_owned()), None).unwrap();
-        visitor.heard();
-        visitor
+    pub(super) fn client(&self, profile: &str) -> TestClient {
+        let client = self.open(View::Profile(profile.to_owned()), None).unwrap();
+        client.received();
+        client
     }
 
-    /// What the other server has been sent since.
+    /// Returns the messages sent to `t` since the last call.
     fn sent_to_other(&self) -> Vec<Value> {
         let lines = self.sent.messages.take();
         self.sent.written.set(self.sent.written.get() + lines.len());
         lines.iter().map(|line| serde_json::from_slice(line).unwrap()).collect()
     }
 
-    /// Nothing was sent to anybody since.
+    /// Asserts that no server was sent anything since the last call.
     #[track_caller]
-    pub(super) fn is_quiet(&self) {
-        assert_eq!((self.play.sent(), self.sent_to_other()), (vec![], vec![]));
+    pub(super) fn assert_nothing_sent(&self) {
+        assert_eq!((self.harness.sent(), self.sent_to_other()), (vec![], vec![]));
     }
 }
 
-impl Visitor {
-    /// The names in a list that it asks for.
+impl TestClient {
+    /// Requests a list, and returns the names in it.
     pub(super) fn names(&self, kind: Kind) -> Vec<String> {
         self.ask(&json!("list"), kind.method(), &json!({}));
-        let heard = self.heard();
+        let received = self.received();
         let items =
-            heard[0]["result"][kind.key()].as_array().unwrap_or_else(|| panic!("{heard:?}"));
+            received[0]["result"][kind.key()].as_array().unwrap_or_else(|| panic!("{received:?}"));
         let key = match kind {
             Kind::Tools | Kind::Prompts => "name",
             Kind::Resources => "uri",
@@ -111,17 +119,17 @@ impl Visitor {
         items.iter().map(|it| text(&it[key])).collect()
     }
 
-    /// The error that a request gets, all of it.
+    /// Sends a request, and returns its whole error.
     pub(super) fn refusal(&self, method: &str, params: &Value) -> Value {
         self.ask(&json!("refused"), method, params);
-        let heard = self.heard();
-        assert_eq!(heard.len(), 1, "{heard:?}");
-        assert!(heard[0]["error"].is_object(), "{method} {params}: {heard:?}");
-        heard[0]["error"].clone()
+        let received = self.received();
+        assert_eq!(received.len(), 1, "{received:?}");
+        assert!(received[0]["error"].is_object(), "{method} {params}: {received:?}");
+        received[0]["error"].clone()
     }
 
     fn changed(&self) -> Vec<String> {
-        self.heard().iter().map(|it| text(&it["method"])).collect()
+        self.received().iter().map(|it| text(&it["method"])).collect()
     }
 }
 
@@ -137,9 +145,9 @@ tool "s__y" { name "why"; description "why it is" }
 "#;
 
 #[tokio::test(start_paused = true)]
-async fn each_is_shown_what_its_profile_shows() {
-    here(async {
-        let two = Two::begin().await;
+async fn each_client_sees_only_its_profile() {
+    run_local(async {
+        let two = TwoServers::begin().await;
         two.profiles(&[("one", ONLY_S), ("other", "servers \"t\"\nmanage #false")]);
         let (one, other) = (two.client("one"), two.client("other"));
         assert_eq!(one.names(Kind::Tools), ["s__x", "why"]);
@@ -151,7 +159,7 @@ async fn each_is_shown_what_its_profile_shows() {
         let tools = everybody.names(Kind::Tools);
         assert!(tools.contains(&"s__push".to_owned()) && tools.contains(&"add_server".to_owned()));
         one.ask(&json!(1), "tools/list", &json!({}));
-        let why = one.heard()[0]["result"]["tools"][1].clone();
+        let why = one.received()[0]["result"]["tools"][1].clone();
         let expected = json!({ "name": "why", "inputSchema": { "type": "object" }, "description": "why it is" });
         assert_eq!(why, expected);
     })
@@ -159,13 +167,13 @@ async fn each_is_shown_what_its_profile_shows() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_shown_is_called_by_the_name_it_has_there() {
-    here(async {
-        let two = Two::begin().await;
+async fn renamed_item_is_called_by_its_profile_name() {
+    run_local(async {
+        let two = TwoServers::begin().await;
         two.profiles(&[("one", ONLY_S)]);
         let one = two.client("one");
         one.ask(&json!(1), "tools/call", &json!({ "name": "why", "arguments": { "a": 1.50 } }));
-        let sent = two.play.sent();
+        let sent = two.harness.sent();
         assert_eq!(sent[0]["params"], json!({ "name": "y", "arguments": { "a": 1.50 } }));
         let ref_to =
             |uri: &str| json!({ "ref": { "type": "ref/resource", "uri": uri }, "argument": {} });
@@ -178,19 +186,19 @@ async fn what_is_shown_is_called_by_the_name_it_has_there() {
             ("completion/complete", ref_to("xy://s/file:///a/{name}")),
         ] {
             one.ask(&json!(method), method, &params);
-            assert_eq!(two.play.sent().len(), 1, "{method} {params}");
-            assert_eq!(one.heard(), Vec::<Value>::new(), "{method} {params}");
+            assert_eq!(two.harness.sent().len(), 1, "{method} {params}");
+            assert_eq!(one.received(), Vec::<Value>::new(), "{method} {params}");
             one.cancel(method);
-            two.play.sent();
+            two.harness.sent();
         }
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_hidden_is_answered_like_what_is_not_there() {
-    here(async {
-        let two = Two::begin().await;
+async fn hidden_items_are_answered_like_unknown_ones() {
+    run_local(async {
+        let two = TwoServers::begin().await;
         two.profiles(&[("one", ONLY_S)]);
         let one = two.client("one");
         let by_name = |name: &str| json!({ "name": name });
@@ -230,7 +238,7 @@ async fn what_is_hidden_is_answered_like_what_is_not_there() {
             let nobody = one.refusal("completion/complete", &template("n:n")).to_string();
             assert_eq!(hidden.replace(uri, "n:n"), nobody, "{uri}");
         }
-        two.is_quiet();
+        two.assert_nothing_sent();
         let near = one.refusal("tools/call", &by_name("t__pus"));
         assert!(!near.to_string().contains("push"), "{near}");
         let near = one.refusal("tools/call", &by_name("x")).to_string();
@@ -244,38 +252,38 @@ async fn what_is_hidden_is_answered_like_what_is_not_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn before_a_server_is_known_its_rule_holds_too() {
-    here(async {
-        let play = Harness::begin().await;
-        let two = Two { other: play.upstream.clone(), sent: Rc::default(), play };
+async fn rules_apply_before_a_server_is_known() {
+    run_local(async {
+        let harness = Harness::begin().await;
+        let two = TwoServers { other: harness.upstream.clone(), sent: Rc::default(), harness };
         two.profiles(&[("one", ONLY_S)]);
         let one = two.client("one");
         for name in ["s__push", "s__y"] {
             one.refusal("tools/call", &json!({ "name": name }));
         }
         one.refusal("prompts/get", &json!({ "name": "s__tell" }));
-        two.is_quiet();
+        two.assert_nothing_sent();
         for (name, inside) in [("s__x", "x"), ("why", "y")] {
             one.ask(&json!(name), "tools/call", &json!({ "name": name }));
-            assert_eq!(two.play.sent()[0]["params"]["name"], inside);
+            assert_eq!(two.harness.sent()[0]["params"]["name"], inside);
         }
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_change_is_told_only_to_whom_it_is_shown() {
-    here(async {
-        let two = Two::begin().await;
+async fn list_change_is_announced_only_to_clients_that_see_it() {
+    run_local(async {
+        let two = TwoServers::begin().await;
         let other = "servers \"t\"\nserver \"t\" { resources { deny \"file:///b/*\" } }";
         two.profiles(&[("one", ONLY_S), ("other", other)]);
         let (one, other) = (two.client("one"), two.client("other"));
-        later(SECOND).await;
+        advance_time(SECOND).await;
         for client in [&one, &other] {
             client.names(Kind::Tools);
             client.names(Kind::Resources);
         }
-        // `push` of `s` is another now, which neither is shown.
+        // `push` of `s` changes, which neither client sees.
         let mut changed = lists();
         let mut tools = changed.of(Kind::Tools).to_vec();
         let push = json!({ "name": "push", "inputSchema": {}, "description": "other" }).to_string();
@@ -283,15 +291,15 @@ async fn a_change_is_told_only_to_whom_it_is_shown() {
         changed.set(Kind::Tools, tools.clone());
         let learn = |lists| {
             let known = Known::new("s", abilities(), lists);
-            two.play.router.learn(&two.play.server, &two.play.upstream, known);
+            two.harness.router.learn(&two.harness.server, &two.harness.upstream, known);
         };
         learn(changed.clone());
-        later(SECOND).await;
+        advance_time(SECOND).await;
         assert_eq!((one.changed(), other.changed()), (vec![], vec![]));
         tools.remove(0);
         changed.set(Kind::Tools, tools);
         learn(changed);
-        later(SECOND).await;
+        advance_time(SECOND).await;
         assert_eq!(one.changed(), ["notifications/tools/list_changed"]);
         assert_eq!(other.changed(), Vec::<String>::new());
     })
@@ -299,20 +307,20 @@ async fn a_change_is_told_only_to_whom_it_is_shown() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn updates_of_what_is_hidden_are_told_nobody() {
-    here(async {
-        let two = Two::begin().await;
+async fn updates_of_hidden_resources_are_dropped() {
+    run_local(async {
+        let two = TwoServers::begin().await;
         let rule = r#"server "s" { resources { allow "file:///a" "file:///a/*"; deny "file:///a/secret" } }"#;
         two.profiles(&[("one", rule)]);
         let one = two.client("one");
         one.ask(&json!(1), "resources/subscribe", &json!({ "uri": "xy://s/file:///a" }));
-        let ours = two.play.sent()[0]["id"].clone();
-        two.play.say(&json!({ "jsonrpc": "2.0", "id": ours, "result": {} }));
-        one.heard();
+        let upstream_id = two.harness.sent()[0]["id"].clone();
+        two.harness.send(&json!({ "jsonrpc": "2.0", "id": upstream_id, "result": {} }));
+        one.received();
         let updated = |uri: &str| {
             let params = json!({ "uri": uri });
-            two.play.say(&json!({ "jsonrpc": "2.0", "method": "notifications/resources/updated", "params": params }));
-            one.heard().len()
+            two.harness.send(&json!({ "jsonrpc": "2.0", "method": "notifications/resources/updated", "params": params }));
+            one.received().len()
         };
         assert_eq!(updated("file:///a/1"), 1);
         assert_eq!(updated("file:///a/secret"), 0);
@@ -323,16 +331,21 @@ async fn updates_of_what_is_hidden_are_told_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn modern_clients_listen_to_what_they_are_shown() {
-    here(async {
-        let two = Two::begin().await;
+async fn modern_subscription_covers_only_visible_resources() {
+    run_local(async {
+        let two = TwoServers::begin().await;
         two.profiles(&[("one", ONLY_S)]);
         let view = View::Profile("one".to_owned());
-        let entry =
-            Entry { view, may_manage: false, lifetime: Lifetime::Request, who: 1, bound: None };
-        let heard = Rc::new(RecordedMessages::default());
-        let client_session = two.play.router.open(entry, heard.clone()).unwrap();
-        let one = Visitor { client_session, heard };
+        let entry = Entry {
+            view,
+            may_manage: false,
+            lifetime: Lifetime::Request,
+            principal: 1,
+            bound: None,
+        };
+        let received = Rc::new(RecordedMessages::default());
+        let client_session = two.harness.router.open(entry, received.clone()).unwrap();
+        let one = TestClient { client_session, received };
         let uris =
             ["xy://s/file:///a/1", "xy://s/file:///b/2", "xy://t/file:///a/1", "file:///b/2"];
         let meta = json!({
@@ -341,48 +354,52 @@ async fn modern_clients_listen_to_what_they_are_shown() {
         });
         let params = json!({ "notifications": { "resourceSubscriptions": uris }, "_meta": meta });
         one.ask(&json!("l"), "subscriptions/listen", &params);
-        later(Duration::ZERO).await;
-        let sent = two.play.sent();
-        let asked: Vec<String> = sent.iter().map(|it| text(&it["params"]["uri"])).collect();
-        assert_eq!(asked, ["file:///a/1"]);
+        advance_time(Duration::ZERO).await;
+        let sent = two.harness.sent();
+        let uris: Vec<String> = sent.iter().map(|it| text(&it["params"]["uri"])).collect();
+        assert_eq!(uris, ["file:///a/1"]);
         assert_eq!(two.sent_to_other(), Vec::<Value>::new());
-        two.play.say(&json!({ "jsonrpc": "2.0", "id": sent[0]["id"], "result": {} }));
-        later(Duration::ZERO).await;
-        let told = one.heard();
-        let accepted = &told[0]["params"]["notifications"]["resourceSubscriptions"];
-        assert_eq!(*accepted, json!(["xy://s/file:///a/1"]), "{told:?}");
+        two.harness.send(&json!({ "jsonrpc": "2.0", "id": sent[0]["id"], "result": {} }));
+        advance_time(Duration::ZERO).await;
+        let notification = one.received();
+        let accepted = &notification[0]["params"]["notifications"]["resourceSubscriptions"];
+        assert_eq!(*accepted, json!(["xy://s/file:///a/1"]), "{notification:?}");
     })
     .await;
 }
 
-/// What a server of this name says of itself, and how to use it.
+/// Returns the introduction of a server with these instructions.
 fn saying(words: &str) -> Introduction {
-    let said = json!({
+    let introduction_json = json!({
         "protocolVersion": "2025-11-25",
         "capabilities": { "tools": {} },
         "serverInfo": { "name": "old" },
         "instructions": words,
     });
-    Introduction::read(&said.to_string()).unwrap()
+    Introduction::read(&introduction_json.to_string()).unwrap()
 }
 
 #[tokio::test(start_paused = true)]
-async fn how_to_use_servers_is_told_in_the_order_of_the_profile_and_not_of_hidden_ones() {
-    here(async {
-        let two = Two::begin().await;
-        let router = &two.play.router;
+async fn instructions_follow_profile_order_without_hidden_servers() {
+    run_local(async {
+        let two = TwoServers::begin().await;
+        let router = &two.harness.router;
         let mut third = settings(CallRules::default());
         third.name = ServerName::new("u").unwrap();
-        let third = router.server_of(&Arc::new(third));
-        let (said, _) = mpsc::channel(64);
+        let third = router.ensure_server(&Arc::new(third));
+        let (events, _) = mpsc::channel(64);
         let long = "word ".repeat(1000);
         let words = [("s", "use me so"), ("t", long.as_str()), ("u", "secret of u")];
         let third_life =
-            life(router, &third, said, Rc::default(), false, &saying("secret of u")).await;
+            start_upstream(router, &third, events, Rc::default(), false, &saying("secret of u"))
+                .await;
         let second = router.server("t").unwrap();
-        let lives =
-            [(&two.play.server, &two.play.upstream), (&second, &two.other), (&third, &third_life)];
-        for ((server, upstream), (name, words)) in lives.into_iter().zip(words) {
+        let upstreams = [
+            (&two.harness.server, &two.harness.upstream),
+            (&second, &two.other),
+            (&third, &third_life),
+        ];
+        for ((server, upstream), (name, words)) in upstreams.into_iter().zip(words) {
             router.learn(server, upstream, Known::new(name, saying(words), lists()));
         }
         two.profiles(&[
@@ -390,24 +407,24 @@ async fn how_to_use_servers_is_told_in_the_order_of_the_profile_and_not_of_hidde
             ("other", "servers \"u\" \"s\""),
             ("not", "deny-servers \"u\""),
         ]);
-        let told = |profile: &str| {
-            let visitor = two.open(View::Profile(profile.to_owned()), None).unwrap();
-            let words = text(&visitor.heard()[0]["result"]["instructions"]);
+        let message_of = |profile: &str| {
+            let client = two.open(View::Profile(profile.to_owned()), None).unwrap();
+            let words = text(&client.received()[0]["result"]["instructions"]);
             assert!(words.len() <= 2000, "{} bytes", words.len());
             words
         };
         let place = |words: &str, part: &str| words.find(part);
-        let one = told("one");
+        let one = message_of("one");
         let (first, last) = (place(&one, "\n\nt: word"), place(&one, "\n\ns: use me so"));
         assert!(first.is_some() && first < last, "{one}");
         assert!(one.contains("[…]") && !one.contains("secret"), "{one}");
-        let other = told("other");
+        let other = message_of("other");
         assert!(other.ends_with("\n\nu: secret of u\n\ns: use me so"), "{other}");
         assert!(!other.contains("word"), "{other}");
-        let not = told("not");
+        let not = message_of("not");
         let (first, last) = (place(&not, "\n\ns: use me so"), place(&not, "\n\nt: word"));
         assert!(first.is_some() && first < last && !not.contains("secret"), "{not}");
-        let all = told("default");
+        let all = message_of("default");
         let places = ["\n\ns: ", "\n\nt: ", "\n\nu: secret of u"].map(|it| place(&all, it));
         assert!(places[0].is_some() && places.is_sorted(), "{all}");
     })
@@ -415,9 +432,9 @@ async fn how_to_use_servers_is_told_in_the_order_of_the_profile_and_not_of_hidde
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_name_that_was_shortened_reaches_its_tool() {
-    here(async {
-        let two = Two::begin().await;
+async fn shortened_name_reaches_its_tool() {
+    run_local(async {
+        let two = TwoServers::begin().await;
         let inside = [
             "a_tool_with_a_name_that_is_much_too_long_for_it_1",
             "a_tool_with_a_name_that_is_much_too_long_for_it_2",
@@ -427,7 +444,7 @@ async fn a_name_that_was_shortened_reaches_its_tool() {
         let items = inside.iter().map(|name| Item::read(Kind::Tools, &tool(name)).unwrap());
         lists.set(Kind::Tools, items.collect());
         let known = Known::new("s", abilities(), lists);
-        two.play.router.learn(&two.play.server, &two.play.upstream, known);
+        two.harness.router.learn(&two.harness.server, &two.harness.upstream, known);
         let short = "servers \"s\"\nmanage #false\nname-budget 44";
         let found = format!("{short}\ntools \"search\"");
         two.profiles(&[("short", short), ("found", &found)]);
@@ -437,44 +454,49 @@ async fn a_name_that_was_shortened_reaches_its_tool() {
         for (name, inside) in names.iter().zip(inside) {
             assert!(name.len() <= 44 && !name.ends_with(inside), "{name}");
             client.ask(&json!(name), "tools/call", &json!({ "name": name }));
-            assert_eq!(two.play.sent()[0]["params"]["name"], inside);
+            assert_eq!(two.harness.sent()[0]["params"]["name"], inside);
             let asked =
                 json!({ "name": "call_tool", "arguments": { "name": name, "arguments": {} } });
             finder.ask(&json!(name), "tools/call", &asked);
-            assert_eq!(two.play.sent()[0]["params"]["name"], inside);
+            assert_eq!(two.harness.sent()[0]["params"]["name"], inside);
         }
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reload_is_told_to_a_modern_client_that_listens() {
-    here(async {
-        let two = Two::begin().await;
+async fn reload_notifies_listening_modern_client() {
+    run_local(async {
+        let two = TwoServers::begin().await;
         let other = ("other", "servers \"t\"");
         two.profiles(&[("one", ONLY_S), other]);
         let listening = |profile: &str| {
             let view = View::Profile(profile.to_owned());
-            let entry =
-                Entry { view, may_manage: false, lifetime: Lifetime::Request, who: 1, bound: None };
-            let heard = Rc::new(RecordedMessages::default());
-            let client_session = two.play.router.open(entry, heard.clone()).unwrap();
-            let visitor = Visitor { client_session, heard };
+            let entry = Entry {
+                view,
+                may_manage: false,
+                lifetime: Lifetime::Request,
+                principal: 1,
+                bound: None,
+            };
+            let received = Rc::new(RecordedMessages::default());
+            let client_session = two.harness.router.open(entry, received.clone()).unwrap();
+            let client = TestClient { client_session, received };
             let meta = json!({
                 "io.modelcontextprotocol/protocolVersion": "2026-07-28",
                 "io.modelcontextprotocol/clientCapabilities": {},
             });
-            let wanted = json!({ "toolsListChanged": true });
-            let params = json!({ "notifications": wanted, "_meta": meta });
-            visitor.ask(&json!("l"), "subscriptions/listen", &params);
-            visitor
+            let filter = json!({ "toolsListChanged": true });
+            let params = json!({ "notifications": filter, "_meta": meta });
+            client.ask(&json!("l"), "subscriptions/listen", &params);
+            client
         };
         let (one, unchanged) = (listening("one"), listening("other"));
-        later(SECOND).await;
+        advance_time(SECOND).await;
         assert_eq!(one.changed(), ["notifications/subscriptions/acknowledged"]);
-        unchanged.heard();
+        unchanged.received();
         two.profiles(&[("one", "servers \"s\"\nmanage #false"), other]);
-        later(SECOND).await;
+        advance_time(SECOND).await;
         assert_eq!(one.changed(), ["notifications/tools/list_changed"]);
         assert_eq!(unchanged.changed(), Vec::<String>::new());
     })
@@ -482,9 +504,9 @@ async fn a_reload_is_told_to_a_modern_client_that_listens() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reload_holds_for_who_is_there_and_is_told_where_something_changed() {
-    here(async {
-        let two = Two::begin().await;
+async fn reload_applies_to_open_sessions_and_notifies_on_change() {
+    run_local(async {
+        let two = TwoServers::begin().await;
         two.profiles(&[("one", ONLY_S), ("other", "servers \"t\"")]);
         let (one, other) = (two.client("one"), two.client("other"));
         for client in [&one, &other] {
@@ -493,7 +515,7 @@ async fn a_reload_holds_for_who_is_there_and_is_told_where_something_changed() {
             }
         }
         two.profiles(&[("one", "servers \"s\"\nmanage #false"), ("other", "servers \"t\"")]);
-        later(SECOND).await;
+        advance_time(SECOND).await;
         assert_eq!(
             one.changed(),
             [
@@ -504,13 +526,13 @@ async fn a_reload_holds_for_who_is_there_and_is_told_where_something_changed() {
         );
         assert_eq!(other.changed(), Vec::<String>::new());
         assert_eq!(one.names(Kind::Tools), ["s__x", "s__y", "s__push"]);
-        // Only the order of words differs: nobody is told.
+        // Only the order of the settings differs, so no client is notified.
         two.profiles(&[("one", "manage #false\nservers \"s\""), ("other", "servers \"t\"")]);
-        later(SECOND).await;
+        advance_time(SECOND).await;
         assert_eq!(one.changed(), Vec::<String>::new());
 
         two.profiles(&[("other", "servers \"t\"")]);
-        later(SECOND).await;
+        advance_time(SECOND).await;
         assert_eq!(one.changed()[0], "notifications/tools/list_changed");
         for kind in Kind::ALL {
             assert_eq!(one.names(kind), Vec::<String>::new());
@@ -522,9 +544,9 @@ async fn a_reload_holds_for_who_is_there_and_is_told_where_something_changed() {
         );
         let gone = two.open(View::Profile("one".to_owned()), None).err();
         assert_eq!(gone, Some(Refusal::NoProfile("one".to_owned())));
-        two.is_quiet();
+        two.assert_nothing_sent();
         two.profiles(&[("one", ONLY_S)]);
-        later(SECOND).await;
+        advance_time(SECOND).await;
         assert_eq!(one.changed()[0], "notifications/tools/list_changed");
         assert_eq!(one.names(Kind::Tools), ["s__x", "why"]);
     })
@@ -532,9 +554,9 @@ async fn a_reload_holds_for_who_is_there_and_is_told_where_something_changed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_default_profile_may_have_a_file_too() {
-    here(async {
-        let two = Two::begin().await;
+async fn default_profile_may_have_a_file() {
+    run_local(async {
+        let two = TwoServers::begin().await;
         let anybody = two.client("default");
         assert!(anybody.names(Kind::Tools).contains(&"t__x".to_owned()));
         two.profiles(&[("default", "servers \"s\"\nmanage #false")]);
@@ -546,9 +568,9 @@ async fn the_default_profile_may_have_a_file_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_bound_to_a_profile_sees_only_whole_servers_alone() {
-    here(async {
-        let two = Two::begin().await;
+async fn bound_client_sees_only_completely_shown_servers() {
+    run_local(async {
+        let two = TwoServers::begin().await;
         two.profiles(&[("one", "servers \"s\"")]);
         let server = |name: &str| View::Server(name.to_owned());
         let outside = |name: &str| {
@@ -559,15 +581,15 @@ async fn who_is_bound_to_a_profile_sees_only_whole_servers_alone() {
             assert_eq!(refusal, Some(Refusal::NoServer(hidden_or_absent.to_owned())));
         }
         let alone = two.open(server("s"), Some("one")).unwrap();
-        alone.heard();
+        alone.received();
         alone.ask(&json!(1), "tools/call", &json!({ "name": "push" }));
-        assert_eq!(two.play.sent().len(), 1);
+        assert_eq!(two.harness.sent().len(), 1);
         two.profiles(&[("one", "servers \"s\"\ndeny \"s__push\"")]);
         let refused = alone.refusal("tools/call", &json!({ "name": "push" }));
         assert!(refused["message"].as_str().unwrap().contains("does not show all"), "{refused}");
         alone.refusal("tools/list", &json!({}));
         assert_eq!(two.open(server("s"), Some("one")).err(), outside("s"));
-        two.is_quiet();
+        two.assert_nothing_sent();
     })
     .await;
 }

@@ -1,16 +1,17 @@
-//! One token takes its share of what all clients use, and leaves the rest to others.
+//! One token gets its share of each limit, and leaves the rest to other tokens.
 
 use super::*;
 
-fn client(router: &Rc<Router>, who: u64) -> Visitor {
+fn client(router: &Rc<Router>, who: u64) -> TestClient {
     let view = View::Profile("default".to_owned());
-    let entry = Entry { view, may_manage: false, lifetime: Lifetime::Session, who, bound: None };
-    let heard = Rc::new(RecordedMessages::default());
-    let client_session = router.open(entry, heard.clone()).unwrap();
-    let client = Visitor { client_session, heard };
+    let entry =
+        Entry { view, may_manage: false, lifetime: Lifetime::Session, principal: who, bound: None };
+    let received = Rc::new(RecordedMessages::default());
+    let client_session = router.open(entry, received.clone()).unwrap();
+    let client = TestClient { client_session, received };
     let params = json!({ "protocolVersion": "2025-11-25", "capabilities": {} });
     client.ask(&json!("hello"), "initialize", &params);
-    client.heard();
+    client.received();
     client
 }
 
@@ -20,106 +21,112 @@ fn limits_hit(router: &Router) -> Vec<(&'static str, Option<u64>)> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_token_leaves_calls_for_others() {
-    here(async {
-        let play = Harness::begin().await;
-        let clients: Vec<Visitor> = (0..9).map(|_| client(&play.router, 70)).collect();
+async fn one_token_leaves_open_calls_for_others() {
+    run_local(async {
+        let harness = Harness::begin().await;
+        let clients: Vec<TestClient> = (0..9).map(|_| client(&harness.router, 70)).collect();
         // 7,500 of 10,000, at most 1,000 of one client.
         for call in 0..7_500 {
             let params = json!({ "name": "s__x", "arguments": {} });
             clients[call / 900].ask(&json!(call), "tools/call", &params);
         }
-        assert_eq!(play.sent().len(), 7_500);
-        assert_eq!(limits_hit(&play.router), []);
+        assert_eq!(harness.sent().len(), 7_500);
+        assert_eq!(limits_hit(&harness.router), []);
         let params = json!({ "name": "s__x", "arguments": {} });
         clients[0].ask(&json!("more"), "tools/call", &params);
         assert!(clients[0].error().contains("takes no more calls of this token"));
-        assert_eq!(limits_hit(&play.router), [("open calls with one server", Some(70))]);
+        assert_eq!(limits_hit(&harness.router), [("open calls with one server", Some(70))]);
         for who in [71, 0] {
-            let other = client(&play.router, who);
+            let other = client(&harness.router, who);
             other.ask(&json!(1), "tools/call", &params);
-            assert_eq!(play.sent().len(), 1, "{who}");
+            assert_eq!(harness.sent().len(), 1, "{who}");
         }
-        // A call that has ended makes room.
-        play.answer(1);
-        clients[0].heard();
+        // A finished call makes room.
+        harness.answer(1);
+        clients[0].received();
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_at_one_server_take_no_share_of_another() {
-    here(async {
-        let play = Harness::begin().await;
+async fn shares_are_counted_per_server() {
+    run_local(async {
+        let harness = Harness::begin().await;
         let name = ServerName::new("t").unwrap();
         let settings = ServerSettings { name, ..settings(CallRules::default()) };
-        let (other, sent) = (play.router.server_of(&Arc::new(settings)), Rc::new(Sent::default()));
-        let (said, _heard) = mpsc::channel(64);
-        let _upstream = life(&play.router, &other, said, sent.clone(), false, &legacy()).await;
+        let (other, sent) =
+            (harness.router.ensure_server(&Arc::new(settings)), Rc::new(RecordedWire::default()));
+        let (events, _received) = mpsc::channel(64);
+        let _upstream =
+            start_upstream(&harness.router, &other, events, sent.clone(), false, &legacy()).await;
         sent.messages.take();
-        let clients: Vec<Visitor> = (0..9).map(|_| client(&play.router, 70)).collect();
+        let clients: Vec<TestClient> = (0..9).map(|_| client(&harness.router, 70)).collect();
         for call in 0..7_500 {
             let params = json!({ "name": "s__x", "arguments": {} });
             clients[call / 900].ask(&json!(call), "tools/call", &params);
         }
-        // The token holds all of its share at `s`, and calls of others fill a part of `t`.
-        let others: Vec<Visitor> = (0..9).map(|_| client(&play.router, 0)).collect();
+        // The token has its whole share at `s`, and calls of others fill a part of `t`.
+        let others: Vec<TestClient> = (0..9).map(|_| client(&harness.router, 0)).collect();
         for call in 0..8_000 {
             let params = json!({ "name": "t__x", "arguments": {} });
             others[call / 900].ask(&json!(call), "tools/call", &params);
         }
         assert_eq!(sent.messages.take().len(), 8_000);
         clients[0].ask(&json!("more"), "tools/call", &json!({ "name": "t__x" }));
-        assert_eq!(clients[0].heard(), Vec::<Value>::new());
+        assert_eq!(clients[0].received(), Vec::<Value>::new());
         assert_eq!(sent.messages.take().len(), 1);
-        assert_eq!(limits_hit(&play.router), []);
+        assert_eq!(limits_hit(&harness.router), []);
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_token_leaves_room_to_wait_for_others() {
-    here(async {
+async fn one_token_leaves_queue_places_for_others() {
+    run_local(async {
         let park = ParkSettings { calls: 8, ..ParkSettings::default() };
-        let mut play = Harness::where_may_wait(park, CallRules::default(), false, &legacy()).await;
-        let (greedy, other) = (client(&play.router, 70), client(&play.router, 71));
-        play.upstream.close(crate::upstream::Cause::end("`s` has ended"));
-        play.router.over(&play.server, &play.upstream, "`s` has ended");
+        let mut harness = Harness::with_queue(park, CallRules::default(), false, &legacy()).await;
+        let (greedy, other) = (client(&harness.router, 70), client(&harness.router, 71));
+        harness.upstream.close(crate::upstream::Cause::end("`s` has ended"));
+        harness.router.on_instance_end(&harness.server, &harness.upstream, "`s` has ended");
         let params = json!({ "name": "s__x", "arguments": {} });
         for call in 0..6 {
             greedy.ask(&json!(call), "tools/call", &params);
         }
-        assert_eq!(greedy.heard(), Vec::<Value>::new());
+        assert_eq!(greedy.received(), Vec::<Value>::new());
         greedy.ask(&json!("more"), "tools/call", &params);
         assert!(greedy.error().contains("too many calls of this token wait"));
-        assert_eq!(limits_hit(&play.router), [("calls that wait for a server", Some(70))]);
+        assert_eq!(limits_hit(&harness.router), [("calls that wait for a server", Some(70))]);
         other.ask(&json!(1), "tools/call", &params);
-        assert_eq!(other.heard(), Vec::<Value>::new(), "it waits");
-        play.live_again().await;
-        assert_eq!(play.sent().len(), 7);
+        assert_eq!(other.received(), Vec::<Value>::new(), "it waits");
+        harness.restart().await;
+        assert_eq!(harness.sent().len(), 7);
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn one_token_leaves_instances_for_others() {
-    here(async {
-        let router = empty(Arc::new(Nobody), ParkSettings::default());
+    run_local(async {
+        let router = empty(Arc::new(NoDaemon), ParkSettings::default());
         router.set_instances_max(4);
         let settings = settings(CallRules::default());
-        router.server_of(&Arc::new(ServerSettings { isolation: Isolation::Client, ..settings }));
+        router
+            .ensure_server(&Arc::new(ServerSettings { isolation: Isolation::Client, ..settings }));
         let params = json!({ "name": "s__x", "arguments": {} });
-        let call = |client: &Visitor| client.ask(&json!(1), "tools/call", &params);
-        let clients: Vec<Visitor> = (0..4).map(|_| client(&router, 70)).collect();
+        let call = |client: &TestClient| client.ask(&json!(1), "tools/call", &params);
+        let clients: Vec<TestClient> = (0..4).map(|_| client(&router, 70)).collect();
         clients.iter().for_each(call);
         advance(SECOND).await;
-        assert!(clients[..3].iter().all(|it| it.heard().is_empty()), "they wait for theirs");
+        assert!(
+            clients[..3].iter().all(|it| it.received().is_empty()),
+            "they wait for their own instances"
+        );
         assert!(clients[3].error().contains("no room for another instance of `s`"));
         assert_eq!(limits_hit(&router), [("instances", Some(70))]);
         let other = client(&router, 71);
         call(&other);
         advance(SECOND).await;
-        assert!(other.heard().is_empty(), "it waits for its own");
+        assert!(other.received().is_empty(), "it waits for its own");
     })
     .await;
 }

@@ -1,27 +1,27 @@
-//! Plays of clients that ask for what nobody has, or not as it must be asked, and hear what was
-//! probably meant.
+//! Requests for unknown items or with wrong arguments, and the suggestions in their errors.
 
-use super::scopes::Two;
+use super::scopes::TwoServers;
 use super::*;
-use crate::catalog::{Item, Kind, Known, Lists};
+use crate::catalog::{Item, Known, Lists};
+use crate::kind::Kind;
 
-/// What a client is told of a tool that nobody has.
+/// Returns the error message for a call of an unknown tool.
 #[track_caller]
-fn told(client: &Visitor, name: &str) -> String {
+fn error_of(client: &TestClient, name: &str) -> String {
     let error = client.refusal("tools/call", &json!({ "name": name, "arguments": {} }));
     assert_eq!(error["code"], -32602, "{error}");
     text(&error["message"])
 }
 
-/// The same, if something was probably meant.
-fn meant(name: &str, meant: &str) -> String {
-    format!("Unknown tool: {name}; did you mean `{meant}`?")
+/// Returns the error message for an unknown tool, with a suggestion.
+fn suggestion(name: &str, suggestion: &str) -> String {
+    format!("Unknown tool: {name}; did you mean `{suggestion}`?")
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_probably_meant_is_named_and_nothing_else() {
-    here(async {
-        let two = Two::begin().await;
+async fn only_close_names_are_suggested() {
+    run_local(async {
+        let two = TwoServers::begin().await;
         let client = two.client("default");
         for (name, known) in [
             ("s_push", "s__push"),
@@ -31,69 +31,69 @@ async fn what_was_probably_meant_is_named_and_nothing_else() {
             ("add__server", "add_server"),
             ("server_log", "server_logs"),
         ] {
-            assert_eq!(told(&client, name), meant(name, known));
+            assert_eq!(error_of(&client, name), suggestion(name, known));
         }
         for name in ["n__push", "s__unlike", "add_something", "search_tool"] {
-            assert_eq!(told(&client, name), format!("Unknown tool: {name}"));
+            assert_eq!(error_of(&client, name), format!("Unknown tool: {name}"));
         }
-        // A prompt is no tool.
+        // A prompt is not a tool.
         let prompt = client.refusal("prompts/get", &json!({ "name": "add_servr" }));
         assert_eq!(prompt["message"], "Unknown prompt: add_servr");
-        two.is_quiet();
+        two.assert_nothing_sent();
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_profile_hides_is_never_meant() {
-    here(async {
-        let two = Two::begin().await;
+async fn hidden_tools_are_never_suggested() {
+    run_local(async {
+        let two = TwoServers::begin().await;
         two.profiles(&[
             ("bare", "deny \"s__push\"\nmanage #false"),
             ("found", "tools \"search\"\ndeny \"t__push\"\ndeny \"add_server\""),
         ]);
         let bare = two.client("bare");
         for name in ["s__psuh", "add_servr", "search_tool"] {
-            assert_eq!(told(&bare, name), format!("Unknown tool: {name}"));
+            assert_eq!(error_of(&bare, name), format!("Unknown tool: {name}"));
         }
         for name in ["push", "s_push"] {
-            assert_eq!(told(&bare, name), meant(name, "t__push"));
+            assert_eq!(error_of(&bare, name), suggestion(name, "t__push"));
         }
         let found = two.client("found");
         for name in ["t__psuh", "add_servr"] {
-            assert_eq!(told(&found, name), format!("Unknown tool: {name}"));
+            assert_eq!(error_of(&found, name), format!("Unknown tool: {name}"));
         }
-        // They may be used, though they are not listed.
-        assert_eq!(told(&found, "search_tool"), meant("search_tool", "search_tools"));
-        assert_eq!(told(&found, "list_server"), meant("list_server", "list_servers"));
-        assert_eq!(told(&found, "push"), meant("push", "s__push"));
+        // These tools may be called, though they are not listed.
+        assert_eq!(error_of(&found, "search_tool"), suggestion("search_tool", "search_tools"));
+        assert_eq!(error_of(&found, "list_server"), suggestion("list_server", "list_servers"));
+        assert_eq!(error_of(&found, "push"), suggestion("push", "s__push"));
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_last_of_thousands_is_meant_like_the_first() {
-    here(async {
-        let play = Harness::begin().await;
+async fn suggestion_is_found_among_thousands() {
+    run_local(async {
+        let harness = Harness::begin().await;
         let tools = (0..3000).map(|number| {
             let tool = json!({ "name": format!("tool_{number:04}"), "inputSchema": {} });
             Item::read(Kind::Tools, &tool.to_string()).unwrap()
         });
         let mut lists = Lists::default();
         lists.set(Kind::Tools, tools.collect());
-        play.router.learn(&play.server, &play.upstream, Known::new("s", legacy(), lists));
-        let client = play.client(&json!({}));
+        harness.router.learn(&harness.server, &harness.upstream, Known::new("s", legacy(), lists));
+        let client = harness.client(&json!({}));
         for name in ["s__tol_0000", "s__tol_2999"] {
-            assert_eq!(told(&client, name), meant(name, &name.replace("tol", "tool")));
+            assert_eq!(error_of(&client, name), suggestion(name, &name.replace("tol", "tool")));
         }
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn tools_of_our_own_take_their_arguments_by_name() {
-    here(async {
-        let two = Two::begin().await;
+async fn own_tools_take_arguments_by_name() {
+    run_local(async {
+        let two = TwoServers::begin().await;
         two.profiles(&[("found", "tools \"search\"")]);
         let (client, found) = (two.client("default"), two.client("found"));
         for arguments in [json!(["arr", "/bin/x", []]), json!([]), json!(7), json!("{}")] {
@@ -107,8 +107,8 @@ async fn tools_of_our_own_take_their_arguments_by_name() {
                 let params = json!({ "name": tool, "arguments": arguments });
                 let error = client.refusal("tools/call", &params);
                 assert_eq!(error["code"], -32602, "{tool} {arguments}: {error}");
-                let told = text(&error["message"]);
-                assert!(told.starts_with("`arguments` is not an object; "), "{told}");
+                let error_of = text(&error["message"]);
+                assert!(error_of.starts_with("`arguments` is not an object; "), "{error_of}");
             }
         }
     })
@@ -116,30 +116,30 @@ async fn tools_of_our_own_take_their_arguments_by_name() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_is_removed_cannot_be_started() {
-    here(async {
-        let two = Two::begin().await;
-        let Harness { router, server, upstream, .. } = &two.play;
+async fn removed_server_is_not_offered_for_start() {
+    run_local(async {
+        let two = TwoServers::begin().await;
+        let Harness { router, server, upstream, .. } = &two.harness;
         let client = two.client("default");
         upstream.close(crate::upstream::Cause::end("`s` has ended"));
-        router.over(server, upstream, "`s` has ended");
-        client.heard();
-        client.call("1"); // It waits for the next life.
+        router.on_instance_end(server, upstream, "`s` has ended");
+        client.received();
+        client.call("1"); // The call waits for the next process.
         server.is_removed.set(true);
         router.remove(server);
-        let told =
+        let error_of =
             "`s` is not running: it has been removed; `xy list` shows the servers that there are";
-        let heard = client.heard();
-        assert!(heard.iter().any(|it| it["error"]["message"] == told), "{heard:?}");
+        let received = client.received();
+        assert!(received.iter().any(|it| it["error"]["message"] == error_of), "{received:?}");
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_is_down_can_be_started_and_one_that_is_starting_cannot() {
-    here(async {
-        let two = Two::begin().await;
-        let server = &two.play.server;
+async fn start_is_suggested_only_for_a_stopped_server() {
+    run_local(async {
+        let two = TwoServers::begin().await;
+        let server = &two.harness.server;
         let hint = |fault: CallError| fault.hint.unwrap_or_default();
         assert!(hint(server.down("it was stopped")).contains("`xy start s` starts it"));
         let yet = server.not_yet();
@@ -150,21 +150,26 @@ async fn one_that_is_down_can_be_started_and_one_that_is_starting_cannot() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_to_listen_to_is_said_by_name_too() {
-    here(async {
-        let play = Harness::begin().await;
-        for wanted in [json!([true]), json!(7), json!("all")] {
+async fn notification_filter_must_be_an_object() {
+    run_local(async {
+        let harness = Harness::begin().await;
+        for input_requests in [json!([true]), json!(7), json!("all")] {
             let view = View::Profile("default".to_owned());
-            let entry =
-                Entry { view, may_manage: false, lifetime: Lifetime::Request, who: 1, bound: None };
-            let heard = Rc::new(RecordedMessages::default());
-            let client_session = play.router.open(entry, heard.clone()).unwrap();
-            let client = Visitor { client_session, heard };
+            let entry = Entry {
+                view,
+                may_manage: false,
+                lifetime: Lifetime::Request,
+                principal: 1,
+                bound: None,
+            };
+            let received = Rc::new(RecordedMessages::default());
+            let client_session = harness.router.open(entry, received.clone()).unwrap();
+            let client = TestClient { client_session, received };
             let meta = json!({
                 "io.modelcontextprotocol/protocolVersion": "2026-07-28",
                 "io.modelcontextprotocol/clientCapabilities": {},
             });
-            let params = json!({ "notifications": wanted, "_meta": meta });
+            let params = json!({ "notifications": input_requests, "_meta": meta });
             let error = client.refusal("subscriptions/listen", &params);
             assert_eq!(error["code"], -32602, "{error}");
             assert_eq!(error["message"], "`notifications` is not an object");

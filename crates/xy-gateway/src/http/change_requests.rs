@@ -1,16 +1,15 @@
-//! The changes of a session that its client has requested: which are pending, and what was
-//! accepted. Pure.
+//! The changes that a client has requested in its session: pending and accepted ones. Pure.
 //!
-//! A change is in the record before its request is answered. If the request is refused, a
-//! *correction* writes what was accepted before. A later change of the same thing, pending or
-//! accepted, counts instead of an earlier one.
+//! A change is recorded before its request is answered. If the request is refused, a *correction*
+//! restores what was accepted before. A later change of the same subject, pending or accepted,
+//! replaces an earlier one.
 
 use std::collections::BTreeSet;
 
 use super::record::{Change, Record, RequestedChange, SUBSCRIPTIONS_MAX};
 use crate::frontend::StreamNo;
 
-/// Pending changes of one session. Further ones are not restored by the next daemon.
+/// Maximum number of pending changes of one session. The next daemon does not restore further ones.
 const PENDING_MAX: usize = 256;
 
 /// The requested changes of one session.
@@ -20,7 +19,7 @@ pub(super) struct ChangeRequests {
     subscriptions: BTreeSet<String>,
     /// In the order of their requests.
     pending: Vec<Pending>,
-    /// The subjects of refused changes that are corrected once no other request about them is
+    /// The subjects of refused changes that are corrected once no other request for them is
     /// pending.
     uncorrected: BTreeSet<Option<String>>,
 }
@@ -34,14 +33,14 @@ struct Pending {
 }
 
 impl ChangeRequests {
-    /// Makes those of a restored session: all that its record holds was accepted.
-    pub(super) fn of(record: &Record) -> Self {
+    /// Creates the changes of a restored session: everything in its record was accepted.
+    pub(super) fn from_record(record: &Record) -> Self {
         let (level, subscriptions) = (record.level.clone(), record.subscriptions.clone());
         Self { level, subscriptions, ..Self::default() }
     }
 
-    /// Adds changes whose requests are answered on `stream`. Returns the corrections of those
-    /// that are too many.
+    /// Adds changes whose requests are answered on `stream`. Returns the corrections of changes
+    /// beyond the limit.
     pub(super) fn add(&mut self, stream: StreamNo, changes: Vec<RequestedChange>) -> Vec<Change> {
         let mut corrections = Vec::new();
         for RequestedChange { request, change } in changes {
@@ -54,13 +53,13 @@ impl ChangeRequests {
         corrections
     }
 
-    /// Returns true if a change is to be answered on `stream`.
+    /// Returns true if a change on `stream` is pending.
     pub(super) fn has_pending(&self, stream: StreamNo) -> bool {
         self.pending.iter().any(|it| it.stream == stream)
     }
 
-    /// Handles the answer to a request; returns the correction if that is due.
-    pub(super) fn answer(
+    /// Handles the response to a request. Returns the correction, if one is due.
+    pub(super) fn handle_response(
         &mut self,
         stream: StreamNo,
         request: &str,
@@ -73,7 +72,7 @@ impl ChangeRequests {
             return self.correction(&change);
         }
         self.accept(change.clone());
-        // Whatever becomes of an earlier request, this one has replaced it.
+        // This change has replaced earlier ones, whatever their responses will be.
         let mut number = 0;
         self.pending.retain(|it| {
             number += 1;
@@ -84,7 +83,7 @@ impl ChangeRequests {
         is_uncorrected.then(|| self.correction(&change)).flatten()
     }
 
-    /// Handles all changes that are left on a stream as refused; returns the corrections.
+    /// Treats all pending changes of a stream as refused. Returns the corrections.
     pub(super) fn end(&mut self, stream: StreamNo) -> Vec<Change> {
         let mut ended = Vec::new();
         self.pending.retain_mut(|it| {
@@ -96,15 +95,15 @@ impl ChangeRequests {
         ended.iter().filter_map(|change| self.correction(change)).collect()
     }
 
-    /// Returns the change that writes what was accepted, in the place of a refused one. `None`
-    /// while another request about the same thing is pending.
+    /// Returns the change that restores the accepted state after a refused change. `None` while
+    /// another request for the same subject is pending.
     pub(super) fn correction(&mut self, refused: &Change) -> Option<Change> {
-        let subject_of_it = subject(refused).map(str::to_owned);
+        let subject_key = subject(refused).map(str::to_owned);
         if self.pending.iter().any(|it| subject(&it.change) == subject(refused)) {
-            self.uncorrected.insert(subject_of_it);
+            self.uncorrected.insert(subject_key);
             return None;
         }
-        self.uncorrected.remove(&subject_of_it);
+        self.uncorrected.remove(&subject_key);
         match refused {
             Change::Level(session, _) => Some(Change::Level(*session, self.level.clone())),
             Change::Subscribe(session, uri) | Change::Unsubscribe(session, uri) => {
@@ -131,7 +130,7 @@ impl ChangeRequests {
     }
 }
 
-/// Returns the resource that a change is for; `None` for the log level.
+/// Returns the resource that a change is about; `None` for the log level.
 fn subject(change: &Change) -> Option<&str> {
     match change {
         Change::Subscribe(_, uri) | Change::Unsubscribe(_, uri) => Some(uri),
@@ -155,7 +154,7 @@ mod tests {
         Change::Level(1, level.map(str::to_owned))
     }
 
-    /// Requests changes, each on a stream of its own number.
+    /// Requests changes, each on the stream with its number.
     fn request(requests: &mut ChangeRequests, changes: &[(StreamNo, Change)]) {
         for (stream, change) in changes {
             let request = stream.to_string().into();
@@ -170,13 +169,13 @@ mod tests {
         stream: StreamNo,
         is_accepted: bool,
     ) -> Option<Change> {
-        let correction = requests.answer(stream, &stream.to_string(), is_accepted);
+        let correction = requests.handle_response(stream, &stream.to_string(), is_accepted);
         assert!(!requests.has_pending(stream));
         correction
     }
 
     #[test]
-    fn refused_change_gives_way_to_what_was_accepted() {
+    fn refused_change_reverts_to_the_accepted_state() {
         let mut requests = ChangeRequests::default();
         request(&mut requests, &[(1, subscribe("a")), (2, level(Some("error")))]);
         assert_eq!(answer(&mut requests, 1, false), Some(unsubscribe("a")));
@@ -192,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn later_request_counts_whatever_the_order_of_answers() {
+    fn later_request_wins_in_any_order_of_answers() {
         for order in [[1, 2], [2, 1]] {
             let mut requests = ChangeRequests::default();
             request(&mut requests, &[(1, subscribe("a")), (2, unsubscribe("a"))]);
@@ -223,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn end_of_a_stream_refuses_what_is_left_on_it() {
+    fn stream_end_refuses_its_pending_changes() {
         let mut requests = ChangeRequests::default();
         let change = |request: &str, uri| RequestedChange {
             request: request.into(),
@@ -231,14 +230,14 @@ mod tests {
         };
         requests.add(1, vec![change("1", "a"), change("2", "b")]);
         request(&mut requests, &[(3, subscribe("c"))]);
-        assert_eq!(requests.answer(1, "1", true), None);
-        assert_eq!(requests.answer(1, "9", true), None);
+        assert_eq!(requests.handle_response(1, "1", true), None);
+        assert_eq!(requests.handle_response(1, "9", true), None);
         assert_eq!(requests.end(1), [unsubscribe("b")]);
         assert!(requests.has_pending(3) && !requests.has_pending(1));
     }
 
     #[test]
-    fn pending_changes_have_a_bound() {
+    fn pending_changes_are_limited() {
         let mut requests = ChangeRequests::default();
         for stream in 0..PENDING_MAX as u64 {
             request(&mut requests, &[(stream, subscribe(&stream.to_string()))]);

@@ -1,8 +1,8 @@
-//! One connection: hyper does the talking, this makes sure that it does not take for ever.
+//! A single connection: runs hyper and enforces timeouts.
 //!
-//! A [`ConnTimers`] holds what the connection is doing and since when. One timer stands behind
-//! it, and is moved only when something is due earlier than it would ring; so a call that is
-//! answered at once costs no timer.
+//! [`ConnTimers`] holds the phase of the connection and when it began. One [`Timer`] serves all
+//! timeouts. It is reset only if a deadline precedes the set one, so a call that is answered
+//! immediately needs no timer.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -22,11 +22,11 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::connections::{Endpoint, Waits};
+use super::connections::{ConnectionSlot, WaitingFor};
 use super::guard::TokenId;
 use super::limits::{
-    BODY_WITHIN, DISCARD_MAX, HEAD_BYTES_MAX, HEAD_WITHIN, IDLE_CONNECTION, IDLE_UNAUTHENTICATED,
-    WRITE_WITHIN,
+    BODY_TIMEOUT, DISCARD_BYTES_MAX, HEAD_BYTES_MAX, HEAD_TIMEOUT, IDLE_TIMEOUT,
+    UNAUTHENTICATED_IDLE_TIMEOUT, WRITE_TIMEOUT,
 };
 use super::response_stream::ResponseStream;
 use super::service::HttpService;
@@ -34,185 +34,183 @@ use crate::body::CHUNK;
 
 /// What a connection is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Doing {
-    /// Nothing, between two requests.
+enum Phase {
+    /// Waiting for the next request.
     Idle { since: Instant },
-    /// A request's head is being read.
+    /// Reading the head of a request.
     Head { since: Instant },
-    /// A request's body is being read.
+    /// Reading the body of a request.
     Body { since: Instant },
-    /// A request is being answered, which takes as long as it takes. Perhaps the next one
-    /// has begun to come in.
+    /// Answering a request, without a time limit. The next request may already be arriving.
     Answering { next_has_begun: bool },
 }
 
-impl Doing {
-    /// When it has taken too long, and the word among the metrics for that.
+impl Phase {
+    /// Returns when the phase has lasted too long, and the reason for the metrics.
     fn deadline(self, is_authenticated: bool) -> Option<(Instant, &'static str)> {
         match self {
             Self::Idle { since } if is_authenticated => {
-                Some((since + IDLE_CONNECTION, "idle-connection"))
+                Some((since + IDLE_TIMEOUT, "idle-connection"))
             }
-            Self::Idle { since } => Some((since + IDLE_UNAUTHENTICATED, "idle-connection")),
-            Self::Head { since } => Some((since + HEAD_WITHIN, "slow-head")),
-            Self::Body { since } => Some((since + BODY_WITHIN, "slow-body")),
+            Self::Idle { since } => Some((since + UNAUTHENTICATED_IDLE_TIMEOUT, "idle-connection")),
+            Self::Head { since } => Some((since + HEAD_TIMEOUT, "slow-head")),
+            Self::Body { since } => Some((since + BODY_TIMEOUT, "slow-body")),
             Self::Answering { .. } => None,
         }
     }
 }
 
-/// What is due.
+/// What to do at a deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Due {
-    /// The end of the connection, and the word among the metrics for why.
-    End(&'static str),
-    /// A first word to a client that waits.
-    Word,
+enum Expired {
+    /// Close the connection; the text is the reason in the metrics.
+    Close(&'static str),
+    /// Turn the pending reply into an event stream.
+    StartStream,
 }
 
-/// A call about which nothing was said yet.
+/// A reply that becomes an event stream unless a response precedes that.
 #[derive(Debug)]
-struct Silent {
-    speaks_at: Instant,
+struct PendingStream {
+    starts_at: Instant,
     response_stream: Rc<ResponseStream>,
 }
 
-/// What is known of a connection, to whoever works for it.
+/// The state of a connection that its timeouts depend on.
 #[derive(Debug)]
 pub(super) struct ConnTimers {
     /// The address of the client, if it is known.
     peer: Option<SocketAddr>,
-    doing: Cell<Doing>,
-    /// Whose token was shown on it; `None` while it is unauthenticated.
+    phase: Cell<Phase>,
+    /// The token that a request on this connection has shown; `None` while it is unauthenticated.
     owner: Cell<Option<TokenId>>,
-    /// Bytes that were read since other tasks had their turn.
+    /// The number of bytes read since this task yielded last.
     read_since_pause: Cell<usize>,
-    /// Since when nothing of what we write is taken.
-    stuck: Cell<Option<Instant>>,
-    /// A call whose client waits for the first word, and when it shall hear one.
-    silent: RefCell<Option<Silent>>,
-    /// Whether the client says by hanging up that it wants no answer any more.
-    heeds_hanging_up: Cell<bool>,
-    /// Whether the connection shall end with what it is answered now.
-    leaves: Cell<bool>,
-    /// Whether it shall end at once, without an answer.
-    breaks: Cell<bool>,
-    /// A body that nobody wants, and how much of it may still come.
-    unwanted: RefCell<Option<(Incoming, usize)>>,
+    /// Since when the client has accepted no bytes.
+    blocked_since: Cell<Option<Instant>>,
+    /// The reply that becomes an event stream, and when.
+    pending_stream: RefCell<Option<PendingStream>>,
+    /// Whether a hang-up of the client cancels the current request.
+    watches_for_hangup: Cell<bool>,
+    /// Whether the connection closes after the current response.
+    closes_after_response: Cell<bool>,
+    /// Whether the connection closes immediately, without a response.
+    is_aborted: Cell<bool>,
+    /// An unread body of an answered request, and how many more bytes of it to read.
+    discarded_body: RefCell<Option<(Incoming, usize)>>,
 }
 
 impl ConnTimers {
     pub(super) fn new(peer: Option<SocketAddr>) -> Self {
-        // Who connects is expected to say something soon.
-        let doing = Cell::new(Doing::Head { since: Instant::now() });
+        // A new connection must send a request soon.
+        let phase = Cell::new(Phase::Head { since: Instant::now() });
         Self {
             peer,
-            doing,
+            phase,
             owner: Cell::new(None),
             read_since_pause: Cell::new(0),
-            stuck: Cell::new(None),
-            silent: RefCell::new(None),
-            heeds_hanging_up: Cell::new(false),
-            leaves: Cell::new(false),
-            breaks: Cell::new(false),
-            unwanted: RefCell::new(None),
+            blocked_since: Cell::new(None),
+            pending_stream: RefCell::new(None),
+            watches_for_hangup: Cell::new(false),
+            closes_after_response: Cell::new(false),
+            is_aborted: Cell::new(false),
+            discarded_body: RefCell::new(None),
         }
     }
 
-    /// The address of the client, if it is known.
+    /// Returns the address of the client, if it is known.
     pub(super) fn peer(&self) -> Option<SocketAddr> {
         self.peer
     }
 
-    /// Whose token was shown on it, if one was.
+    /// Returns the token that was shown on this connection, if any.
     pub(super) fn owner(&self) -> Option<TokenId> {
         self.owner.get()
     }
 
-    pub(super) fn set_owner(&self, who: TokenId) {
-        self.owner.set(Some(who));
+    pub(super) fn set_owner(&self, token_id: TokenId) {
+        self.owner.set(Some(token_id));
     }
 
-    /// What it waits for; `None` while it is answered.
-    pub(super) fn waits_for(&self) -> Option<Waits> {
-        match self.doing.get() {
-            Doing::Idle { since } => Some(Waits::Idle(since)),
-            Doing::Head { since } => Some(Waits::Head(since)),
-            Doing::Body { since } => Some(Waits::Body(since)),
-            Doing::Answering { .. } => None,
+    /// Returns what the connection waits for; `None` while it answers a request.
+    pub(super) fn waiting_for(&self) -> Option<WaitingFor> {
+        match self.phase.get() {
+            Phase::Idle { since } => Some(WaitingFor::Idle(since)),
+            Phase::Head { since } => Some(WaitingFor::Head(since)),
+            Phase::Body { since } => Some(WaitingFor::Body(since)),
+            Phase::Answering { .. } => None,
         }
     }
 
-    /// A request has come; if it has a body, that is still to be read.
-    pub(super) fn asked(&self, has_body: bool) {
-        self.heeds_hanging_up.set(false);
-        self.doing.set(match self.doing.get() {
-            Doing::Head { since } if has_body => Doing::Body { since },
-            _ if has_body => Doing::Body { since: Instant::now() },
-            _ => Doing::Answering { next_has_begun: false },
+    /// Records that the head of a request has arrived, and whether a body follows.
+    pub(super) fn start_request(&self, has_body: bool) {
+        self.watches_for_hangup.set(false);
+        self.phase.set(match self.phase.get() {
+            Phase::Head { since } if has_body => Phase::Body { since },
+            _ if has_body => Phase::Body { since: Instant::now() },
+            _ => Phase::Answering { next_has_begun: false },
         });
     }
 
-    /// The request has been read whole.
-    pub(super) fn read_whole(&self) {
-        self.doing.set(Doing::Answering { next_has_begun: false });
+    /// Records that the body is complete.
+    pub(super) fn finish_body(&self) {
+        self.phase.set(Phase::Answering { next_has_begun: false });
     }
 
-    /// The client waits for the first word about a call: unless there is one within this time,
-    /// it becomes events.
-    pub(super) fn waits(&self, response_stream: Rc<ResponseStream>, within: Duration) {
-        let speaks_at = Instant::now() + within;
-        *self.silent.borrow_mut() = Some(Silent { speaks_at, response_stream });
+    /// Turns the reply into an event stream after `delay`, unless a response precedes that.
+    pub(super) fn start_stream_after(&self, response_stream: Rc<ResponseStream>, delay: Duration) {
+        let starts_at = Instant::now() + delay;
+        *self.pending_stream.borrow_mut() = Some(PendingStream { starts_at, response_stream });
     }
 
-    /// Ends the wait for a first word.
-    pub(super) fn waits_no_more(&self) {
-        self.silent.take();
+    /// Cancels [`Self::start_stream_after`].
+    pub(super) fn cancel_stream_start(&self) {
+        self.pending_stream.take();
     }
 
-    /// Should the client hang up before it is answered, that is to be known at once.
-    pub(super) fn heeds_hanging_up(&self) {
-        self.heeds_hanging_up.set(true);
+    /// Detects from now on that the client hangs up before the response.
+    pub(super) fn watch_for_hangup(&self) {
+        self.watches_for_hangup.set(true);
     }
 
-    /// The client shall use another connection after this answer.
-    pub(super) fn leave(&self) {
-        self.leaves.set(true);
+    /// Closes the connection after the current response.
+    pub(super) fn close_after_response(&self) {
+        self.closes_after_response.set(true);
     }
 
-    /// Ends the connection at once: its request has no answer, and will not have one.
-    pub(super) fn break_off(&self) {
-        self.breaks.set(true);
+    /// Closes the connection immediately, without a response.
+    pub(super) fn abort(&self) {
+        self.is_aborted.set(true);
     }
 
-    fn break_silence(&self) {
-        if let Some(silent) = self.silent.take() {
-            silent.response_stream.begin();
+    fn start_stream(&self) {
+        if let Some(pending_stream) = self.pending_stream.take() {
+            pending_stream.response_stream.start_events();
         }
     }
 
-    /// The answer is written, or on its way.
-    pub(super) fn answered(&self) {
-        self.heeds_hanging_up.set(false);
-        if self.unwanted.borrow().is_some() {
-            return; // Its body still comes in.
+    /// Records that the response is written, or was handed to hyper completely.
+    pub(super) fn finish_response(&self) {
+        self.watches_for_hangup.set(false);
+        if self.discarded_body.borrow().is_some() {
+            return; // Its body is still arriving.
         }
         let since = Instant::now();
-        self.doing.set(match self.doing.get() {
-            Doing::Answering { next_has_begun: true } => Doing::Head { since },
-            _ => Doing::Idle { since },
+        self.phase.set(match self.phase.get() {
+            Phase::Answering { next_has_begun: true } => Phase::Head { since },
+            _ => Phase::Idle { since },
         });
     }
 
-    /// The request is answered without its body. What still comes of that is thrown away:
-    /// closing over it would reset the connection, and the answer with it.
+    /// Reads and discards the rest of a body whose request is already answered. Closing the
+    /// connection with unread bytes would reset it, and the client would lose the response.
     pub(super) fn discard(&self, body: Incoming) {
-        *self.unwanted.borrow_mut() = Some((body, DISCARD_MAX));
+        *self.discarded_body.borrow_mut() = Some((body, DISCARD_BYTES_MAX));
     }
 
     fn poll_discard(&self, context: &mut Context<'_>) {
-        let mut unwanted = self.unwanted.borrow_mut();
-        while let Some((body, left)) = &mut *unwanted {
+        let mut discarded_body = self.discarded_body.borrow_mut();
+        while let Some((body, left)) = &mut *discarded_body {
             let read = match Pin::new(body).poll_frame(context) {
                 Poll::Pending => return,
                 Poll::Ready(Some(Ok(frame))) => frame.data_ref().map_or(0, Bytes::len),
@@ -220,152 +218,157 @@ impl ConnTimers {
             };
             *left = left.saturating_sub(read);
             if *left == 0 {
-                *unwanted = None;
-                self.doing.set(Doing::Idle { since: Instant::now() });
+                *discarded_body = None;
+                self.phase.set(Phase::Idle { since: Instant::now() });
             }
         }
     }
 
-    fn has_read(&self, bytes: usize) {
+    fn record_read(&self, bytes: usize) {
         if bytes == 0 {
             return;
         }
         self.read_since_pause.set(self.read_since_pause.get() + bytes);
-        match self.doing.get() {
-            Doing::Idle { .. } => self.doing.set(Doing::Head { since: Instant::now() }),
-            Doing::Answering { .. } => self.doing.set(Doing::Answering { next_has_begun: true }),
-            Doing::Head { .. } | Doing::Body { .. } => {}
+        match self.phase.get() {
+            Phase::Idle { .. } => self.phase.set(Phase::Head { since: Instant::now() }),
+            Phase::Answering { .. } => self.phase.set(Phase::Answering { next_has_begun: true }),
+            Phase::Head { .. } | Phase::Body { .. } => {}
         }
     }
 
-    fn has_written<T>(&self, outcome: &Poll<T>) {
-        match (outcome, self.stuck.get()) {
-            (Poll::Ready(_), Some(_)) => self.stuck.set(None),
-            (Poll::Pending, None) => self.stuck.set(Some(Instant::now())),
+    fn record_write<T>(&self, outcome: &Poll<T>) {
+        match (outcome, self.blocked_since.get()) {
+            (Poll::Ready(_), Some(_)) => self.blocked_since.set(None),
+            (Poll::Pending, None) => self.blocked_since.set(Some(Instant::now())),
             _ => {}
         }
     }
 
-    /// When whatever is due first has taken too long, and what that is.
-    fn deadline(&self) -> Option<(Instant, Due)> {
-        let stuck = self.stuck.get().map(|since| (since + WRITE_WITHIN, Due::End("slow-reader")));
-        let doing = self.doing.get().deadline(self.owner.get().is_some());
-        let doing = doing.map(|(at, fault)| (at, Due::End(fault)));
-        let silent = self.silent.borrow().as_ref().map(|silent| (silent.speaks_at, Due::Word));
-        [doing, stuck, silent].into_iter().flatten().min_by_key(|(at, _)| *at)
+    /// Returns the next deadline, and what to do then.
+    fn deadline(&self) -> Option<(Instant, Expired)> {
+        let write = self.blocked_since.get();
+        let write = write.map(|since| (since + WRITE_TIMEOUT, Expired::Close("slow-reader")));
+        let phase = self.phase.get().deadline(self.owner.get().is_some());
+        let phase = phase.map(|(at, reason)| (at, Expired::Close(reason)));
+        let pending = self.pending_stream.borrow();
+        let stream = pending.as_ref().map(|it| (it.starts_at, Expired::StartStream));
+        [phase, write, stream].into_iter().flatten().min_by_key(|(at, _)| *at)
     }
 }
 
-/// Serves one connection until it ends, is ended for taking too long, or `closes` is true and
-/// what it was asked is answered.
+/// Serves one connection until it ends or times out. Once `closing` is true, it ends after the
+/// current response.
 pub(super) async fn run(
     stream: TcpStream,
-    door: Rc<HttpService>,
-    (pulse, _place): (Rc<ConnTimers>, Endpoint),
-    mut closes: watch::Receiver<bool>,
+    service: Rc<HttpService>,
+    (timers, _slot): (Rc<ConnTimers>, ConnectionSlot),
+    mut closing: watch::Receiver<bool>,
 ) {
-    // Answers are written whole: there is nothing to wait for before they are sent.
+    // Responses are written in one piece: there is nothing to gain from delaying them.
     let _ = stream.set_nodelay(true);
-    let io = TokioIo::new(Watched { stream, pulse: Rc::clone(&pulse) });
-    let service = {
-        let (door, pulse) = (Rc::clone(&door), Rc::clone(&pulse));
-        service_fn(move |request| Rc::clone(&door).answer(request, Rc::clone(&pulse)))
+    let io = TokioIo::new(TimedStream { stream, timers: Rc::clone(&timers) });
+    let handler = {
+        let (service, timers) = (Rc::clone(&service), Rc::clone(&timers));
+        service_fn(move |request| Rc::clone(&service).respond(request, Rc::clone(&timers)))
     };
-    let mut talk = pin!(settings().serve_connection(io, service));
-    let mut closing = pin!(closes.wait_for(|closes| *closes));
-    let mut leaving = false;
+    let mut connection = pin!(settings().serve_connection(io, handler));
+    let mut closing = pin!(closing.wait_for(|is_closing| *is_closing));
+    let mut is_shutting_down = false;
     let mut timer = Timer::default();
     let mut pause = None;
     let outcome = std::future::poll_fn(|context| {
-        // A client that sends fast lets others have their turn; hyper would read on.
-        if pulse.read_since_pause.get() >= CHUNK {
+        // hyper would keep reading from a fast client, so other tasks get a turn here.
+        if timers.read_since_pause.get() >= CHUNK {
             let yields = pause.get_or_insert_with(|| Box::pin(tokio::task::yield_now()));
             ready!(yields.as_mut().poll(context));
             pause = None;
-            pulse.read_since_pause.set(0);
+            timers.read_since_pause.set(0);
         }
         loop {
-            if !leaving && (pulse.leaves.get() || closing.as_mut().poll(context).is_ready()) {
-                leaving = true;
-                talk.as_mut().graceful_shutdown();
+            if !is_shutting_down
+                && (timers.closes_after_response.get() || closing.as_mut().poll(context).is_ready())
+            {
+                is_shutting_down = true;
+                connection.as_mut().graceful_shutdown();
             }
-            if let Poll::Ready(outcome) = talk.as_mut().poll(context) {
-                return Poll::Ready(outcome.map_err(|cause| fault_of(&cause)));
+            if let Poll::Ready(outcome) = connection.as_mut().poll(context) {
+                return Poll::Ready(outcome.map_err(|cause| error_reason(&cause)));
             }
-            if pulse.breaks.get() {
+            if timers.is_aborted.get() {
                 return Poll::Ready(Ok(()));
             }
-            if leaving || !pulse.leaves.get() {
-                break; // What was said meanwhile does not end it.
+            if is_shutting_down || !timers.closes_after_response.get() {
+                break; // A change during this poll does not close the connection.
             }
         }
-        pulse.poll_discard(context);
-        timer.poll(context, &pulse).map(Err)
+        timers.poll_discard(context);
+        timer.poll(context, &timers).map(Err)
     });
-    if let Err(fault) = outcome.await {
-        door.counts().cut(fault);
+    if let Err(reason) = outcome.await {
+        service.counters().count_cut(reason);
     }
 }
 
-/// The word among the metrics for how a connection broke.
-fn fault_of(cause: &hyper::Error) -> &'static str {
+/// Returns the reason in the metrics for an error of hyper.
+fn error_reason(cause: &hyper::Error) -> &'static str {
     if cause.is_parse() { "not-http" } else { "broken-connection" }
 }
 
 fn settings() -> http1::Builder {
     let mut settings = http1::Builder::new();
-    // The time for a head is our own, since hyper's runs between two requests too.
+    // hyper's own head timeout also runs between two requests, so it is off.
     settings.header_read_timeout(None).max_buf_size(HEAD_BYTES_MAX).max_header_size(HEAD_BYTES_MAX);
     settings
 }
 
-/// One timer for whatever is due first.
+/// A timer for the next deadline.
 #[derive(Default)]
 struct Timer {
-    rings: Option<Pin<Box<Sleep>>>,
+    sleep: Option<Pin<Box<Sleep>>>,
     is_set: bool,
 }
 
 impl Timer {
-    /// Ready with what took too long. What else is due is done.
-    fn poll(&mut self, context: &mut Context<'_>, pulse: &ConnTimers) -> Poll<&'static str> {
+    /// Resolves with the reason when the connection has to close. Starts event streams that are
+    /// due.
+    fn poll(&mut self, context: &mut Context<'_>, timers: &ConnTimers) -> Poll<&'static str> {
         loop {
-            let deadline = pulse.deadline();
+            let deadline = timers.deadline();
             if let Some((at, _)) = deadline {
                 self.set_no_later_than(at);
             }
-            match &mut self.rings {
-                Some(rings) if self.is_set => ready!(rings.as_mut().poll(context)),
+            match &mut self.sleep {
+                Some(sleep) if self.is_set => ready!(sleep.as_mut().poll(context)),
                 _ => return Poll::Pending,
             }
             self.is_set = false;
             match deadline {
-                Some((at, due)) if at <= Instant::now() => match due {
-                    Due::End(fault) => return Poll::Ready(fault),
-                    Due::Word => pulse.break_silence(),
+                Some((at, expired)) if at <= Instant::now() => match expired {
+                    Expired::Close(reason) => return Poll::Ready(reason),
+                    Expired::StartStream => timers.start_stream(),
                 },
-                _ => {} // It was set for something that has come to pass in time.
+                _ => {} // The timer was set for an earlier phase that ended in time.
             }
         }
     }
 
     fn set_no_later_than(&mut self, at: Instant) {
-        match &mut self.rings {
-            Some(rings) if self.is_set && rings.deadline() <= at => return,
-            Some(rings) => rings.as_mut().reset(at),
+        match &mut self.sleep {
+            Some(sleep) if self.is_set && sleep.deadline() <= at => return,
+            Some(sleep) => sleep.as_mut().reset(at),
             none => *none = Some(Box::pin(sleep_until(at))),
         }
         self.is_set = true;
     }
 }
 
-/// A stream that tells a pulse what goes over it.
-struct Watched {
+/// A TCP stream that records reads and writes in [`ConnTimers`].
+struct TimedStream {
     stream: TcpStream,
-    pulse: Rc<ConnTimers>,
+    timers: Rc<ConnTimers>,
 }
 
-impl AsyncRead for Watched {
+impl AsyncRead for TimedStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -373,15 +376,15 @@ impl AsyncRead for Watched {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let outcome = Pin::new(&mut self.stream).poll_read(context, buffer);
-        self.pulse.has_read(buffer.filled().len() - before);
+        self.timers.record_read(buffer.filled().len() - before);
         outcome
     }
 }
 
-impl Watched {
-    /// Whether the other end has closed. Once the next request has begun to come in, nothing is
-    /// read of it until this one is answered, and so nobody else would see the end.
-    fn has_hung_up(&self, context: &mut Context<'_>) -> bool {
+impl TimedStream {
+    /// Returns true if the client has closed the connection. hyper cannot see that: it stops
+    /// reading once the next request begins to arrive.
+    fn is_closed_by_peer(&self, context: &mut Context<'_>) -> bool {
         let mut byte = [0];
         let mut peeked = ReadBuf::new(&mut byte);
         let outcome = self.stream.poll_peek(context, &mut peeked);
@@ -389,14 +392,14 @@ impl Watched {
     }
 }
 
-impl AsyncWrite for Watched {
+impl AsyncWrite for TimedStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let outcome = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.pulse.has_written(&outcome);
+        self.timers.record_write(&outcome);
         outcome
     }
 
@@ -406,7 +409,7 @@ impl AsyncWrite for Watched {
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let outcome = Pin::new(&mut self.stream).poll_write_vectored(context, pieces);
-        self.pulse.has_written(&outcome);
+        self.timers.record_write(&outcome);
         outcome
     }
 
@@ -415,7 +418,7 @@ impl AsyncWrite for Watched {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.pulse.heeds_hanging_up.get() && self.has_hung_up(context) {
+        if self.timers.watches_for_hangup.get() && self.is_closed_by_peer(context) {
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
         Pin::new(&mut self.stream).poll_flush(context)

@@ -1,8 +1,7 @@
-//! All open connections: how many there are, whose they are, and which ends when there is no
-//! room for another.
+//! All open connections: their number, their owners, and which one closes to make room for another.
 //!
-//! A connection is unauthenticated until a request on it has shown a valid token. Such
-//! connections have a small share; when it is full, the one that has waited longest goes.
+//! A connection is unauthenticated until a request on it has a valid token. Unauthenticated
+//! connections have a small share of all. When it is full, the one that has waited longest closes.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -12,11 +11,11 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::connection::ConnTimers;
+use super::error::{HttpError, Shared};
 use super::guard::TokenId;
 use super::limits::{AUTHENTICATED_MAX, UNAUTHENTICATED_MAX};
-use super::refused::{Refused, Shared};
 
-/// All open connections, in the order in which they came.
+/// All open connections, in the order in which they were accepted.
 #[derive(Debug, Default)]
 pub(super) struct Connections {
     by_number: RefCell<BTreeMap<u64, Open>>,
@@ -25,23 +24,23 @@ pub(super) struct Connections {
 
 #[derive(Debug)]
 struct Open {
-    pulse: Rc<ConnTimers>,
-    /// `None` until its task runs.
+    timers: Rc<ConnTimers>,
+    /// `None` until its task is spawned.
     task: Option<AbortHandle>,
 }
 
 /// What a connection waits for, and since when.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Waits {
-    /// For its next request.
+pub(super) enum WaitingFor {
+    /// The next request.
     Idle(Instant),
-    /// For the rest of a request's head.
+    /// The rest of a request's head.
     Head(Instant),
-    /// For the rest of a request's body.
+    /// The rest of a request's body.
     Body(Instant),
 }
 
-impl Waits {
+impl WaitingFor {
     fn since(self) -> Instant {
         match self {
             Self::Idle(since) | Self::Head(since) | Self::Body(since) => since,
@@ -49,75 +48,85 @@ impl Waits {
     }
 }
 
-/// The place of a connection among all, as long as this lives.
+/// The slot of an open connection. Dropping it frees the slot.
 #[derive(Debug)]
-pub(super) struct Endpoint {
-    among: Rc<Connections>,
+pub(super) struct ConnectionSlot {
+    registry: Rc<Connections>,
     number: u64,
 }
 
-impl Drop for Endpoint {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        self.among.by_number.borrow_mut().remove(&self.number);
+        self.registry.by_number.borrow_mut().remove(&self.number);
     }
 }
 
 impl Connections {
-    /// Makes a place for a new connection, which has shown no token yet. Returns `None` if
-    /// there is none and no other connection can go for it; the flag says whether one has gone.
-    pub(super) fn enter(self: &Rc<Self>, pulse: &Rc<ConnTimers>) -> Option<(Endpoint, bool)> {
-        let mut has_ended_one = false;
-        if self.count_of(None) >= UNAUTHENTICATED_MAX {
-            if !self.end_first(None, |_| true) {
+    /// Adds a new, unauthenticated connection. Returns `None` if there is no room and no other
+    /// connection can close. The flag is true if another one closed.
+    pub(super) fn add(self: &Rc<Self>, timers: &Rc<ConnTimers>) -> Option<(ConnectionSlot, bool)> {
+        let mut has_closed_one = false;
+        if self.count_owned(None) >= UNAUTHENTICATED_MAX {
+            if !self.close_longest_waiting(None, |_| true) {
                 return None;
             }
-            has_ended_one = true;
+            has_closed_one = true;
         }
         let number = self.last_number.get() + 1;
         self.last_number.set(number);
-        let open = Open { pulse: Rc::clone(pulse), task: None };
+        let open = Open { timers: Rc::clone(timers), task: None };
         self.by_number.borrow_mut().insert(number, open);
-        Some((Endpoint { among: Rc::clone(self), number }, has_ended_one))
+        Some((ConnectionSlot { registry: Rc::clone(self), number }, has_closed_one))
     }
 
-    /// Names the task of a connection, by which it is ended.
-    pub(super) fn runs(&self, number: u64, task: AbortHandle) {
+    /// Sets the task that is aborted to close the connection.
+    pub(super) fn set_task(&self, number: u64, task: AbortHandle) {
         if let Some(open) = self.by_number.borrow_mut().get_mut(&number) {
             open.task = Some(task);
         }
     }
 
-    /// A request on this connection has shown a valid token. If the token may have no more
-    /// connections, the longest idle one of its own goes; otherwise this one is refused.
-    pub(super) fn authenticate(&self, pulse: &ConnTimers, who: TokenId) -> Result<(), Refused> {
-        if pulse.owner() == Some(who) {
+    /// Assigns a connection to the token that a request on it has shown. At the token's limit, its
+    /// longest idle connection closes; if it has none, the request is refused.
+    pub(super) fn authenticate(
+        &self,
+        timers: &ConnTimers,
+        token_id: TokenId,
+    ) -> Result<(), HttpError> {
+        if timers.owner() == Some(token_id) {
             return Ok(());
         }
-        let all = self.by_number.borrow().values().filter(|it| it.pulse.owner().is_some()).count();
-        let own = self.count_of(Some(who));
-        let may = who.may_take(own, all, AUTHENTICATED_MAX)
-            || self.end_first(Some(who), |waits| matches!(waits, Waits::Idle(_)));
-        if may {
-            pulse.set_owner(who);
+        let all = self.by_number.borrow().values().filter(|it| it.timers.owner().is_some()).count();
+        let own = self.count_owned(Some(token_id));
+        let is_allowed = token_id.may_take(own, all, AUTHENTICATED_MAX)
+            || self.close_longest_waiting(Some(token_id), |waits| {
+                matches!(waits, WaitingFor::Idle(_))
+            });
+        if is_allowed {
+            timers.set_owner(token_id);
             return Ok(());
         }
-        let most = AUTHENTICATED_MAX;
+        let max = AUTHENTICATED_MAX;
         Err(match own {
-            0 => Refused::TooManyConnections,
-            _ => Refused::OverShare { what: Shared::Connections, own, most },
+            0 => HttpError::TooManyConnections,
+            _ => HttpError::OverShare { what: Shared::Connections, own, max },
         })
     }
 
-    fn count_of(&self, owner: Option<TokenId>) -> usize {
-        self.by_number.borrow().values().filter(|it| it.pulse.owner() == owner).count()
+    fn count_owned(&self, owner: Option<TokenId>) -> usize {
+        self.by_number.borrow().values().filter(|it| it.timers.owner() == owner).count()
     }
 
-    /// Ends the connection of this owner that has waited for longest, if there is one.
-    fn end_first(&self, owner: Option<TokenId>, may_go: impl Fn(Waits) -> bool) -> bool {
+    /// Closes the connection of `owner` that has waited longest. Returns false if none qualifies.
+    fn close_longest_waiting(
+        &self,
+        owner: Option<TokenId>,
+        may_close: impl Fn(WaitingFor) -> bool,
+    ) -> bool {
         let open = self.by_number.borrow();
         let waiting =
-            open.iter().filter(|(_, it)| it.pulse.owner() == owner).filter_map(|(number, it)| {
-                Some((it.pulse.waits_for().filter(|it| may_go(*it))?.since(), *number))
+            open.iter().filter(|(_, it)| it.timers.owner() == owner).filter_map(|(number, it)| {
+                Some((it.timers.waiting_for().filter(|it| may_close(*it))?.since(), *number))
             });
         let Some((_, number)) = waiting.min() else { return false };
         drop(open);
@@ -129,7 +138,7 @@ impl Connections {
     }
 }
 
-impl Endpoint {
+impl ConnectionSlot {
     pub(super) fn number(&self) -> u64 {
         self.number
     }

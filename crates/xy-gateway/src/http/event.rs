@@ -1,4 +1,4 @@
-//! Messages as events of a stream, as they go over the wire, and how an event is named. Pure.
+//! The wire format of events and event ids. Pure.
 
 use std::fmt;
 
@@ -10,17 +10,17 @@ use crate::frontend::StreamNo;
 const BEFORE_DATA: &[u8] = b"event: message\ndata: ";
 const AFTER_DATA: &[u8] = b"\n\n";
 
-/// The kind of a stream of events.
+/// The kind of an event stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StreamKind {
-    /// The answer to a call, and what belongs to it.
+    /// A call: the response and the messages related to it.
     Call,
     /// Messages that belong to no call.
     Listener,
 }
 
 impl StreamKind {
-    /// Returns its letter in event ids.
+    /// Returns the letter of this kind in event ids.
     fn letter(self) -> char {
         match self {
             Self::Call => 'c',
@@ -29,53 +29,53 @@ impl StreamKind {
     }
 }
 
-/// Which stream it is, so that no other session's is taken for it.
+/// The identity of a stream among those of all sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct StreamId {
-    /// Tells the sessions of one client apart, and one daemon's events from another's.
+    /// Identifies the session and the daemon.
     pub(super) tag: u64,
-    /// `None` in an id of an earlier version, which did not say it.
+    /// `None` in an id of an earlier version, which lacks the kind.
     pub(super) kind: Option<StreamKind>,
     pub(super) stream: StreamNo,
 }
 
-/// What a client shows to go on after an event: its stream, and its place there.
+/// The id of an event, after which a client can resume: a stream and a position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct EventId {
-    pub(super) of: StreamId,
-    /// The first event has place 1; 0 is before it.
-    pub(super) place: u64,
+    pub(super) stream_id: StreamId,
+    /// The position of the event. The first event has 1; 0 is before it.
+    pub(super) position: u64,
 }
 
 impl EventId {
-    /// As [`fmt::Display`] writes it, and in no other way.
+    /// Parses an id. Accepts only the exact text that [`fmt::Display`] writes.
     pub(super) fn parse(text: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(text).ok()?;
         let mut parts = text.split('-');
-        let (tag, stream, place) = (parts.next()?, parts.next()?, parts.next()?);
+        let (tag, stream, position) = (parts.next()?, parts.next()?, parts.next()?);
         let tag = u64::from_str_radix(tag, 16).ok()?;
         let kinds = [StreamKind::Call, StreamKind::Listener];
         let kind = kinds.into_iter().find(|kind| stream.starts_with(kind.letter()));
         let stream = kind.and_then(|it| stream.strip_prefix(it.letter())).unwrap_or(stream);
-        let of = StreamId { tag, kind, stream: stream.parse().ok()? };
-        let id = Self { of, place: place.parse().ok()? };
+        let stream_id = StreamId { tag, kind, stream: stream.parse().ok()? };
+        let id = Self { stream_id, position: position.parse().ok()? };
         (id.to_string() == text).then_some(id)
     }
 }
 
 impl fmt::Display for EventId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:016x}-", self.of.tag)?;
-        if let Some(kind) = self.of.kind {
+        write!(f, "{:016x}-", self.stream_id.tag)?;
+        if let Some(kind) = self.stream_id.kind {
             write!(f, "{}", kind.letter())?;
         }
-        write!(f, "{}-{}", self.of.stream, self.place)
+        write!(f, "{}-{}", self.stream_id.stream, self.position)
     }
 }
 
-/// A message as an event, and where its data begins. A line break between the parts of its
-/// JSON, which a server may have written, would end the event's data.
-pub(super) fn framed(id: Option<EventId>, message: &[u8]) -> (Bytes, usize) {
+/// Returns a message as an event, and the offset of its data. Line breaks in the message, which a
+/// server may write between tokens, become spaces: they would end the data.
+pub(super) fn encode(id: Option<EventId>, message: &[u8]) -> (Bytes, usize) {
     const ID_LEN: usize = 40;
     let mut bytes =
         Vec::with_capacity(ID_LEN + BEFORE_DATA.len() + message.len() + AFTER_DATA.len());
@@ -89,23 +89,24 @@ pub(super) fn framed(id: Option<EventId>, message: &[u8]) -> (Bytes, usize) {
     (bytes.into(), data_at)
 }
 
-/// What was framed, without its frame.
-pub(super) fn unframed(event: &Bytes, data_at: usize) -> Bytes {
+/// Returns the message of an event.
+pub(super) fn decode(event: &Bytes, data_at: usize) -> Bytes {
     event.slice(data_at..event.len() - AFTER_DATA.len())
 }
 
-/// An event without data, from which a client can go on, and when it shall come back.
-pub(super) fn priming(id: EventId, retry_ms: u64) -> Bytes {
+/// Returns an event without data, which gives the client an id to resume from and a reconnect
+/// delay.
+pub(super) fn priming_event(id: EventId, retry_ms: u64) -> Bytes {
     format!("id: {id}\nretry: {retry_ms}\ndata: \n\n").into()
 }
 
-/// When a client shall come back.
-pub(super) fn retry(retry_ms: u64) -> Bytes {
+/// Returns a reconnect delay for the client.
+pub(super) fn retry_event(retry_ms: u64) -> Bytes {
     format!("retry: {retry_ms}\n\n").into()
 }
 
-/// The first event of the older transport: where messages are posted to.
-pub(super) fn endpoint(uri: &str) -> Bytes {
+/// Returns the first event of the legacy transport, with the address for messages.
+pub(super) fn endpoint_event(uri: &str) -> Bytes {
     format!("event: endpoint\ndata: {uri}\n\n").into()
 }
 
@@ -114,13 +115,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_reads_back_as_itself_only() {
+    fn event_id_reads_back() {
         for (text, kind) in [
             ("00000000000000ab-c7-12", Some(StreamKind::Call)),
             ("00000000000000ab-l7-12", Some(StreamKind::Listener)),
-            ("00000000000000ab-7-12", None), // As earlier versions gave them out.
+            ("00000000000000ab-7-12", None), // The format of earlier versions.
         ] {
-            let id = EventId { of: StreamId { tag: 0xab, kind, stream: 7 }, place: 12 };
+            let id = EventId { stream_id: StreamId { tag: 0xab, kind, stream: 7 }, position: 12 };
             assert_eq!(id.to_string(), text);
             assert_eq!(EventId::parse(text.as_bytes()), Some(id));
         }
@@ -145,9 +146,9 @@ mod tests {
     }
 
     #[test]
-    fn line_breaks_in_a_message_do_not_break_its_event() {
-        let (event, data_at) = framed(None, b"{\r\n\"a\":\r1,\n\"b\":\"\\n\"}");
+    fn line_breaks_do_not_break_an_event() {
+        let (event, data_at) = encode(None, b"{\r\n\"a\":\r1,\n\"b\":\"\\n\"}");
         assert_eq!(event, "event: message\ndata: {  \"a\": 1, \"b\":\"\\n\"}\n\n");
-        assert_eq!(unframed(&event, data_at), "{  \"a\": 1, \"b\":\"\\n\"}");
+        assert_eq!(decode(&event, data_at), "{  \"a\": 1, \"b\":\"\\n\"}");
     }
 }

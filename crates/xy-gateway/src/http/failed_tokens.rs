@@ -1,30 +1,30 @@
-//! Which wrong tokens are logged: pure.
+//! Limits how many requests with wrong tokens are logged. Pure.
 //!
-//! Anybody who reaches the port can send wrong tokens as fast as it likes. One line a minute
-//! for each address says enough, and the rest is counted.
+//! A client can send wrong tokens at any rate. Each address is logged once a minute, and the rest
+//! is counted.
 
 use std::net::IpAddr;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How long an address stays logged.
+/// How long an address is not logged again.
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// At most this many addresses are logged in one window.
+/// Maximum number of addresses that are logged in one window.
 const MAX_ADDRESSES: usize = 10;
 
-/// The wrong tokens of the current window.
+/// The logged and skipped wrong tokens of the current window.
 #[derive(Debug, Default)]
 pub(super) struct FailedTokens {
     began: Option<Instant>,
     logged: Vec<Option<IpAddr>>,
-    /// Since the last line.
+    /// The number of requests that were not logged since the last line.
     skipped: u64,
 }
 
 impl FailedTokens {
-    /// Records a wrong token. Returns how many were skipped before it if it is to be logged.
+    /// Records a wrong token. Returns the number of skipped requests if this one is to be logged.
     pub(super) fn record(&mut self, from: Option<IpAddr>, now: Instant) -> Option<u64> {
         if self.began.is_none_or(|began| now.saturating_duration_since(began) >= WINDOW) {
             self.began = Some(now);
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn many_addresses_fill_no_log() {
+    fn many_addresses_do_not_fill_the_log() {
         let mut failed = FailedTokens::default();
         let start = Instant::now();
         let logged =

@@ -1,8 +1,8 @@
-//! Who may come in. Pure: what a request says of itself, against the rules.
+//! Authentication, and checks of `Host` and `Origin`. Pure.
 //!
-//! A page in a browser can send requests to this machine, under a name of its own that
-//! leads here. So the name must be one of ours, the page must be one of ours, and neither
-//! replaces the token.
+//! A web page can send requests to this machine under a host name of its own that resolves here. So
+//! the host must be a known one, and the page must come from this machine. Neither check replaces
+//! the token.
 
 use std::fmt;
 use std::hint::black_box;
@@ -12,45 +12,45 @@ use hyper::header::{AUTHORIZATION, HOST, HeaderMap, HeaderName, HeaderValue, ORI
 use hyper::http::request::Parts;
 use xy_config::profile::DEFAULT_PROFILE;
 
-use super::refused::Refused;
+use super::error::HttpError;
 use super::route::Endpoint;
 use crate::share;
 
-/// Who may come in.
+/// Who may connect.
 #[derive(Debug, Clone)]
 pub enum Auth {
-    /// Whoever reaches the port. Nobody may manage servers then.
+    /// Every client. No client may manage servers.
     None,
-    /// Who shows one of these.
+    /// A client with one of these tokens.
     Tokens(Vec<Token>),
 }
 
-/// What lets a client in.
+/// A token of the HTTP listener.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
-    /// Tells it from all others that there are and were, also in the next daemon.
+    /// A number that no other token has or had, in any daemon.
     pub id: u64,
-    /// The words that name it to people.
+    /// The name for users.
     pub name: String,
-    /// What the client has to show.
+    /// The secret that the client sends.
     pub secret: Secret,
-    /// Whether it may manage servers.
+    /// Whether the client may manage servers.
     pub may_manage: bool,
-    /// The only profile it opens; `None` for all.
+    /// The only profile that the token is valid for; `None` for all.
     pub profile: Option<String>,
 }
 
-/// What a client has to show.
+/// The secret of a token.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Secret {
-    /// This.
+    /// The secret itself.
     Plain(String),
-    /// What has this digest.
+    /// The digest of the secret.
     Digest(Digest),
 }
 
 impl Secret {
-    /// Returns its digest.
+    /// Returns the digest of the secret.
     pub(super) fn digest(&self) -> Digest {
         match self {
             Self::Plain(secret) => digest(secret.as_bytes()),
@@ -65,10 +65,10 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// What a secret is known by where the secret itself is not kept: its SHA-256.
+/// The SHA-256 of a secret, for places that must not store the secret itself.
 pub type Digest = [u8; 32];
 
-/// The digest of a secret.
+/// Returns the digest of a secret.
 pub fn digest(secret: &[u8]) -> Digest {
     let digest = ring::digest::digest(&ring::digest::SHA256, secret);
     let mut bytes = [0; 32];
@@ -88,80 +88,80 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Who somebody turned out to be.
+/// The identity that a request has shown.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Identity<'r> {
-    /// Which token it was: a session belongs to the token that began it.
-    pub(super) who: TokenId,
+    /// The token of the request. A session belongs to the token that opened it.
+    pub(super) token_id: TokenId,
     pub(super) may_manage: bool,
-    /// The only profile that its token is for.
+    /// The only profile that the token is valid for.
     pub(super) profile: Option<&'r str>,
     secret: Option<&'r Secret>,
 }
 
-/// Stands for the token of every client where there are no tokens.
-pub(crate) const ANYBODY: u64 = 1;
+/// The token id of every client if there are no tokens.
+pub(crate) const ANONYMOUS: u64 = 1;
 
-/// Which token somebody has.
+/// The id of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TokenId(u64);
 
 impl TokenId {
-    /// Where there are no tokens.
-    const ANYBODY: Self = Self(ANYBODY);
+    /// The id of every client if there are no tokens.
+    const ANONYMOUS: Self = Self(ANONYMOUS);
 
-    /// Returns true if it may take one more of something limited, of which it holds `own`, and
-    /// all together hold `all`. Where there are no tokens, nobody can be told from others.
-    pub(super) fn may_take(self, own: usize, all: usize, most: usize) -> bool {
-        if self == Self::ANYBODY { all < most } else { share::may_take(own, all, most) }
+    /// Returns true if this token may take one more of a limited resource. It holds `own`, and all
+    /// tokens hold `all`. Without tokens, clients cannot be told apart and have no shares.
+    pub(super) fn may_take(self, own: usize, all: usize, max: usize) -> bool {
+        if self == Self::ANONYMOUS { all < max } else { share::may_take(own, all, max) }
     }
 
-    /// A number that is nobody else's, and not that of the local door.
+    /// Returns the id as a number. It differs from 0, which stands for local clients.
     pub(super) fn number(self) -> u64 {
         self.0
     }
 }
 
 impl<'r> Identity<'r> {
-    /// Returns the digest of its token's secret, which sessions belong to. `None` where no token
-    /// is needed.
+    /// Returns the digest of the token's secret, which sessions belong to. `None` if no token is
+    /// needed.
     pub(super) fn owner(&self) -> Option<Digest> {
         self.secret.map(Secret::digest)
     }
 
-    /// Where it is led by a path to `place`, if it may go there. What of a single server it may
-    /// be shown is not known here.
-    pub(super) fn led_to<'p>(&self, place: Endpoint<'p>) -> Result<Endpoint<'p>, Refused>
+    /// Returns the endpoint that a path leads to, if this identity may use it. Does not check
+    /// whether the profile of the token shows a single server.
+    pub(super) fn authorize<'p>(&self, endpoint: Endpoint<'p>) -> Result<Endpoint<'p>, HttpError>
     where
         'r: 'p,
     {
-        match (place, self.profile) {
+        match (endpoint, self.profile) {
             (Endpoint::Bare, profile) => Ok(Endpoint::Profile(profile.unwrap_or(DEFAULT_PROFILE))),
             (Endpoint::Profile(name), Some(only)) if name != only => {
-                Err(Refused::OtherView(only.to_owned()))
+                Err(HttpError::WrongProfile(only.to_owned()))
             }
-            (place, _) => Ok(place),
+            (endpoint, _) => Ok(endpoint),
         }
     }
 
-    /// Whether it may see what is of all servers.
-    pub(super) fn is_free(&self) -> Result<(), Refused> {
-        self.profile.map_or(Ok(()), |only| Err(Refused::OtherView(only.to_owned())))
+    /// Checks that the token is valid for all profiles, as data about all servers requires.
+    pub(super) fn check_unrestricted(&self) -> Result<(), HttpError> {
+        self.profile.map_or(Ok(()), |only| Err(HttpError::WrongProfile(only.to_owned())))
     }
 }
 
-/// By what names and addresses clients may call this door, beside those of loopback.
+/// The names and addresses by which clients may address the listener, besides those of loopback.
 #[derive(Debug, Clone, Default)]
 pub struct Hosts {
     names: Vec<String>,
     addresses: Vec<IpAddr>,
-    /// It listens at every address that the machine has, or will have.
+    /// The listener is bound to all addresses of the machine.
     any_address: bool,
 }
 
 impl Hosts {
-    /// Those of a door that listens at `ip` and is also called by `hosts`, names or addresses.
-    pub fn of(ip: IpAddr, hosts: &[String]) -> Self {
+    /// Creates the hosts of a listener at `ip` that is also known as `hosts`, names or addresses.
+    pub fn new(ip: IpAddr, hosts: &[String]) -> Self {
         let is_address = |host: &&String| host.parse::<IpAddr>().is_ok();
         let (addresses, names): (Vec<_>, Vec<_>) = hosts.iter().partition(is_address);
         let addresses = addresses.into_iter().filter_map(|it| it.parse().ok()).chain([ip]);
@@ -172,56 +172,57 @@ impl Hosts {
         }
     }
 
-    fn have(&self, authority: &str) -> bool {
+    fn contains(&self, authority: &str) -> bool {
         let host = without_port(authority);
         if let Some(ip) = address(host) {
-            // No page can have a name of its own lead to an address that stands there itself.
+            // No page can make a host name that is itself an address resolve elsewhere.
             return ip.is_loopback() || self.any_address || self.addresses.contains(&ip);
         }
-        let is_it = |name: &str| name.eq_ignore_ascii_case(host);
-        is_it("localhost") || self.names.iter().any(|name| is_it(name))
+        let matches_host = |name: &str| name.eq_ignore_ascii_case(host);
+        matches_host("localhost") || self.names.iter().any(|name| matches_host(name))
     }
 
-    /// The same for where a page comes from. One that comes from any address may be anybody's.
-    fn have_page(&self, authority: &str) -> bool {
+    /// Returns true if a page may come from this host. Of addresses, only those that are certainly
+    /// this machine's count.
+    fn contains_origin(&self, authority: &str) -> bool {
         let is_known =
             |ip: IpAddr| ip.is_loopback() || (self.addresses.contains(&ip) && !ip.is_unspecified());
-        self.have(authority) && address(without_port(authority)).is_none_or(is_known)
+        self.contains(authority) && address(without_port(authority)).is_none_or(is_known)
     }
 }
 
-/// Checks that the request was sent to a name of ours.
-pub(super) fn check_host(head: &Parts, hosts: &Hosts) -> Result<(), Refused> {
-    let is_ours = |authority: &str| hosts.have(authority);
-    // A request line may name a host too, and then counts for more than the header.
+/// Checks that the request was sent to a known host.
+pub(super) fn check_host(head: &Parts, hosts: &Hosts) -> Result<(), HttpError> {
+    let is_own = |authority: &str| hosts.contains(authority);
+    // A host in the request line takes precedence over the header.
     let in_line = head.uri.authority().map(hyper::http::uri::Authority::as_str);
-    let host = only_one(&head.headers, &HOST);
+    let host = single_value(&head.headers, &HOST);
     match (host, in_line) {
-        (Ok(Some(host)), None) if is_ours(host) => Ok(()),
-        (Ok(Some(host)), Some(line)) if is_ours(host) && is_ours(line) => Ok(()),
-        (Ok(host), line) => Err(Refused::Host(line.or(host).unwrap_or_default().to_owned())),
-        (Err(()), _) => Err(Refused::Host("more than one, or not text".to_owned())),
+        (Ok(Some(host)), None) if is_own(host) => Ok(()),
+        (Ok(Some(host)), Some(line)) if is_own(host) && is_own(line) => Ok(()),
+        (Ok(host), line) => Err(HttpError::Host(line.or(host).unwrap_or_default().to_owned())),
+        (Err(()), _) => Err(HttpError::Host("more than one, or not text".to_owned())),
     }
 }
 
-/// Checks that the page it comes from, if it comes from one, is on this machine.
+/// Checks that the page which sent the request, if any, comes from this machine.
 pub(super) fn check_origin<'h>(
     headers: &'h HeaderMap,
     hosts: &Hosts,
-) -> Result<Option<&'h HeaderValue>, Refused> {
+) -> Result<Option<&'h HeaderValue>, HttpError> {
     let Some(origin) = headers.get(ORIGIN) else { return Ok(None) };
-    let text = only_one(headers, &ORIGIN).ok().flatten().unwrap_or_default();
+    let text = single_value(headers, &ORIGIN).ok().flatten().unwrap_or_default();
     let authority = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
-    let is_ours = authority.is_some_and(|authority| hosts.have_page(authority));
-    if is_ours { Ok(Some(origin)) } else { Err(Refused::Origin(text.to_owned())) }
+    let is_own = authority.is_some_and(|authority| hosts.contains_origin(authority));
+    if is_own { Ok(Some(origin)) } else { Err(HttpError::Origin(text.to_owned())) }
 }
 
-/// Finds out by its token who it is.
-pub(super) fn identify<'r>(headers: &HeaderMap, auth: &'r Auth) -> Result<Identity<'r>, Refused> {
+/// Identifies the client by its token.
+pub(super) fn identify<'r>(headers: &HeaderMap, auth: &'r Auth) -> Result<Identity<'r>, HttpError> {
     let tokens = match auth {
         Auth::None => {
             return Ok(Identity {
-                who: TokenId::ANYBODY,
+                token_id: TokenId::ANONYMOUS,
                 may_manage: false,
                 profile: None,
                 secret: None,
@@ -229,29 +230,33 @@ pub(super) fn identify<'r>(headers: &HeaderMap, auth: &'r Auth) -> Result<Identi
         }
         Auth::Tokens(tokens) => tokens,
     };
-    // Of two nobody knows which is meant, and somebody on the way may have judged by the other.
-    let shown = only_one(headers, &AUTHORIZATION).ok().flatten().ok_or(Refused::NoToken)?;
-    let shown = bearer(shown.as_bytes()).ok_or(Refused::NoToken)?;
+    // With two tokens it is unclear which one counts, and a proxy may have checked the other.
+    let shown = single_value(headers, &AUTHORIZATION).ok().flatten().ok_or(HttpError::NoToken)?;
+    let shown = bearer(shown.as_bytes()).ok_or(HttpError::NoToken)?;
     let is_digested = tokens.iter().any(|token| matches!(token.secret, Secret::Digest(_)));
     let shown_digest = is_digested.then(|| digest(shown));
     let mut found = None;
-    // All are compared, so that the time says nothing about which one was nearly right.
+    // All tokens are compared, so that the time does not depend on which one matches.
     for token in tokens {
-        let is_it = match &token.secret {
-            Secret::Plain(secret) => same(shown, secret.as_bytes()) && !secret.is_empty(),
-            Secret::Digest(digest) => shown_digest.is_some_and(|shown| same(&shown, digest)),
+        let matches_host = match &token.secret {
+            Secret::Plain(secret) => {
+                constant_time_eq(shown, secret.as_bytes()) && !secret.is_empty()
+            }
+            Secret::Digest(digest) => {
+                shown_digest.is_some_and(|shown| constant_time_eq(&shown, digest))
+            }
         };
-        if is_it {
+        if matches_host {
             found = Some(token);
         }
     }
-    let Token { id, may_manage, profile, secret, .. } = found.ok_or(Refused::WrongToken)?;
-    let (who, profile, secret) = (TokenId(*id), profile.as_deref(), Some(secret));
-    Ok(Identity { who, may_manage: *may_manage, profile, secret })
+    let Token { id, may_manage, profile, secret, .. } = found.ok_or(HttpError::WrongToken)?;
+    let (token_id, profile, secret) = (TokenId(*id), profile.as_deref(), Some(secret));
+    Ok(Identity { token_id, may_manage: *may_manage, profile, secret })
 }
 
-/// The only value of a header; more than one, or one that is not ASCII, is an error.
-fn only_one<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h str>, ()> {
+/// Returns the only value of a header. Several values, or one that is not ASCII, are an error.
+fn single_value<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h str>, ()> {
     let mut values = headers.get_all(name).iter();
     let Some(first) = values.next() else { return Ok(None) };
     if values.next().is_some() {
@@ -267,7 +272,7 @@ fn without_port(authority: &str) -> &str {
     }
 }
 
-/// The address that stands in place of a name, one of IPv6 in brackets.
+/// Returns the address that stands in place of a host name. IPv6 addresses need brackets.
 fn address(host: &str) -> Option<IpAddr> {
     let ip = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
         Some(inside) => inside.parse::<Ipv6Addr>().ok().map(IpAddr::from),
@@ -281,8 +286,8 @@ fn bearer(value: &[u8]) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| rest.trim_ascii())
 }
 
-/// Whether two secrets are the same, in a time that depends on their lengths only.
-fn same(one: &[u8], other: &[u8]) -> bool {
+/// Returns true if two secrets are equal, in a time that depends on their lengths only.
+fn constant_time_eq(one: &[u8], other: &[u8]) -> bool {
     let differences = one.iter().zip(other).fold(0, |all, (a, b)| all | (a ^ b));
     one.len() == other.len() && black_box(differences) == 0
 }
@@ -302,21 +307,21 @@ mod tests {
     }
 
     #[test]
-    fn only_the_whole_secret_is_the_secret() {
+    fn only_the_exact_secret_matches() {
         for other in ["", "s", "secre", "secret2", "Secret", "secreu", "tecret"] {
-            assert!(!same(b"secret", other.as_bytes()), "{other}");
-            assert!(!same(other.as_bytes(), b"secret"), "{other}");
+            assert!(!constant_time_eq(b"secret", other.as_bytes()), "{other}");
+            assert!(!constant_time_eq(other.as_bytes(), b"secret"), "{other}");
         }
-        assert!(same(b"secret", b"secret"));
+        assert!(constant_time_eq(b"secret", b"secret"));
     }
 
     fn hosts(listen: &str, named: &[&str]) -> Hosts {
         let named: Vec<String> = named.iter().map(|it| (*it).to_owned()).collect();
-        Hosts::of(listen.parse().unwrap(), &named)
+        Hosts::new(listen.parse().unwrap(), &named)
     }
 
     #[test]
-    fn only_names_of_this_machine_are_answered() {
+    fn only_local_host_names_are_accepted() {
         let one = hosts("192.168.1.5", &["xy.lan", "2001:db8::2"]);
         let every = hosts("0.0.0.0", &["xy.lan"]);
         for (host, is_of_one, is_of_every) in [
@@ -358,16 +363,16 @@ mod tests {
     }
 
     #[test]
-    fn the_host_in_the_request_line_must_be_ours_too() {
-        let (host, ours) = ([("host", "localhost")], Hosts::default());
-        assert!(check_host(&head("http://localhost:80/mcp", &host), &ours).is_ok());
-        assert!(check_host(&head("http://evil.example/mcp", &host), &ours).is_err());
+    fn host_in_the_request_line_must_be_local() {
+        let (host, upstream_id) = ([("host", "localhost")], Hosts::default());
+        assert!(check_host(&head("http://localhost:80/mcp", &host), &upstream_id).is_ok());
+        assert!(check_host(&head("http://evil.example/mcp", &host), &upstream_id).is_err());
     }
 
     #[test]
-    fn only_pages_of_this_machine_are_answered() {
-        let ours = [hosts("0.0.0.0", &["xy.lan"]), hosts("192.168.1.5", &["xy.lan"])];
-        for (origin, is_ours) in [
+    fn only_local_origins_are_accepted() {
+        let upstream_id = [hosts("0.0.0.0", &["xy.lan"]), hosts("192.168.1.5", &["xy.lan"])];
+        for (origin, is_own) in [
             ("http://localhost", [true; 2]),
             ("https://localhost:3000", [true; 2]),
             ("http://127.0.0.1:6274", [true; 2]),
@@ -386,10 +391,10 @@ mod tests {
             ("", [false; 2]),
         ] {
             let head = head("/mcp", &[("origin", origin)]);
-            let answered = ours.each_ref().map(|it| check_origin(&head.headers, it).is_ok());
-            assert_eq!(answered, is_ours, "{origin}");
+            let answered = upstream_id.each_ref().map(|it| check_origin(&head.headers, it).is_ok());
+            assert_eq!(answered, is_own, "{origin}");
         }
-        assert!(check_origin(&head("/mcp", &[]).headers, &ours[0]).unwrap().is_none());
+        assert!(check_origin(&head("/mcp", &[]).headers, &upstream_id[0]).unwrap().is_none());
     }
 
     fn token(id: u64, secret: &str, may_manage: bool) -> Token {
@@ -397,7 +402,7 @@ mod tests {
         Token { id, name, secret, may_manage, profile: None }
     }
 
-    /// The same, of which only the digest is kept.
+    /// Returns a token of which only the digest is stored.
     fn digested(id: u64, secret: &str, profile: Option<&str>) -> Token {
         let secret = Secret::Digest(digest(secret.as_bytes()));
         let profile = profile.map(str::to_owned);
@@ -405,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_says_who_somebody_is() {
+    fn token_identifies_its_owner() {
         let auth = Auth::Tokens(vec![
             token(1, "alpha", true),
             digested(7, "beta", Some("work")),
@@ -414,51 +419,54 @@ mod tests {
         for (shown, expected) in [
             (Some("Bearer alpha"), Ok((1, true))),
             (Some("bearer  beta "), Ok((7, false))),
-            (Some("Bearer betb"), Err(Refused::WrongToken)),
-            (Some("Bearer alphA"), Err(Refused::WrongToken)),
-            (Some("Bearer alpha2"), Err(Refused::WrongToken)),
-            (Some("Bearer "), Err(Refused::WrongToken)),
-            (Some("Basic alpha"), Err(Refused::NoToken)),
-            (Some("alpha"), Err(Refused::NoToken)),
-            (None, Err(Refused::NoToken)),
+            (Some("Bearer betb"), Err(HttpError::WrongToken)),
+            (Some("Bearer alphA"), Err(HttpError::WrongToken)),
+            (Some("Bearer alpha2"), Err(HttpError::WrongToken)),
+            (Some("Bearer "), Err(HttpError::WrongToken)),
+            (Some("Basic alpha"), Err(HttpError::NoToken)),
+            (Some("alpha"), Err(HttpError::NoToken)),
+            (None, Err(HttpError::NoToken)),
         ] {
             let headers: Vec<_> = shown.map(|shown| ("authorization", shown)).into_iter().collect();
             let found = identify(&head("/", &headers).headers, &auth)
-                .map(|identity| (identity.who.0, identity.may_manage));
+                .map(|identity| (identity.token_id.0, identity.may_manage));
             assert_eq!(found, expected, "{shown:?}");
         }
     }
 
     #[test]
-    fn of_two_tokens_neither_counts() {
+    fn two_tokens_are_refused() {
         let auth = Auth::Tokens(vec![token(1, "alpha", true)]);
         let twice = [("authorization", "Bearer alpha"), ("authorization", "Bearer alpha")];
-        assert_eq!(identify(&head("/", &twice).headers, &auth).err(), Some(Refused::NoToken));
+        assert_eq!(identify(&head("/", &twice).headers, &auth).err(), Some(HttpError::NoToken));
     }
 
     #[test]
-    fn without_tokens_everyone_comes_in_and_nobody_manages() {
+    fn without_tokens_clients_are_accepted_but_may_not_manage() {
         let identity = identify(&HeaderMap::new(), &Auth::None).unwrap();
         assert!(!identity.may_manage);
-        assert!(identity.led_to(Endpoint::Server("any")).is_ok() && identity.is_free().is_ok());
-        assert_eq!(identity.led_to(Endpoint::Bare), Ok(Endpoint::Profile("default")));
+        assert!(
+            identity.authorize(Endpoint::Server("any")).is_ok()
+                && identity.check_unrestricted().is_ok()
+        );
+        assert_eq!(identity.authorize(Endpoint::Bare), Ok(Endpoint::Profile("default")));
     }
 
     #[test]
-    fn a_token_for_one_profile_opens_no_other() {
+    fn token_of_one_profile_opens_no_other() {
         let auth = Auth::Tokens(vec![digested(5, "beta", Some("work"))]);
         let head = head("/", &[("authorization", "Bearer beta")]);
         let identity = identify(&head.headers, &auth).unwrap();
-        assert_eq!(identity.led_to(Endpoint::Bare), Ok(Endpoint::Profile("work")));
-        assert_eq!(identity.led_to(Endpoint::Profile("work")), Ok(Endpoint::Profile("work")));
-        assert_eq!(identity.led_to(Endpoint::Server("git")), Ok(Endpoint::Server("git")));
-        let other = Err(Refused::OtherView("work".to_owned()));
-        assert_eq!(identity.led_to(Endpoint::Profile("default")), other);
-        assert!(identity.is_free().is_err());
+        assert_eq!(identity.authorize(Endpoint::Bare), Ok(Endpoint::Profile("work")));
+        assert_eq!(identity.authorize(Endpoint::Profile("work")), Ok(Endpoint::Profile("work")));
+        assert_eq!(identity.authorize(Endpoint::Server("git")), Ok(Endpoint::Server("git")));
+        let other = Err(HttpError::WrongProfile("work".to_owned()));
+        assert_eq!(identity.authorize(Endpoint::Profile("default")), other);
+        assert!(identity.check_unrestricted().is_err());
     }
 
     #[test]
-    fn a_secret_is_never_shown() {
+    fn debug_output_hides_the_secret() {
         assert!(!format!("{:?}", token(1, "alpha", true)).contains("alpha"));
     }
 }

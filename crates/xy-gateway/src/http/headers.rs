@@ -1,11 +1,11 @@
-//! Which era a request is of, and whether its head says what its body says. Pure.
+//! Tells the era of a request, and checks its headers against its body. Pure.
 //!
-//! Each request is judged by itself. One of the revision without sessions says in its head what
-//! whatever stands in between may want to know; a head that says other things than the body
-//! is refused, since somebody may have let it pass for what the head says.
+//! Each request is checked by itself. In revisions without sessions, the headers repeat parts of
+//! the body for proxies. A request whose headers contradict its body is refused, since a proxy may
+//! have let it pass because of the headers.
 //!
-//! The order in which things are checked is that of the conformance suite: what `_meta` lacks,
-//! the version in both places, whether it is spoken, and only then the other headers.
+//! The checks follow the order of the conformance suite: missing parts of `_meta`, the version in
+//! both places, whether the version is supported, and then the other headers.
 
 use std::borrow::Cow;
 
@@ -17,24 +17,24 @@ use xy_protocol::control::quoted as shortened;
 
 use hyper::StatusCode;
 
-use crate::era::{MODERN, VERSIONS};
 use crate::modern::{
-    self, DISCOVER, HEADER_MISMATCH, LISTEN, MISSING_CAPABILITY, UNSUPPORTED_VERSION, Wrong,
+    self, DISCOVER, HEADER_MISMATCH, LISTEN, MISSING_CAPABILITY, RequestError, UNSUPPORTED_VERSION,
 };
-use crate::param_headers::{self, Mirror};
+use crate::param_headers::{self, ParamHeader};
 use crate::reply;
+use crate::revision::{MODERN, VERSIONS};
 
-use super::received::Received;
+use super::request_body::RequestBody;
 
-/// The header that says which revision it is.
+/// The header with the protocol revision.
 pub(super) const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 const METHOD: HeaderName = HeaderName::from_static("mcp-method");
 const NAME: HeaderName = HeaderName::from_static("mcp-name");
 
 const METHOD_NOT_FOUND: i64 = -32601;
 
-/// Whether the head says that it is of the revision without sessions, or of a later one. Where
-/// there is a version it decides: some clients name the method in the head of older ones too.
+/// Returns true if the headers are those of a revision without sessions. The version decides if
+/// there is one, as some clients name the method in headers of older revisions too.
 pub(super) fn is_modern(headers: &HeaderMap) -> bool {
     if headers.contains_key(VERSION) {
         has_modern_version(headers)
@@ -43,7 +43,8 @@ pub(super) fn is_modern(headers: &HeaderMap) -> bool {
     }
 }
 
-/// The same by the version alone. What is no version at all is none of the older ones.
+/// Returns true if the version header names a revision without sessions. So does any text that is
+/// not a date.
 pub(super) fn has_modern_version(headers: &HeaderMap) -> bool {
     headers.get(VERSION).is_some_and(|version| {
         let is_known = VERSIONS.iter().any(|known| version == known);
@@ -51,7 +52,7 @@ pub(super) fn has_modern_version(headers: &HeaderMap) -> bool {
     })
 }
 
-/// Revisions are dates.
+/// Returns true if a version is a date before the first revision without sessions.
 fn is_older_date(version: &[u8]) -> bool {
     let is_like = |(byte, like): (&u8, &u8)| match like {
         b'-' => byte == like,
@@ -62,10 +63,10 @@ fn is_older_date(version: &[u8]) -> bool {
         && version < MODERN.as_bytes()
 }
 
-/// Whether a body is of the revision without sessions, whose head does not say so. Of nearly
-/// all it is clear at a glance that they are not.
-pub(super) fn is_modern_body(body: &Received) -> bool {
-    if let Received::Small(body) = body {
+/// Returns true if a body is of a revision without sessions although its headers do not say so. A
+/// text search rules out nearly all others.
+pub(super) fn is_modern_body(body: &RequestBody) -> bool {
+    if let RequestBody::Small(body) = body {
         let has = |word: &[u8]| memmem::find(body, word).is_some();
         if !has(b"modelcontextprotocol") && !has(b"discover") && !has(b"listen") {
             return false;
@@ -81,43 +82,43 @@ pub(super) fn is_modern_body(body: &Received) -> bool {
     }
 }
 
-/// What a POST of the revision without sessions is.
+/// A POST in a revision without sessions.
 #[derive(Debug)]
-pub(super) enum Posted<'t> {
-    /// A request whose head and body agree.
-    Request(Call<'t>),
-    /// Something that nobody here has to know.
+pub(super) enum ModernMessage<'t> {
+    /// A request whose headers match its body.
+    Request(RequestSummary<'t>),
+    /// A notification, which has no effect here.
     Notification,
 }
 
-/// A request, as far as the door has to know it.
+/// The parts of a request that the HTTP listener needs.
 #[derive(Debug)]
-pub(super) struct Call<'t> {
-    /// As it was written.
+pub(super) struct RequestSummary<'t> {
+    /// The id, as the client wrote it.
     pub(super) id: &'t str,
     pub(super) method: Cow<'t, str>,
-    /// Whether it only listens, and is answered at its end.
+    /// Whether the request listens for messages and is answered when that ends.
     pub(super) listens: bool,
-    /// Of a call of a tool.
+    /// The name of the called tool.
     tool: Option<Cow<'t, str>>,
     arguments: Option<&'t str>,
 }
 
-/// Why a POST is not taken: an answer of JSON-RPC, and the word for it among the metrics.
+/// Why a POST is refused: the JSON-RPC error, and the reason for the metrics.
 #[derive(Debug)]
-pub(super) struct Unfit {
-    pub(super) answer: Vec<u8>,
+pub(super) struct InvalidRequest {
+    pub(super) response: Vec<u8>,
     pub(super) reason: &'static str,
 }
 
-impl Unfit {
-    fn new(id: &str, wrong: &Wrong) -> Self {
+impl InvalidRequest {
+    fn new(id: &str, wrong: &RequestError) -> Self {
         let reason = match wrong.code {
             HEADER_MISMATCH => "header-mismatch",
             UNSUPPORTED_VERSION => "version",
             _ => "meta",
         };
-        Self { answer: wrong.line(id), reason }
+        Self { response: wrong.line(id), reason }
     }
 
     fn malformed(problem: &Malformed) -> Self {
@@ -125,26 +126,29 @@ impl Unfit {
             Malformed::NotAMessage { id: Some(id), .. } => id,
             _ => "null",
         };
-        let answer = reply::error(id, problem.code(), &problem.to_string());
-        Self { answer, reason: "no-message" }
+        let response = reply::error(id, problem.code(), &problem.to_string());
+        Self { response, reason: "no-message" }
     }
 
-    fn answer() -> Self {
-        let words = "this is an answer, and nothing is asked here: what a server wants to know \
-                     is in its result";
-        Self { answer: reply::error("null", -32600, words), reason: "no-message" }
+    fn unexpected_response() -> Self {
+        let words = "a response is not expected here: in this revision, a server asks for input in its \
+                     result";
+        Self { response: reply::error("null", -32600, words), reason: "no-message" }
     }
 }
 
-/// Checks the head of a POST against its body.
-pub(super) fn read<'t>(headers: &HeaderMap, body: &'t Received) -> Result<Posted<'t>, Unfit> {
+/// Checks the headers of a POST against its body.
+pub(super) fn validate<'t>(
+    headers: &HeaderMap,
+    body: &'t RequestBody,
+) -> Result<ModernMessage<'t>, InvalidRequest> {
     match body.message() {
         Ok(Message::Request { id, method, params }) => {
             let params = body.members(params);
-            let checked = check(headers, &method, &params);
-            checked.map_err(|wrong| Unfit::new(id, &wrong))?;
+            let checked = check_headers(headers, &method, &params);
+            checked.map_err(|wrong| InvalidRequest::new(id, &wrong))?;
             let is_tool = method == "tools/call";
-            Ok(Posted::Request(Call {
+            Ok(ModernMessage::Request(RequestSummary {
                 id,
                 listens: method == LISTEN,
                 tool: params.get("name").and_then(text_of).filter(|_| is_tool),
@@ -152,128 +156,145 @@ pub(super) fn read<'t>(headers: &HeaderMap, body: &'t Received) -> Result<Posted
                 method,
             }))
         }
-        Ok(Message::Notification { .. }) => Ok(Posted::Notification),
-        Ok(Message::Answer { .. }) => Err(Unfit::answer()),
-        Err(problem) => Err(Unfit::malformed(&problem)),
+        Ok(Message::Notification { .. }) => Ok(ModernMessage::Notification),
+        Ok(Message::Response { .. }) => Err(InvalidRequest::unexpected_response()),
+        Err(problem) => Err(InvalidRequest::malformed(&problem)),
     }
 }
 
-fn check(headers: &HeaderMap, method: &str, params: &Members<'_>) -> Result<(), Wrong> {
+fn check_headers(
+    headers: &HeaderMap,
+    method: &str,
+    params: &Members<'_>,
+) -> Result<(), RequestError> {
     let meta = params.get("_meta");
     let Some(version) = modern::version_of(meta) else {
-        return modern::read(method, meta, true).map(drop); // It is missing, and that is said.
+        return modern::read(method, meta, true).map(drop); // This reports that it is missing.
     };
-    expect(&VERSION, plain(headers, &VERSION)?, &version)?;
+    expect(&VERSION, plain_value(headers, &VERSION)?, &version)?;
     modern::read(method, meta, true)?;
-    expect(&METHOD, plain(headers, &METHOD)?, method)?;
+    expect(&METHOD, plain_value(headers, &METHOD)?, method)?;
     let source = match method {
         "tools/call" | "prompts/get" => "name",
         "resources/read" => "uri",
-        "tasks/get" | "tasks/update" | "tasks/cancel" => "taskId", // Of the extension.
+        // Methods of the tasks extension.
+        "tasks/get" | "tasks/update" | "tasks/cancel" => "taskId",
         _ => return Ok(()),
     };
-    let heard = decoded(headers, NAME.as_str())?;
-    match (heard, params.get(source).and_then(text_of)) {
-        (None, None) => Ok(()), // That it is missing from the body is for others to say.
-        (Some(heard), None) => Err(needless(NAME.as_str(), &heard)),
-        (heard, Some(name)) => expect(&NAME, heard, &name),
+    let in_header = decoded_value(headers, NAME.as_str())?;
+    match (in_header, params.get(source).and_then(text_of)) {
+        (None, None) => Ok(()), // The server reports that it is missing in the body.
+        (Some(in_header), None) => Err(unexpected(NAME.as_str(), &in_header)),
+        (in_header, Some(name)) => expect(&NAME, in_header, &name),
     }
 }
 
-impl Call<'_> {
-    /// Which tool is called.
+impl RequestSummary<'_> {
+    /// Returns the name of the called tool.
     pub(super) fn tool(&self) -> Option<&str> {
         self.tool.as_deref()
     }
 
-    /// Checks the headers that say what the arguments say.
-    pub(super) fn check_mirrors(
+    /// Checks the headers that repeat arguments of a tool.
+    pub(super) fn check_param_headers(
         &self,
         headers: &HeaderMap,
-        mirrors: &[Mirror],
-    ) -> Result<(), Unfit> {
-        let mut mirrors = mirrors.iter();
-        let checked = mirrors.try_for_each(|mirror| check_mirror(headers, mirror, self.arguments));
-        checked.map_err(|wrong| Unfit::new(self.id, &wrong))
+        param_headers: &[ParamHeader],
+    ) -> Result<(), InvalidRequest> {
+        let mut param_headers = param_headers.iter();
+        let checked = param_headers
+            .try_for_each(|param_header| check_param_header(headers, param_header, self.arguments));
+        checked.map_err(|wrong| InvalidRequest::new(self.id, &wrong))
     }
 }
 
-fn check_mirror(
+fn check_param_header(
     headers: &HeaderMap,
-    mirror: &Mirror,
+    param_header: &ParamHeader,
     arguments: Option<&str>,
-) -> Result<(), Wrong> {
-    let name = mirror.header();
-    let heard = decoded(headers, &name)?;
-    match (mirror.said(arguments), heard) {
+) -> Result<(), RequestError> {
+    let name = param_header.header();
+    let in_header = decoded_value(headers, &name)?;
+    match (param_header.value(arguments), in_header) {
         (None, None) => Ok(()),
-        (None, Some(heard)) => Err(needless(&name, &heard)),
-        (Some(said), None) => Err(missing(&name, &said.text())),
-        (Some(said), Some(heard)) if said.is(&heard) => Ok(()),
-        (Some(said), Some(heard)) => Err(differs(&name, &heard, &said.text())),
+        (None, Some(in_header)) => Err(unexpected(&name, &in_header)),
+        (Some(in_body), None) => Err(missing(&name, &in_body.text())),
+        (Some(in_body), Some(in_header)) if in_body.is(&in_header) => Ok(()),
+        (Some(in_body), Some(in_header)) => Err(differs(&name, &in_header, &in_body.text())),
     }
 }
 
-fn expect(name: &HeaderName, heard: Option<Cow<'_, str>>, said: &str) -> Result<(), Wrong> {
-    match heard {
-        None => Err(missing(name.as_str(), said)),
-        Some(heard) if heard == said => Ok(()),
-        Some(heard) => Err(differs(name.as_str(), &heard, said)),
+fn expect(
+    name: &HeaderName,
+    in_header: Option<Cow<'_, str>>,
+    in_body: &str,
+) -> Result<(), RequestError> {
+    match in_header {
+        None => Err(missing(name.as_str(), in_body)),
+        Some(in_header) if in_header == in_body => Ok(()),
+        Some(in_header) => Err(differs(name.as_str(), &in_header, in_body)),
     }
 }
 
-/// What a header says, if it is there once and says anything.
-fn plain<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<Cow<'h, str>>, Wrong> {
-    only(headers, name.as_str()).map(|text| text.map(Cow::Borrowed))
+/// Returns the value of a header, if there is one.
+fn plain_value<'h>(
+    headers: &'h HeaderMap,
+    name: &HeaderName,
+) -> Result<Option<Cow<'h, str>>, RequestError> {
+    single_value(headers, name.as_str()).map(|text| text.map(Cow::Borrowed))
 }
 
-/// The same of a header whose value may be encoded.
-fn decoded<'h>(headers: &'h HeaderMap, name: &str) -> Result<Option<Cow<'h, str>>, Wrong> {
-    let Some(text) = only(headers, name)? else { return Ok(None) };
+/// Returns the decoded value of a header that may be encoded, if there is one.
+fn decoded_value<'h>(
+    headers: &'h HeaderMap,
+    name: &str,
+) -> Result<Option<Cow<'h, str>>, RequestError> {
+    let Some(text) = single_value(headers, name)? else { return Ok(None) };
     let unreadable = || {
         let text = shortened(text);
-        mismatch(format!("the header `{name}` is `{text}`, which is not well encoded"))
+        mismatch(format!("the header `{name}` is `{text}`, which is not valid encoded text"))
     };
     param_headers::decode(text).map(Some).ok_or_else(unreadable)
 }
 
-fn only<'h>(headers: &'h HeaderMap, name: &str) -> Result<Option<&'h str>, Wrong> {
+fn single_value<'h>(headers: &'h HeaderMap, name: &str) -> Result<Option<&'h str>, RequestError> {
     let mut values = headers.get_all(name).iter();
     let Some(first) = values.next() else { return Ok(None) };
     if values.next().is_some() {
-        return Err(mismatch(format!("the header `{name}` is there more than once")));
+        return Err(mismatch(format!("the header `{name}` occurs more than once")));
     }
-    let no_text = |_| mismatch(format!("the header `{name}` holds what no header may hold"));
+    let no_text = |_| mismatch(format!("the header `{name}` is not ASCII text"));
     first.to_str().map(Some).map_err(no_text)
 }
 
-fn missing(name: &str, said: &str) -> Wrong {
-    let said = shortened(said);
-    mismatch(format!("there is no header `{name}`, and the body says `{said}`"))
+fn missing(name: &str, in_body: &str) -> RequestError {
+    let in_body = shortened(in_body);
+    mismatch(format!("the header `{name}` is missing, but the body says `{in_body}`"))
 }
 
-fn differs(name: &str, heard: &str, said: &str) -> Wrong {
-    let (heard, said) = (shortened(heard), shortened(said));
-    mismatch(format!("the header `{name}` says `{heard}`, and the body `{said}`"))
+fn differs(name: &str, in_header: &str, in_body: &str) -> RequestError {
+    let (in_header, in_body) = (shortened(in_header), shortened(in_body));
+    mismatch(format!("the header `{name}` is `{in_header}`, but the body says `{in_body}`"))
 }
 
-fn needless(name: &str, heard: &str) -> Wrong {
-    let heard = shortened(heard);
-    mismatch(format!("the header `{name}` says `{heard}`, and the body nothing of the kind"))
+fn unexpected(name: &str, in_header: &str) -> RequestError {
+    let in_header = shortened(in_header);
+    mismatch(format!("the header `{name}` is `{in_header}`, but the body has no such value"))
 }
 
-fn mismatch(words: String) -> Wrong {
-    Wrong::new(HEADER_MISMATCH, words)
+fn mismatch(words: String) -> RequestError {
+    RequestError::new(HEADER_MISMATCH, words)
 }
 
-/// The status of an answer that comes whole. Only the few that have one of their own are looked
-/// into, and what may be one of them.
-pub(super) fn status_of(answer: &[u8]) -> StatusCode {
-    let has = |digits: &[u8]| memmem::find(answer, digits).is_some();
+/// Returns the HTTP status of a response. Only responses that may contain an error with a status of
+/// its own are parsed.
+pub(super) fn status_of(response: &[u8]) -> StatusCode {
+    let has = |digits: &[u8]| memmem::find(response, digits).is_some();
     if !has(b"-3202") && !has(b"-32601") {
         return StatusCode::OK;
     }
-    let Ok(Message::Answer { outcome: Outcome::Error(error), .. }) = envelope::parse(answer) else {
+    let Ok(Message::Response { outcome: Outcome::Error(error), .. }) = envelope::parse(response)
+    else {
         return StatusCode::OK;
     };
     let code = Members::read(error).and_then(|error| error.get("code")?.parse().ok());

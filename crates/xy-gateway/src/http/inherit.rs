@@ -1,4 +1,5 @@
-//! The listening socket, from one daemon to the next: nobody who connects in between is refused.
+//! Passes the listening socket from one daemon to the next, so that no connection is refused
+//! meanwhile.
 
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -7,9 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use super::listen::{ListenState, listen_patiently};
+use super::listen::{ListenState, listen_with_retry};
 
-/// The listening socket, for a daemon that takes over.
+/// The listening socket, shared with the code that hands it over.
 #[derive(Debug, Clone, Default)]
 pub struct ListeningSocket(Arc<Mutex<Shared>>);
 
@@ -20,13 +21,13 @@ struct Shared {
 }
 
 impl ListeningSocket {
-    /// Returns true if there is one.
+    /// Returns true if a socket is listening.
     pub fn is_there(&self) -> bool {
         self.shared().socket.is_some()
     }
 
-    /// Returns the socket for another daemon. From then on it stays open until this process
-    /// ends, so that who connects meanwhile waits for the other.
+    /// Returns a copy of the socket for another daemon. The socket then stays open until this
+    /// process ends, so that new connections wait for the other daemon.
     pub fn hand_over(&self) -> Option<OwnedFd> {
         let mut shared = self.shared();
         let handed = shared.socket.as_ref()?.try_clone().ok()?;
@@ -34,7 +35,7 @@ impl ListeningSocket {
         Some(handed)
     }
 
-    /// Closes it, unless another daemon has it.
+    /// Closes the socket, unless another daemon has it.
     pub(crate) fn close(&self) {
         let mut shared = self.shared();
         if !shared.is_handed_over {
@@ -43,7 +44,7 @@ impl ListeningSocket {
     }
 
     fn share(&self, listener: &TcpListener) {
-        // Without it the next daemon binds the address itself.
+        // Without a copy, the next daemon binds the address itself.
         self.shared().socket = listener.as_fd().try_clone_to_owned().ok();
     }
 
@@ -52,8 +53,7 @@ impl ListeningSocket {
     }
 }
 
-/// Listens at `addr`: with the socket that another daemon has handed over if it does so, and
-/// else as soon as that can be done.
+/// Listens at `addr`: on the inherited socket if it has this address, otherwise on a new one.
 pub(crate) async fn listen(
     addr: SocketAddr,
     inherited: Option<StdListener>,
@@ -65,13 +65,13 @@ pub(crate) async fn listen(
             state.send_replace(Some(ListenState::Listening { addr }));
             listener
         }
-        None => listen_patiently(addr, state).await,
+        None => listen_with_retry(addr, state).await,
     };
     socket.share(&listener);
     listener
 }
 
-/// Returns the socket if it listens at `addr`, where any port may be meant.
+/// Returns the socket if it has the address `addr`. Port 0 matches any port.
 fn take_over(inherited: StdListener, addr: SocketAddr) -> Option<(TcpListener, SocketAddr)> {
     let there = inherited.local_addr().ok()?;
     let is_it = there.ip() == addr.ip() && (addr.port() == 0 || addr.port() == there.port());
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn handed_socket_is_used_if_it_fits() {
+    async fn handed_over_socket_is_used_if_its_address_fits() {
         let any = "127.0.0.1:0".parse().unwrap();
         let (state, states) = watch::channel(None);
         let socket = ListeningSocket::default();
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn socket_that_nobody_took_is_closed() {
+    async fn unclaimed_socket_is_closed() {
         let (state, _) = watch::channel(None);
         let socket = ListeningSocket::default();
         let any = "127.0.0.1:0".parse().unwrap();

@@ -1,5 +1,5 @@
-//! Listening on a port that somebody else may have: the daemon runs on without it, says so,
-//! and tries again.
+//! Binds the HTTP port. If another program has it, the daemon runs without it, reports that, and
+//! tries again.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -7,33 +7,33 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-/// The wait between two tries.
-const TRY_AGAIN_AFTER: Duration = Duration::from_secs(5);
+/// The delay between two attempts.
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Whether there is a door.
+/// The state of the listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ListenState {
-    /// Clients can come in.
+    /// Clients can connect.
     Listening {
-        /// Where; with the port that was given, if any would do.
+        /// The bound address. Its port was assigned if the configured one is 0.
         addr: SocketAddr,
     },
-    /// They cannot.
-    Taken {
-        /// Where they should.
+    /// The address cannot be bound.
+    Unavailable {
+        /// The configured address.
         addr: SocketAddr,
-        /// Why not.
+        /// The reason.
         cause: String,
         /// Whether another program listens there.
         in_use: bool,
-        /// How long until it is tried again.
+        /// The time until the next attempt.
         retry: Duration,
     },
 }
 
-/// Listens on `addr`, as soon as that can be done. `state` says meanwhile how things are; it
-/// begins with nothing known.
-pub async fn listen_patiently(
+/// Binds `addr`, and retries until that succeeds. Reports the result of each attempt in `state`,
+/// which is `None` before the first one.
+pub async fn listen_with_retry(
     addr: SocketAddr,
     state: &watch::Sender<Option<ListenState>>,
 ) -> TcpListener {
@@ -47,16 +47,16 @@ pub async fn listen_patiently(
         };
         let in_use = cause.kind() == std::io::ErrorKind::AddrInUse;
         let cause = cause.to_string();
-        let taken = ListenState::Taken { addr, cause, in_use, retry: TRY_AGAIN_AFTER };
+        let unavailable = ListenState::Unavailable { addr, cause, in_use, retry: RETRY_INTERVAL };
         state.send_if_modified(|state| {
-            let is_news = state.as_ref() != Some(&taken);
+            let is_news = state.as_ref() != Some(&unavailable);
             if is_news {
-                tracing::warn!(?taken, "could not listen for HTTP, and will try again");
-                *state = Some(taken);
+                tracing::warn!(?unavailable, "could not listen for HTTP, and will try again");
+                *state = Some(unavailable);
             }
             is_news
         });
-        tokio::time::sleep(TRY_AGAIN_AFTER).await;
+        tokio::time::sleep(RETRY_INTERVAL).await;
     }
 }
 
@@ -73,33 +73,33 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_port_that_is_taken_is_tried_again_until_it_is_free() {
+    async fn taken_port_is_retried_until_it_is_free() {
         let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = other.local_addr().unwrap();
         let (state, mut states) = watch::channel(None);
         let began = Instant::now();
-        let listening = tokio::spawn(async move { listen_patiently(addr, &state).await });
+        let listening = tokio::spawn(async move { listen_with_retry(addr, &state).await });
 
-        let taken = states.wait_for(Option::is_some).await.unwrap().clone().unwrap();
+        let unavailable = states.wait_for(Option::is_some).await.unwrap().clone().unwrap();
         assert!(
-            matches!(&taken, ListenState::Taken { addr: at, cause, in_use: true, .. }
+            matches!(&unavailable, ListenState::Unavailable { addr: at, cause, in_use: true, .. }
             if *at == addr && cause.contains("in use")),
-            "{taken:?}"
+            "{unavailable:?}"
         );
-        tokio::time::sleep(Duration::from_secs(12)).await; // Two more tries, and no other news.
+        tokio::time::sleep(Duration::from_secs(12)).await; // Two more attempts, and no change.
         assert!(!states.has_changed().unwrap());
 
         drop(other);
         let listener = listening.await.unwrap();
         assert_eq!(listener.local_addr().unwrap(), addr);
-        assert_eq!(began.elapsed(), 3 * TRY_AGAIN_AFTER);
+        assert_eq!(began.elapsed(), 3 * RETRY_INTERVAL);
         assert_eq!(*states.borrow(), Some(ListenState::Listening { addr }));
     }
 
     #[tokio::test]
-    async fn any_port_will_do_if_none_is_named() {
+    async fn port_zero_binds_any_port() {
         let (state, states) = watch::channel(None);
-        let listener = listen_patiently("127.0.0.1:0".parse().unwrap(), &state).await;
+        let listener = listen_with_retry("127.0.0.1:0".parse().unwrap(), &state).await;
         let addr = listener.local_addr().unwrap();
         assert_ne!(addr.port(), 0);
         assert_eq!(*states.borrow(), Some(ListenState::Listening { addr }));

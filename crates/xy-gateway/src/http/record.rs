@@ -1,8 +1,8 @@
-//! What the next daemon has to know of a session, and the journal that holds it. Pure.
+//! The record of a session for the next daemon, and the journal of all records. Pure.
 //!
-//! The journal is a text of lines, each with a checksum before its JSON. The first line is the
-//! header; each other is one [`Change`]. Bytes after the last line end are a write that broke
-//! off, and are ignored. Anything else that cannot be read means that the journal is damaged.
+//! The journal is a text file. Each line is a checksum followed by JSON: first a header, then one
+//! [`Change`] per line. Bytes after the last line end are an interrupted write and are ignored.
+//! Anything else that cannot be read means that the journal is damaged.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -13,23 +13,22 @@ use xy_mcp::envelope::{Malformed, Message, text_of};
 
 use super::digest;
 use super::guard::Digest;
-use super::received::Received;
+use super::request_body::RequestBody;
 use super::session_id::{KEYS_MAX, KeyBytes};
-use crate::client::MOST_IN_BATCH;
-use crate::frontend::StreamNo;
+use crate::frontend::{MAX_BATCH, StreamNo};
 use crate::level::Level;
 use crate::message_text::MessageText;
 
 const FORMAT: u32 = 1;
 
-/// Maximum size of an `initialize` request that is kept. Those of clients have about 300 bytes.
+/// Maximum size of an `initialize` request in a record. Clients send about 300 bytes.
 pub(super) const INITIALIZE_BYTES_MAX: usize = 16 * 1024;
 
-/// Maximum size of one record, so that a session cannot take the room of others.
+/// Maximum size of one record, so that a session cannot use the space of others.
 pub(super) const RECORD_BYTES_MAX: usize = 64 * 1024;
 
-/// Maximum number of records: those of the most sessions that may be configured by default,
-/// and as many that were not used again since the daemon began.
+/// Maximum number of records: twice the default maximum of sessions, as sessions of an earlier
+/// daemon may not be used again.
 const RECORDS_MAX: usize = 2000;
 
 /// Maximum size of all records together.
@@ -38,64 +37,63 @@ const RECORDS_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Maximum size of the file. It is compacted long before.
 pub(super) const FILE_BYTES_MAX: u64 = 128 * 1024 * 1024;
 
-/// Subscriptions of one session that are kept.
+/// Maximum number of subscriptions in a record.
 pub(super) const SUBSCRIPTIONS_MAX: usize = 256;
 
-/// Daemons that a session remembers the event ids of.
+/// Maximum number of daemons whose event ids a session recognises.
 const TAGS_MAX: usize = 8;
 
-/// Requests with an event stream whose ids are kept. A client may have fewer open at one time,
-/// so by their number all open ones have room.
+/// Maximum number of requests on event streams in a record. Clients may have fewer open at a time,
+/// so all open ones fit.
 const CALLS_MAX: usize = 1024;
 
-/// How large these may be together: enough for as many with short ids.
+/// Maximum size of these requests. It suffices for the maximum number with short ids.
 const CALLS_BYTES_MAX: usize = 128 * 1024;
 
-/// What tells the events of a session in one daemon from all others: the daemon's generation,
-/// and a random number.
+/// Identifies the events of a session in one daemon: the daemon's generation and a random number.
 pub(super) type EventTag = u64;
 
-/// What the next daemon has to know of a session.
+/// The state of a session that the next daemon needs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
     #[serde(with = "hex")]
     pub(super) session: u128,
-    /// The key that sealed its id.
+    /// The key that sealed the session id.
     pub(super) key: u32,
-    /// The digest of its token's secret.
+    /// The digest of the token's secret.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) owner: Option<String>,
-    /// Its `initialize` request, as the client wrote it.
+    /// The `initialize` request, as the client wrote it.
     pub(super) initialize: String,
     #[serde(default)]
     pub(super) initialized: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) level: Option<String>,
-    /// The resources it watches, by the names that the client uses.
+    /// The subscribed resources, by the names that the client uses.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub(super) subscriptions: BTreeSet<String>,
-    /// The tags of its events, the newest last.
+    /// The tags of the session's events, the newest last.
     #[serde(default)]
     pub(super) tags: VecDeque<EventTag>,
-    /// Requests that are answered on event streams which can be resumed, the newest last.
+    /// The requests on event streams that can be resumed, the newest last.
     #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
     pub(super) calls: VecDeque<StreamedCall>,
 }
 
-/// A request that is answered on an event stream. Those of a batch have one stream.
+/// A request that is answered on an event stream. The requests of a batch share one stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct StreamedCall {
     pub(super) tag: EventTag,
     pub(super) stream: StreamNo,
-    /// The id of its request, as the client wrote it.
+    /// The id of the request, as the client wrote it.
     pub(super) request: String,
-    /// The place of its answer on the stream: a client that has read that far has the answer.
+    /// The position of the response on the stream. A client that has read so far has the response.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) answered_at: Option<u64>,
 }
 
 impl StreamedCall {
-    /// Returns about how many bytes it takes.
+    /// Returns the approximate size in bytes.
     fn size(&self) -> usize {
         const FIXED: usize = 80;
         FIXED + written_len(&self.request)
@@ -106,19 +104,19 @@ impl StreamedCall {
     }
 }
 
-/// What happens to a record.
+/// A change of a record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Change {
     Begin(Box<Record>),
     Initialized(#[serde(with = "hex")] u128),
-    /// `None` is the level that a session begins with.
+    /// `None` stands for the initial level.
     Level(#[serde(with = "hex")] u128, Option<String>),
     Subscribe(#[serde(with = "hex")] u128, String),
     Unsubscribe(#[serde(with = "hex")] u128, String),
-    /// Another daemon goes on with it.
+    /// Another daemon continues the session.
     Tag(#[serde(with = "hex")] u128, EventTag),
-    /// A request gets its answer on an event stream, or got it.
+    /// A request is, or was, answered on an event stream.
     Call(#[serde(with = "hex")] u128, StreamedCall),
     /// A stream can no longer be resumed.
     StreamEnd(#[serde(with = "hex")] u128, EventTag, StreamNo),
@@ -126,7 +124,7 @@ pub(super) enum Change {
 }
 
 impl Change {
-    /// Returns the session that it is about.
+    /// Returns the session of the change.
     pub(super) fn session(&self) -> u128 {
         match self {
             Self::Begin(record) => record.session,
@@ -141,13 +139,13 @@ impl Change {
         }
     }
 
-    /// Returns true if a record without this change may still be used: an event id says by
-    /// itself that it is of a call.
-    pub(super) fn is_dispensable(&self) -> bool {
+    /// Returns true if a record may be used without this change: an event id itself says that it is
+    /// of a call.
+    pub(super) fn is_optional(&self) -> bool {
         matches!(self, Self::Call(..) | Self::StreamEnd(..))
     }
 
-    /// Returns about how many bytes it adds to a record at most.
+    /// Returns the approximate maximum size in bytes that the change adds to a record.
     fn size(&self) -> usize {
         match self {
             Self::Subscribe(_, uri) => written_len(uri) + 1,
@@ -156,7 +154,7 @@ impl Change {
         }
     }
 
-    /// Returns true if no record has room for it.
+    /// Returns true if the change fits into no record.
     pub(super) fn is_too_large(&self) -> bool {
         match self {
             Self::Begin(record) => record.initialize.len() > INITIALIZE_BYTES_MAX,
@@ -168,7 +166,7 @@ impl Change {
 }
 
 impl Record {
-    /// Returns about how many bytes it takes.
+    /// Returns the approximate size in bytes.
     fn size(&self) -> usize {
         const FIXED: usize = 256;
         let watched: usize = self.subscriptions.iter().map(|uri| written_len(uri) + 1).sum();
@@ -179,8 +177,8 @@ impl Record {
         self.calls.iter().map(StreamedCall::size).sum()
     }
 
-    /// Adds a request, or where it was answered. Makes room by removing requests that were
-    /// answered, and those of earlier daemons; returns false if that is not enough.
+    /// Adds a request, or the position of its response. If there is no room, removes answered
+    /// requests and those of earlier daemons; returns false if that is not enough.
     fn apply_call(&mut self, call: &StreamedCall) -> bool {
         if let Some(known) = self.calls.iter_mut().find(|it| it.is_same(call)) {
             known.answered_at = call.answered_at;
@@ -206,7 +204,7 @@ impl Record {
         true
     }
 
-    /// Applies a change; returns false if there is no room for it.
+    /// Applies a change. Returns false if there is no room for it.
     fn apply(&mut self, change: &Change) -> bool {
         match change {
             Change::Begin(_) | Change::End(_) => {}
@@ -246,11 +244,11 @@ pub(super) struct RequestedChange {
     pub(super) change: Change,
 }
 
-/// Returns what a message of a client changes in the record of its session, if it is accepted.
-pub(super) fn changes_of(session: u128, message: &Received) -> Vec<RequestedChange> {
+/// Returns the changes that a message makes in the record of its session, if it is accepted.
+pub(super) fn changes_of(session: u128, message: &RequestBody) -> Vec<RequestedChange> {
     let has = |word: &str| memchr::memmem::find(message.text(), word.as_bytes()).is_some();
-    // Nearly all messages are calls: those are not parsed twice. A large one is parsed already.
-    if matches!(message, Received::Small(_)) && !WORDS.into_iter().any(has) {
+    // Nearly all messages are calls, which need no parsing here. A large one is parsed already.
+    if matches!(message, RequestBody::Small(_)) && !WORDS.into_iter().any(has) {
         return Vec::new();
     }
     let text = message.as_text();
@@ -258,16 +256,15 @@ pub(super) fn changes_of(session: u128, message: &Received) -> Vec<RequestedChan
         Ok(one) => change_of(session, &one, text).into_iter().collect(),
         Err(Malformed::Batch) => {
             let parts = text.batch().unwrap_or_default();
-            // A longer batch is refused whole.
-            let parts =
-                Some(parts).filter(|parts| parts.len() <= MOST_IN_BATCH).into_iter().flatten();
+            // A longer batch is refused completely.
+            let parts = Some(parts).filter(|parts| parts.len() <= MAX_BATCH).into_iter().flatten();
             parts.filter_map(|part| change_of(session, &part.message().ok()?, part)).collect()
         }
         Err(_) => Vec::new(),
     }
 }
 
-/// One of these is in every message that changes a record.
+/// Every message that changes a record contains one of these.
 const WORDS: [&str; 3] = ["initialized", "setLevel", "ubscribe"];
 
 fn change_of<'t>(
@@ -287,7 +284,7 @@ fn change_of<'t>(
     let uri = || params.uri().and_then(text_of).map(Cow::into_owned);
     let change = match method {
         "logging/setLevel" => {
-            let level = Level::read(&params.level().and_then(text_of)?)?;
+            let level = Level::parse(&params.level().and_then(text_of)?)?;
             Change::Level(session, Some(level.to_string()))
         }
         "resources/subscribe" => Change::Subscribe(session, uri()?),
@@ -297,10 +294,10 @@ fn change_of<'t>(
     Some(RequestedChange { request: id.into(), change })
 }
 
-/// Writes the digest of a token's secret as records have it.
+/// Returns the digest of a token's secret as records contain it.
 pub(super) fn owner_text(owner: &Digest) -> String {
     owner.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}"); // A string takes everything.
+        let _ = write!(text, "{byte:02x}"); // Writing to a `String` cannot fail.
         text
     })
 }
@@ -308,9 +305,9 @@ pub(super) fn owner_text(owner: &Digest) -> String {
 /// All records.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Journal {
-    /// Tells it from every other journal that there was in this state folder.
+    /// Identifies the journal among all that this state folder ever had.
     pub(super) epoch: u64,
-    /// The keys of session ids by number, the newest last.
+    /// The keys for session ids by number, the newest last.
     pub(super) keys: Vec<(u32, KeyBytes)>,
     records: HashMap<u128, Record>,
     size: usize,
@@ -324,12 +321,12 @@ struct Header {
 }
 
 impl Journal {
-    /// Makes an empty journal.
+    /// Creates an empty journal.
     pub(super) fn new(epoch: u64) -> Self {
         Self { epoch, keys: Vec::new(), records: HashMap::new(), size: 0 }
     }
 
-    /// Reads a journal; the error says how it is damaged.
+    /// Parses a journal. The error says how it is damaged.
     pub(super) fn decode(text: &[u8]) -> Result<Self, String> {
         let whole = memchr::memrchr(b'\n', text).map_or(0, |end| end + 1);
         let mut lines = text[..whole].split_terminator_lines();
@@ -351,7 +348,7 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Returns the whole journal as it is now, without its history.
+    /// Returns the current contents of the journal, without its history.
     pub(super) fn encode(&self) -> Vec<u8> {
         let key = |(number, key): &(u32, KeyBytes)| (*number, owner_text(key));
         let keys = self.keys.iter().map(key).collect();
@@ -362,13 +359,13 @@ impl Journal {
         text
     }
 
-    /// Returns a change as it is appended.
+    /// Returns a change in the form in which it is appended.
     pub(super) fn encode_change(change: &Change) -> Vec<u8> {
         line(change)
     }
 
-    /// Applies a change; returns false if it cannot be kept. Changes of sessions without a
-    /// record do nothing.
+    /// Applies a change. Returns false if it cannot be kept. A change of a session without a record
+    /// has no effect.
     pub(super) fn apply(&mut self, change: &Change) -> bool {
         match change {
             Change::Begin(record) => self.begin(record),
@@ -378,7 +375,7 @@ impl Journal {
                 true
             }
             change => {
-                // A journal that is larger could not be read back.
+                // A larger journal could not be read back.
                 let is_full = self.size + change.size() > RECORDS_BYTES_MAX;
                 let Some(record) = self.records.get_mut(&change.session()) else { return false };
                 let before = record.size();
@@ -405,8 +402,8 @@ impl Journal {
         has_room
     }
 
-    /// Makes `key` the one that seals, and forgets keys that no record needs. Returns true if
-    /// that changed the keys.
+    /// Makes `key` the sealing key, and removes keys that no record needs. Returns true if the keys
+    /// changed.
     pub(super) fn use_key(&mut self, key: KeyBytes) -> bool {
         let before = self.keys.clone();
         let newest = self.keys.last().copied();
@@ -430,13 +427,13 @@ impl Journal {
         self.records.values()
     }
 
-    /// Returns about how many bytes the whole journal takes.
+    /// Returns the approximate size of the journal in bytes.
     pub(super) fn size(&self) -> usize {
         self.size
     }
 }
 
-/// Returns the length of a text as JSON writes it, with its quotes.
+/// Returns the length of a text as a JSON string, with its quotes.
 fn written_len(text: &str) -> usize {
     let escaped = |byte: u8| match byte {
         b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 8 | 12 => 2,
@@ -471,13 +468,13 @@ fn key_of(text: &str) -> Option<KeyBytes> {
     if text.len() != 2 * key.len() || !text.is_ascii() {
         return None;
     }
-    for (place, byte) in key.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(text.get(2 * place..2 * place + 2)?, 16).ok()?;
+    for (index, byte) in key.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(text.get(2 * index..2 * index + 2)?, 16).ok()?;
     }
     Some(key)
 }
 
-/// Lines without their ends.
+/// Splits bytes into lines without their ends.
 trait Lines {
     fn split_terminator_lines(&self) -> impl Iterator<Item = &[u8]>;
 }
@@ -490,7 +487,7 @@ impl Lines for [u8] {
     }
 }
 
-/// JSON has no numbers of 128 bits.
+/// Serialises a 128-bit number as hexadecimal text, since JSON numbers are too small.
 mod hex {
     use serde::{Deserialize, Deserializer, Serializer, de};
 

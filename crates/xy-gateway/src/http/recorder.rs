@@ -1,7 +1,7 @@
-//! Tells the store what happens in one session, for the daemon that goes on with it.
+//! Records the state of one session for the next daemon.
 //!
-//! The record holds a subscription or a log level before its request is answered. If the answer
-//! is an error, the recorder writes again what was accepted before ([`ChangeRequests`]).
+//! A subscription or a log level is recorded before its request is answered. If the response is an
+//! error, the recorder restores the previously accepted state ([`ChangeRequests`]).
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -14,7 +14,7 @@ use super::record::{Change, EventTag, Record, RequestedChange, StreamedCall};
 use super::store::Store;
 use crate::frontend::{Route, StreamNo};
 
-/// The writer of one session's record.
+/// Writes one session's record.
 pub(super) struct Recorder {
     store: Rc<Store>,
     /// The session's number in the journal; `None` while it has no record.
@@ -30,7 +30,7 @@ impl fmt::Debug for Recorder {
 }
 
 impl Recorder {
-    /// Makes the recorder of a session that has no record yet.
+    /// Creates the recorder of a session without a record.
     pub(super) fn new(store: Rc<Store>, tag: EventTag) -> Self {
         Self { store, session: Cell::new(None), tag, requests: RefCell::default() }
     }
@@ -45,84 +45,84 @@ impl Recorder {
         self.session.get()
     }
 
-    /// Sets which record is written from now on, if any.
+    /// Sets the record that is written from now on, if any.
     pub(super) fn set_session(&self, session: Option<u128>) {
         self.session.set(session);
     }
 
-    /// Takes the session's number; nothing is recorded from now on.
+    /// Takes the session's number. Nothing is recorded afterwards.
     pub(super) fn take_session(&self) -> Option<u128> {
         self.session.take()
     }
 
-    /// Takes over what the client of a restored session was granted.
+    /// Adopts the accepted state of a restored session.
     pub(super) fn restore(&self, record: &Record) {
-        self.requests.replace(ChangeRequests::of(record));
+        self.requests.replace(ChangeRequests::from_record(record));
     }
 
-    /// Records the requests whose answers come on an event stream.
+    /// Records the requests that are answered on an event stream.
     pub(super) fn open_stream(&self, stream: StreamNo, requests: &[Box<str>]) {
         for request in requests {
             self.record_call(stream, request, None);
         }
     }
 
-    /// Records that the event at `place` of a stream answers a request.
-    pub(super) fn answer_call(&self, stream: StreamNo, request: &str, place: u64) {
-        self.record_call(stream, request, Some(place));
+    /// Records that the event at `position` of a stream answers a request.
+    pub(super) fn record_response(&self, stream: StreamNo, request: &str, position: u64) {
+        self.record_call(stream, request, Some(position));
     }
 
     fn record_call(&self, stream: StreamNo, request: &str, answered_at: Option<u64>) {
         if let Some(session) = self.session() {
             let (tag, request) = (self.tag, request.to_owned());
             let call = StreamedCall { tag, stream, request, answered_at };
-            self.store.keep_soon(Change::Call(session, call));
+            self.store.save_soon(Change::Call(session, call));
         }
     }
 
     /// Removes a stream that can no longer be resumed from the record.
     pub(super) fn end_stream(&self, stream: StreamNo) {
         if let Some(session) = self.session() {
-            self.store.keep_soon(Change::StreamEnd(session, self.tag, stream));
+            self.store.save_soon(Change::StreamEnd(session, self.tag, stream));
         }
     }
 
-    /// Looks for the answers to requested changes among the messages for the client.
+    /// Looks for responses to requested changes among the messages to the client.
     pub(super) fn observe(&self, message: &[u8], to: Route) {
         let (stream, is_last) = match to {
-            Route::Answer(stream) | Route::Cancelled(stream) => (stream, true),
+            Route::Response(stream) | Route::Cancelled(stream) => (stream, true),
             Route::Related(stream) => (stream, false),
             Route::Broadcast => return,
         };
         let mut requests = self.requests.borrow_mut();
         if !requests.has_pending(stream) {
-            return; // So it is with nearly all messages: they are not parsed.
+            return; // Nearly all messages take this path without being parsed.
         }
-        if let Ok(Message::Answer { id: Some(id), outcome }) = envelope::parse(message) {
+        if let Ok(Message::Response { id: Some(id), outcome }) = envelope::parse(message) {
             let is_accepted = matches!(outcome, Outcome::Result(_));
-            if let Some(correction) = requests.answer(stream, id, is_accepted) {
-                self.store.keep_soon(correction);
+            if let Some(correction) = requests.handle_response(stream, id, is_accepted) {
+                self.store.save_soon(correction);
             }
         }
         if is_last {
-            self.keep_all(requests.end(stream));
+            self.save_all(requests.end(stream));
         }
     }
 
-    /// Handles all requested changes of a stream as refused.
+    /// Treats all pending changes of a stream as refused.
     fn refuse_stream(&self, stream: StreamNo) {
-        self.keep_all(self.requests.borrow_mut().end(stream));
+        self.save_all(self.requests.borrow_mut().end(stream));
     }
 
-    fn keep_all(&self, changes: Vec<Change>) {
+    fn save_all(&self, changes: Vec<Change>) {
         for change in changes {
-            self.store.keep_soon(change);
+            self.store.save_soon(change);
         }
     }
 }
 
-/// Changes that are recorded and whose message no server has seen yet. Unless they are
-/// [sent](Self::send), they are taken back: the client may leave before that.
+/// Recorded changes whose message no server has received yet. Unless they are [sent](Self::send),
+/// they are reverted: the client may disconnect first.
 #[derive(Debug)]
 pub(super) struct UnsentChanges {
     recorder: Rc<Recorder>,
@@ -139,12 +139,12 @@ impl UnsentChanges {
         self.changes.push(change);
     }
 
-    /// Waits for their answers on `stream` from now on.
+    /// Waits for the responses on `stream` from now on.
     pub(super) fn send(mut self, stream: StreamNo) -> SentChanges {
         let recorder = Rc::clone(&self.recorder);
         let changes = std::mem::take(&mut self.changes);
         let too_many = recorder.requests.borrow_mut().add(stream, changes);
-        recorder.keep_all(too_many);
+        recorder.save_all(too_many);
         SentChanges { recorder, stream }
     }
 }
@@ -155,11 +155,11 @@ impl Drop for UnsentChanges {
         let corrections = self.changes.iter().filter_map(|it| requests.correction(&it.change));
         let corrections = corrections.collect();
         drop(requests);
-        self.recorder.keep_all(corrections);
+        self.recorder.save_all(corrections);
     }
 }
 
-/// Changes whose message was given to a conversation.
+/// Changes whose message was passed to the client session.
 #[derive(Debug)]
 pub(super) struct SentChanges {
     recorder: Rc<Recorder>,
@@ -167,7 +167,7 @@ pub(super) struct SentChanges {
 }
 
 impl SentChanges {
-    /// Takes them back: the conversation refused their message.
+    /// Reverts the changes, as the client session refused their message.
     pub(super) fn refuse(self) {
         self.recorder.refuse_stream(self.stream);
     }

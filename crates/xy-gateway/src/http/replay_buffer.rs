@@ -1,14 +1,13 @@
-//! What was and will be said on one stream: the events, what of them was sent, and what is no
-//! longer known. Pure.
+//! The events of one stream: which are sent, and which can be sent again. Pure.
 //!
 //! ```text
 //!  1 2 3 │ 4 5 6 │ 7 8
-//!        │       └─ sent: handed to a connection, perhaps never read
-//!        └─ forgotten: nobody can hear these again
+//!        │       └─ sent: passed to a connection, perhaps never read
+//!        └─ forgotten: dropped, no longer available
 //! ```
 //!
-//! Each event is either still here, or counted among the forgotten; an answer is never
-//! forgotten before its whole stream is, but may be replaced by an error that says so.
+//! Each event is either stored or counted as forgotten. A response is never forgotten before its
+//! whole stream is, but an error that reports the loss may replace it.
 
 use std::collections::VecDeque;
 
@@ -20,26 +19,26 @@ use super::event::{self, EventId, StreamId};
 use crate::error_log::FailedRequest;
 use crate::reply;
 
-/// The answer to a call was there, and is not any more. Of the codes for what xy says of a
-/// call, this is that its outcome is unknown to the client.
-const ANSWER_LOST_CODE: i64 = -32010;
-const ANSWER_LOST: &str = "the call was answered, but its answer was not fetched while there \
+/// The JSON-RPC error that replaces a dropped response. The code says that the outcome of the call
+/// is unknown to the client.
+const RESPONSE_LOST_CODE: i64 = -32010;
+const RESPONSE_LOST: &str = "the call was answered, but its answer was not fetched while there \
                            was room to keep it: it is done, and its outcome is lost";
 
 /// The events of one stream.
 #[derive(Debug)]
 pub(super) struct ReplayBuffer {
-    /// How its events are named; without names they cannot be sent twice, and are not kept.
+    /// The id of the stream. Without it, events have no ids, cannot be sent again and are not kept.
     id: Option<StreamId>,
-    /// Those after `forgotten`, without a gap.
+    /// The events after `forgotten`, without a gap.
     events: VecDeque<Event>,
     forgotten: u64,
     sent: u64,
     bytes: usize,
-    /// How much of that was not sent.
+    /// The number of bytes that were not sent.
     unsent_bytes: usize,
-    /// Whether a client has been told a name of this stream.
-    is_known: bool,
+    /// Whether the client has received an event id of this stream.
+    has_sent_id: bool,
 }
 
 #[derive(Debug)]
@@ -52,74 +51,74 @@ struct Event {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    Word,
-    Answer,
-    /// An error in the place of an answer.
-    AnswerLost,
+    Message,
+    Response,
+    /// An error in place of a response.
+    ResponseLost,
 }
 
-/// Which events may be forgotten to make room.
+/// Which events may be dropped to make room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Spare {
-    /// Those that were sent once.
+pub(super) enum Evictable {
+    /// Sent events.
     Sent,
-    /// All of them.
+    /// All events.
     All,
 }
 
-/// What was forgotten.
+/// Which kind of event was dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Evicted {
-    /// An event that was sent, and perhaps read.
+pub(super) enum Eviction {
+    /// A sent event, which the client has perhaps received.
     Sent,
-    /// An event that nobody can have read.
+    /// An unsent event.
     Unsent,
 }
 
 impl ReplayBuffer {
     pub(super) fn new(id: Option<StreamId>) -> Self {
         let events = VecDeque::new();
-        Self { id, events, forgotten: 0, sent: 0, bytes: 0, unsent_bytes: 0, is_known: false }
+        Self { id, events, forgotten: 0, sent: 0, bytes: 0, unsent_bytes: 0, has_sent_id: false }
     }
 
-    /// How many events are held.
+    /// Returns the number of stored events.
     pub(super) fn len(&self) -> usize {
         self.events.len()
     }
 
-    /// How large they are together.
+    /// Returns the size of all stored events.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Whether a client can name a place of this stream.
-    pub(super) fn is_known(&self) -> bool {
-        self.is_known
+    /// Returns true if the client has received an event id of this stream, so that it can resume.
+    pub(super) fn has_sent_id(&self) -> bool {
+        self.has_sent_id
     }
 
-    /// Whether everything was handed to a connection.
+    /// Returns true if every event was passed to a connection.
     pub(super) fn is_all_sent(&self) -> bool {
         self.sent >= self.last()
     }
 
-    /// How much still waits to be sent.
+    /// Returns the size of all unsent events.
     pub(super) fn unsent_bytes(&self) -> usize {
         self.unsent_bytes
     }
 
-    /// Adds a message.
-    pub(super) fn push(&mut self, message: &[u8], is_answer: bool, now: Instant) {
-        let place = self.last() + 1;
-        let (bytes, data_at) = event::framed(self.name(place), message);
-        let kind = if is_answer { Kind::Answer } else { Kind::Word };
+    /// Appends a message.
+    pub(super) fn push(&mut self, message: &[u8], is_response: bool, now: Instant) {
+        let position = self.last() + 1;
+        let (bytes, data_at) = event::encode(self.event_id(position), message);
+        let kind = if is_response { Kind::Response } else { Kind::Message };
         self.bytes += bytes.len();
         self.unsent_bytes += bytes.len();
         self.events.push_back(Event { bytes, data_at, put_at: now, kind });
     }
 
-    /// Everything that waits to be sent, in one piece.
+    /// Returns all unsent events in one piece, and marks them as sent.
     pub(super) fn send(&mut self) -> Option<Bytes> {
-        let mut unsent = self.events.iter().skip(self.sent_here()).map(|event| &event.bytes);
+        let mut unsent = self.events.iter().skip(self.stored_and_sent()).map(|event| &event.bytes);
         let piece = match (unsent.next(), unsent.len()) {
             (None, _) => return None,
             (Some(only), 0) => only.clone(),
@@ -133,16 +132,16 @@ impl ReplayBuffer {
         self.sent = self.last();
         self.unsent_bytes = 0;
         if self.id.is_some() {
-            self.is_known = true;
+            self.has_sent_id = true;
         } else {
             self.forget_up_to(self.sent);
         }
         Some(piece)
     }
 
-    /// What a place is called.
-    pub(super) fn name(&self, place: u64) -> Option<EventId> {
-        self.id.map(|of| EventId { of, place })
+    /// Returns the id of the event at a position.
+    pub(super) fn event_id(&self, position: u64) -> Option<EventId> {
+        self.id.map(|stream_id| EventId { stream_id, position })
     }
 
     /// Returns the session as the log names it; empty if there is none.
@@ -150,76 +149,76 @@ impl ReplayBuffer {
         self.id.map(|id| format!("session {:016x}", id.tag)).unwrap_or_default()
     }
 
-    /// The client was told the name of a place up to which everything was sent.
-    pub(super) fn is_told(&mut self) {
-        self.is_known |= self.id.is_some();
+    /// Records that the client has received an event id of this stream.
+    pub(super) fn record_sent_id(&mut self) {
+        self.has_sent_id |= self.id.is_some();
     }
 
-    /// Goes back to `place`, up to which a client has heard everything: how many events after
-    /// it are forgotten. `None` if it was never sent, so that the client cannot know it.
-    pub(super) fn go_back(&mut self, place: u64) -> Option<u64> {
-        if place > self.sent || !self.is_known {
+    /// Rewinds to `position`, up to which the client has received everything. Returns the number of
+    /// later events that were dropped. Returns `None` if the client cannot know that position.
+    pub(super) fn rewind(&mut self, position: u64) -> Option<u64> {
+        if position > self.sent || !self.has_sent_id {
             return None;
         }
-        let missed = self.forgotten.saturating_sub(place);
-        self.forget_up_to(place);
-        self.sent = place.max(self.forgotten);
+        let missed = self.forgotten.saturating_sub(position);
+        self.forget_up_to(position);
+        self.sent = position.max(self.forgotten);
         self.unsent_bytes = self.events.iter().map(|event| event.bytes.len()).sum();
         Some(missed)
     }
 
-    /// Whether a client that has heard everything up to `place` has heard all there is.
-    pub(super) fn is_last(&self, place: u64) -> bool {
-        place == self.last()
+    /// Returns true if no event follows `position`.
+    pub(super) fn is_last(&self, position: u64) -> bool {
+        position == self.last()
     }
 
-    /// Takes back what was never sent, to say it elsewhere.
+    /// Removes and returns the unsent messages, to send them on another stream.
     pub(super) fn take_unsent(&mut self) -> impl Iterator<Item = Bytes> + use<> {
-        let unsent = self.events.split_off(self.sent_here());
+        let unsent = self.events.split_off(self.stored_and_sent());
         self.bytes -= self.unsent_bytes;
         self.unsent_bytes = 0;
-        unsent.into_iter().map(|event| event::unframed(&event.bytes, event.data_at))
+        unsent.into_iter().map(|event| event::decode(&event.bytes, event.data_at))
     }
 
-    /// Forgets one event, the oldest, or makes the answer small.
-    pub(super) fn evict(&mut self, spare: Spare) -> Option<Evicted> {
-        let is_sent = self.sent_here() > 0;
-        if !is_sent && spare == Spare::Sent {
+    /// Drops the oldest event, or replaces it by an error if it is the response.
+    pub(super) fn evict(&mut self, evictable: Evictable) -> Option<Eviction> {
+        let is_sent = self.stored_and_sent() > 0;
+        if !is_sent && evictable == Evictable::Sent {
             return None;
         }
-        let evicted = if is_sent { Evicted::Sent } else { Evicted::Unsent };
-        let place = self.forgotten + 1;
+        let evicted = if is_sent { Eviction::Sent } else { Eviction::Unsent };
+        let position = self.forgotten + 1;
         match self.events.front().map(|event| event.kind)? {
-            Kind::Word => self.forget_up_to(place),
-            Kind::Answer => self.lose_answer(place),
-            Kind::AnswerLost => return None,
+            Kind::Message => self.forget_up_to(position),
+            Kind::Response => self.replace_response(position),
+            Kind::ResponseLost => return None,
         }
         Some(evicted)
     }
 
-    /// Forgets what was put before `then`, as far as it may be spared.
-    pub(super) fn forget_before(&mut self, then: Instant, spare: Spare) {
+    /// Drops events that were queued before `then`, except the response.
+    pub(super) fn forget_before(&mut self, then: Instant, evictable: Evictable) {
         while let Some(event) = self.events.front()
             && event.put_at < then
-            && event.kind == Kind::Word
-            && (spare == Spare::All || self.sent_here() > 0)
+            && event.kind == Kind::Message
+            && (evictable == Evictable::All || self.stored_and_sent() > 0)
         {
             self.forget_up_to(self.forgotten + 1);
         }
     }
 
-    /// Returns the place of the event that was put last.
+    /// Returns the position of the newest event.
     pub(super) fn last(&self) -> u64 {
         self.forgotten + self.events.len() as u64
     }
 
-    /// How many of those that are here were sent.
-    fn sent_here(&self) -> usize {
+    /// Returns the number of stored events that were sent.
+    fn stored_and_sent(&self) -> usize {
         usize::try_from(self.sent.saturating_sub(self.forgotten)).unwrap_or(usize::MAX)
     }
 
-    fn forget_up_to(&mut self, place: u64) {
-        while self.forgotten < place
+    fn forget_up_to(&mut self, position: u64) {
+        while self.forgotten < position
             && let Some(event) = self.events.pop_front()
         {
             self.bytes -= event.bytes.len();
@@ -230,24 +229,25 @@ impl ReplayBuffer {
         }
     }
 
-    /// Says instead of the first event, which is an answer, that it is lost.
-    fn lose_answer(&mut self, place: u64) {
-        let (name, is_sent, client) = (self.name(place), self.sent >= place, self.logged_client());
+    /// Replaces the first event, a response, by an error that says it was lost.
+    fn replace_response(&mut self, position: u64) {
+        let (event_id, is_sent, client) =
+            (self.event_id(position), self.sent >= position, self.logged_client());
         let Some(event) = self.events.front_mut() else { return };
-        let answer = event::unframed(&event.bytes, event.data_at);
-        let id = match envelope::parse(&answer) {
-            Ok(Message::Answer { id: Some(id), .. }) => id.to_owned(),
+        let response = event::decode(&event.bytes, event.data_at);
+        let id = match envelope::parse(&response) {
+            Ok(Message::Response { id: Some(id), .. }) => id.to_owned(),
             _ => "null".to_owned(),
         };
-        let (outcome, code) = ("answer-lost", ANSWER_LOST_CODE);
+        let (outcome, code) = ("answer-lost", RESPONSE_LOST_CODE);
         FailedRequest { client: &client, outcome, code, ..FailedRequest::default() }.log();
-        let error = reply::error(&id, code, ANSWER_LOST);
-        let (bytes, data_at) = event::framed(name, &error);
+        let error = reply::error(&id, code, RESPONSE_LOST);
+        let (bytes, data_at) = event::encode(event_id, &error);
         self.bytes = self.bytes + bytes.len() - event.bytes.len();
         if !is_sent {
             self.unsent_bytes = self.unsent_bytes + bytes.len() - event.bytes.len();
         }
-        *event = Event { bytes, data_at, put_at: event.put_at, kind: Kind::AnswerLost };
+        *event = Event { bytes, data_at, put_at: event.put_at, kind: Kind::ResponseLost };
     }
 }
 
@@ -270,62 +270,62 @@ mod tests {
         Instant::now()
     }
 
-    /// Names and data of the events in one piece.
+    /// Returns the positions and data of the events in one piece.
     fn read(piece: &[u8]) -> Vec<(u64, String)> {
         let text = std::str::from_utf8(piece).unwrap();
-        let read_one = |event: &str| {
+        let parse_event = |event: &str| {
             let (id, data) = event.split_once("\nevent: message\ndata: ").unwrap();
             let id = EventId::parse(id.strip_prefix("id: ").unwrap().as_bytes()).unwrap();
-            assert_eq!(id.of, ID);
-            (id.place, data.to_owned())
+            assert_eq!(id.stream_id, ID);
+            (id.position, data.to_owned())
         };
-        text.split_terminator("\n\n").map(read_one).collect()
+        text.split_terminator("\n\n").map(parse_event).collect()
     }
 
     #[test]
-    fn what_was_sent_can_be_sent_again_from_any_place() {
+    fn sent_events_replay_from_any_position() {
         let mut replay_buffer = replay_buffer();
         for message in ["a", "b", "c"] {
             replay_buffer.push(message.as_bytes(), false, now());
         }
         assert_eq!(read(&replay_buffer.send().unwrap()).len(), 3);
         assert_eq!(replay_buffer.send(), None);
-        assert_eq!(replay_buffer.go_back(1), Some(0));
+        assert_eq!(replay_buffer.rewind(1), Some(0));
         let again = read(&replay_buffer.send().unwrap());
         assert_eq!(again, [(2, "b".to_owned()), (3, "c".to_owned())]);
-        assert_eq!(replay_buffer.go_back(0), Some(1), "what it said it had is not kept");
+        assert_eq!(replay_buffer.rewind(0), Some(1), "what it said it had is not kept");
     }
 
     #[test]
-    fn nobody_knows_a_place_that_was_not_sent() {
+    fn unsent_position_cannot_be_replayed() {
         let mut replay_buffer = replay_buffer();
         replay_buffer.push(b"a", false, now());
-        assert_eq!(replay_buffer.go_back(0), None, "nothing was named yet");
-        replay_buffer.is_told();
-        assert_eq!((replay_buffer.go_back(1), replay_buffer.go_back(0)), (None, Some(0)));
+        assert_eq!(replay_buffer.rewind(0), None, "nothing was named yet");
+        replay_buffer.record_sent_id();
+        assert_eq!((replay_buffer.rewind(1), replay_buffer.rewind(0)), (None, Some(0)));
     }
 
     #[test]
-    fn an_answer_is_replaced_and_not_forgotten() {
+    fn evicted_answer_becomes_an_error() {
         let mut replay_buffer = replay_buffer();
-        replay_buffer.is_told();
+        replay_buffer.record_sent_id();
         replay_buffer.push(b"1", false, now());
-        let answer = format!(r#"{{"jsonrpc":"2.0","id":"x","result":"{}"}}"#, "y".repeat(9000));
-        replay_buffer.push(answer.as_bytes(), true, now());
-        assert_eq!(replay_buffer.evict(Spare::Sent), None);
-        assert_eq!(replay_buffer.evict(Spare::All), Some(Evicted::Unsent));
-        assert_eq!(replay_buffer.evict(Spare::All), Some(Evicted::Unsent));
-        assert_eq!(replay_buffer.evict(Spare::All), None);
+        let response = format!(r#"{{"jsonrpc":"2.0","id":"x","result":"{}"}}"#, "y".repeat(9000));
+        replay_buffer.push(response.as_bytes(), true, now());
+        assert_eq!(replay_buffer.evict(Evictable::Sent), None);
+        assert_eq!(replay_buffer.evict(Evictable::All), Some(Eviction::Unsent));
+        assert_eq!(replay_buffer.evict(Evictable::All), Some(Eviction::Unsent));
+        assert_eq!(replay_buffer.evict(Evictable::All), None);
         assert!(replay_buffer.bytes() < 500);
-        assert_eq!(replay_buffer.go_back(0), Some(1));
-        let (place, data) = read(&replay_buffer.send().unwrap()).remove(0);
-        assert_eq!(place, 2);
+        assert_eq!(replay_buffer.rewind(0), Some(1));
+        let (position, data) = read(&replay_buffer.send().unwrap()).remove(0);
+        assert_eq!(position, 2);
         let error: serde_json::Value = serde_json::from_str(&data).unwrap();
         assert_eq!((&error["id"], &error["error"]["code"]), (&"x".into(), &(-32010).into()));
     }
 
     #[test]
-    fn what_was_never_sent_can_be_said_elsewhere() {
+    fn unsent_events_can_be_moved_to_another_stream() {
         let mut replay_buffer = replay_buffer();
         replay_buffer.push(b"a", false, now());
         replay_buffer.send();
@@ -337,41 +337,41 @@ mod tests {
     }
 
     #[test]
-    fn without_names_nothing_is_kept() {
+    fn without_event_ids_nothing_is_stored() {
         let mut replay_buffer = ReplayBuffer::new(None);
         replay_buffer.push(b"a", false, now());
         assert_eq!(replay_buffer.send().unwrap(), "event: message\ndata: a\n\n");
         assert_eq!(
-            (replay_buffer.len(), replay_buffer.bytes(), replay_buffer.is_known()),
+            (replay_buffer.len(), replay_buffer.bytes(), replay_buffer.has_sent_id()),
             (0, 0, false)
         );
     }
 
     #[test]
-    fn old_events_are_forgotten_but_not_before_they_are_sent() {
+    fn sent_events_expire_before_unsent_ones() {
         let mut replay_buffer = replay_buffer();
         let began = now();
         replay_buffer.push(b"a", false, began);
         replay_buffer.send();
         replay_buffer.push(b"b", false, began);
         let later = began + Duration::from_secs(1);
-        replay_buffer.forget_before(later, Spare::Sent);
+        replay_buffer.forget_before(later, Evictable::Sent);
         assert_eq!(replay_buffer.len(), 1);
-        replay_buffer.forget_before(later, Spare::All);
+        replay_buffer.forget_before(later, Evictable::All);
         assert_eq!((replay_buffer.len(), replay_buffer.bytes()), (0, 0));
     }
 
-    /// Something that happens to a stream.
+    /// A step in the life of a stream.
     #[derive(Debug, Clone)]
     enum Happens {
         Say,
-        /// The connection takes what there is, and the client reads all but so many of it.
+        /// The connection takes all events, and the client receives all but the last `unread`.
         Send {
             unread: usize,
         },
-        /// The connection breaks, and the client goes on from the last it has read.
+        /// The connection breaks, and the client resumes after the last event it has received.
         Resume,
-        /// Room is needed.
+        /// An event is dropped to make room.
         Evict,
     }
 
@@ -388,9 +388,9 @@ mod tests {
     #[derive(Default)]
     struct Reader {
         last: u64,
-        heard: Vec<u64>,
+        received: Vec<u64>,
         missed: BTreeSet<u64>,
-        /// Whether something was lost on its way, so that the connection is broken.
+        /// Whether events were lost on their way, so that the connection is broken.
         is_cut: bool,
     }
 
@@ -399,33 +399,33 @@ mod tests {
             let events = read(piece);
             let read = events.len().saturating_sub(unread);
             self.is_cut |= read < events.len();
-            for (place, data) in &events[..read] {
-                assert_eq!(place.to_string(), *data);
-                self.last = *place;
-                self.heard.push(*place);
+            for (position, data) in &events[..read] {
+                assert_eq!(position.to_string(), *data);
+                self.last = *position;
+                self.received.push(*position);
             }
         }
 
         fn resume(&mut self, replay_buffer: &mut ReplayBuffer) {
-            let missed = replay_buffer.go_back(self.last).expect("it was told this place");
+            let missed = replay_buffer.rewind(self.last).expect("it was told this position");
             self.missed.extend(self.last + 1..=self.last + missed);
             self.is_cut = false;
         }
     }
 
     proptest! {
-        /// Wherever connections break, and whatever had to be forgotten: each event is heard
-        /// once and in order, or said to be missed.
+        /// Wherever connections break and whatever is dropped, the client receives each event once
+        /// and in order, or learns that it missed it.
         #[test]
-        fn nothing_is_lost_or_heard_twice(play in prop::collection::vec(happens(), 0..60)) {
+        fn no_event_is_lost_or_duplicated(play in prop::collection::vec(happens(), 0..60)) {
             let mut replay_buffer = replay_buffer();
-            replay_buffer.is_told();
-            let (mut reader, mut said) = (Reader::default(), 0_u64);
+            replay_buffer.record_sent_id();
+            let (mut reader, mut sent_count) = (Reader::default(), 0_u64);
             for happens in play {
                 match happens {
                     Happens::Say => {
-                        said += 1;
-                        replay_buffer.push(said.to_string().as_bytes(), false, now());
+                        sent_count += 1;
+                        replay_buffer.push(sent_count.to_string().as_bytes(), false, now());
                     }
                     Happens::Send { unread } if !reader.is_cut => {
                         if let Some(piece) = replay_buffer.send() {
@@ -434,24 +434,24 @@ mod tests {
                     }
                     Happens::Send { .. } => {}
                     Happens::Resume => reader.resume(&mut replay_buffer),
-                    // As a session does it: what waits for a connection stays.
+                    // As in a session: unsent events of a connected client stay.
                     Happens::Evict => {
-                        replay_buffer.evict(if reader.is_cut { Spare::All } else { Spare::Sent });
+                        replay_buffer.evict(if reader.is_cut { Evictable::All } else { Evictable::Sent });
                     }
                 }
                 let sizes = || replay_buffer.events.iter().map(|event| event.bytes.len());
                 prop_assert_eq!(replay_buffer.bytes(), sizes().sum::<usize>());
-                let unsent = sizes().skip(replay_buffer.sent_here()).sum::<usize>();
+                let unsent = sizes().skip(replay_buffer.stored_and_sent()).sum::<usize>();
                 prop_assert_eq!(replay_buffer.unsent_bytes(), unsent);
             }
             reader.resume(&mut replay_buffer);
             if let Some(piece) = replay_buffer.send() {
                 reader.take(&piece, 0);
             }
-            prop_assert!(reader.heard.is_sorted());
-            let mut all: Vec<u64> = reader.heard.iter().chain(&reader.missed).copied().collect();
+            prop_assert!(reader.received.is_sorted());
+            let mut all: Vec<u64> = reader.received.iter().chain(&reader.missed).copied().collect();
             all.sort_unstable();
-            prop_assert_eq!(all, (1..=said).collect::<Vec<_>>());
+            prop_assert_eq!(all, (1..=sent_count).collect::<Vec<_>>());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What goes back to a client, as hyper wants it.
+//! HTTP replies.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -14,7 +14,7 @@ use hyper::header::{
 use hyper::{Response, StatusCode};
 
 use super::connection::ConnTimers;
-use super::refused::Refused;
+use super::error::HttpError;
 use super::request::SESSION;
 use super::session::SessionId;
 use super::stream::EventStream;
@@ -22,12 +22,12 @@ use crate::param_headers::PREFIX;
 
 pub(super) type Reply = Response<Body>;
 
-/// The body of an answer: there already, or events as they come.
+/// The body of a reply: complete, or an event stream.
 #[derive(Debug)]
 pub(super) struct Body {
     content: Content,
-    /// Told when this is done with.
-    answers: Option<Rc<ConnTimers>>,
+    /// Informed when the body is dropped.
+    timers: Option<Rc<ConnTimers>>,
 }
 
 #[derive(Debug)]
@@ -38,19 +38,19 @@ enum Content {
 
 impl Body {
     fn whole(bytes: impl Into<Bytes>) -> Self {
-        Self { content: Content::Whole(bytes.into()), answers: None }
+        Self { content: Content::Whole(bytes.into()), timers: None }
     }
 
-    /// Tells `pulse` once all of it has been taken, or nobody wants it any more.
-    pub(super) fn answers(&mut self, pulse: Rc<ConnTimers>) {
-        self.answers = Some(pulse);
+    /// Informs `timers` once the body was sent or is no longer needed.
+    pub(super) fn set_timers(&mut self, timers: Rc<ConnTimers>) {
+        self.timers = Some(timers);
     }
 }
 
 impl Drop for Body {
     fn drop(&mut self) {
-        if let Some(pulse) = &self.answers {
-            pulse.answered();
+        if let Some(timers) = &self.timers {
+            timers.finish_response();
         }
     }
 }
@@ -63,16 +63,17 @@ impl hyper::body::Body for Body {
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let Self { content, answers } = self.get_mut();
+        let Self { content, timers } = self.get_mut();
         match content {
             Content::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
             Content::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
             Content::Events(events) => {
                 let next = events.poll_next(context);
-                if events.lets_go()
-                    && let Some(pulse) = answers
+                if events.is_released()
+                    && let Some(timers) = timers
                 {
-                    pulse.leave(); // To go on with the same connection would win nothing.
+                    // Continuing on this connection would gain nothing.
+                    timers.close_after_response();
                 }
                 next.map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))))
             }
@@ -101,29 +102,29 @@ fn reply(status: StatusCode, kind: &'static str, body: Body) -> Reply {
     reply
 }
 
-/// JSON, all of it.
+/// Returns a complete JSON reply.
 pub(super) fn json(status: StatusCode, json: impl Into<Bytes>) -> Reply {
     reply(status, "application/json", Body::whole(json))
 }
 
-/// A few words, or numbers, for people and programs.
+/// Returns a plain text reply.
 pub(super) fn text(status: StatusCode, text: impl Into<Bytes>) -> Reply {
     reply(status, "text/plain; charset=utf-8", Body::whole(text))
 }
 
-/// Nothing but a status.
-pub(super) fn nothing(status: StatusCode) -> Reply {
+/// Returns a reply without a body.
+pub(super) fn empty(status: StatusCode) -> Reply {
     let mut reply = Response::new(Body::whole(Bytes::new()));
     *reply.status_mut() = status;
     reply
 }
 
-/// Events as they come.
+/// Returns an event stream.
 pub(super) fn events(stream: EventStream) -> Reply {
-    as_events(Body { content: Content::Events(stream), answers: None })
+    as_events(Body { content: Content::Events(stream), timers: None })
 }
 
-/// Events that are all there already.
+/// Returns a complete list of events.
 pub(super) fn whole_events(events: Bytes) -> Reply {
     as_events(Body::whole(events))
 }
@@ -132,60 +133,60 @@ fn as_events(body: Body) -> Reply {
     let mut reply = reply(StatusCode::OK, "text/event-stream", body);
     let headers = reply.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    // Proxies in between would else gather events before they pass them on.
+    // Stops proxies from buffering events.
     let buffering = HeaderName::from_static("x-accel-buffering");
     headers.insert(buffering, HeaderValue::from_static("no"));
     reply
 }
 
-/// That it is not served, and why.
-pub(super) fn refused(refused: &Refused) -> Reply {
-    refused_with(refused, refused.body())
+/// Returns the reply for a refused request.
+pub(super) fn error_response(error: &HttpError) -> Reply {
+    error_with_body(error, error.body())
 }
 
-/// The same as the answer to a request that is known.
-pub(super) fn refused_to(refused: &Refused, id: &str) -> Reply {
-    refused_with(refused, refused.answer(id))
+/// Returns the reply for a refused request whose JSON-RPC id is known.
+pub(super) fn error_response_to(error: &HttpError, id: &str) -> Reply {
+    error_with_body(error, error.response(id))
 }
 
-fn refused_with(refused: &Refused, body: Vec<u8>) -> Reply {
-    let mut reply = json(refused.status(), body);
-    if let Some((name, value)) = refused.header() {
+fn error_with_body(error: &HttpError, body: Vec<u8>) -> Reply {
+    let mut reply = json(error.status(), body);
+    if let Some((name, value)) = error.header() {
         let name = HeaderName::from_static(name);
         reply.headers_mut().insert(name, HeaderValue::from_static(value));
     }
     reply
 }
 
-/// Tells the client its session.
+/// Sets the session id header.
 pub(super) fn set_session(reply: &mut Reply, id: &SessionId) {
     let id = HeaderValue::try_from(id.as_str()).expect("letters and digits may be in a header");
     reply.headers_mut().insert(SESSION, id);
 }
 
-/// What a browser is told before its page may ask.
-pub(super) fn preflight(asked: &HeaderMap) -> Reply {
-    let mut reply = nothing(StatusCode::NO_CONTENT);
+/// Returns the reply to a CORS preflight request.
+pub(super) fn preflight(request: &HeaderMap) -> Reply {
+    let mut reply = empty(StatusCode::NO_CONTENT);
     let headers = reply.headers_mut();
     headers.insert(ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST, DELETE"));
-    headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, allowed_headers(asked));
+    headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, allowed_headers(request));
     headers.insert(ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600"));
     reply
 }
 
-/// Which headers a page may send. Those that say what arguments say are called as tools want
-/// them to be.
-fn allowed_headers(asked: &HeaderMap) -> HeaderValue {
+/// Returns the headers that a page may send. The names of parameter headers depend on the tools, so
+/// all requested ones with their prefix are allowed.
+fn allowed_headers(request: &HeaderMap) -> HeaderValue {
     const ALWAYS: &str = "authorization, content-type, accept, mcp-session-id, \
                           mcp-protocol-version, mcp-method, mcp-name, last-event-id";
-    let wanted = asked.get(ACCESS_CONTROL_REQUEST_HEADERS).and_then(|it| it.to_str().ok());
+    let wanted = request.get(ACCESS_CONTROL_REQUEST_HEADERS).and_then(|it| it.to_str().ok());
     let wanted = wanted.unwrap_or_default().split(',').map(str::trim);
     let of_arguments = wanted.filter(|name| name.to_ascii_lowercase().starts_with(PREFIX));
     let all: Vec<&str> = std::iter::once(ALWAYS).chain(of_arguments).collect();
     HeaderValue::try_from(all.join(", ")).unwrap_or(HeaderValue::from_static(ALWAYS))
 }
 
-/// Lets a page of this machine read the answer.
+/// Allows the page that sent the request to read the reply.
 pub(super) fn allow_page(reply: &mut Reply, origin: HeaderValue) {
     let headers = reply.headers_mut();
     headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);

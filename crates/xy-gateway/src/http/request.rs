@@ -1,51 +1,57 @@
-//! What a request asks for, from its head alone. Pure; nothing of its body is read yet.
+//! Classifies a request by its head. Pure; the body is not read.
 
 use hyper::Method;
 use hyper::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName};
 use hyper::http::request::Parts;
 
 use super::HttpRules;
+use super::error::HttpError;
 use super::event::EventId;
 use super::guard::{self, Identity};
 use super::headers::{self, VERSION};
-use super::refused::Refused;
-use super::route::{self, Endpoint, Route};
+use super::route::{self, Endpoint, HttpRoute};
 use super::session_id;
-use crate::era;
+use crate::revision;
 
-/// The header that says which session it is.
+/// The header with the session id.
 pub(super) const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 const LAST_EVENT: HeaderName = HeaderName::from_static("last-event-id");
 
 /// What a request asks for.
 #[derive(Debug)]
 pub(super) enum HttpRequestKind<'h> {
-    /// Whether there is anybody.
+    /// `/healthz`: whether the daemon is running.
     Health,
-    /// Whether everything is up.
+    /// `/readyz`: whether all servers are up.
     Ready,
-    /// Numbers.
+    /// `/metrics`.
     Metrics { identity: Identity<'h> },
-    /// A browser that wants to know whether its page may ask.
+    /// A CORS preflight request of a browser.
     Preflight,
-    /// A message.
-    Post { place: Endpoint<'h>, identity: Identity<'h>, session: Option<&'h str>, accepts: Accepts },
-    /// A message of a client without a session, by its head; others show it in their body.
-    StatelessRequest { place: Endpoint<'h>, identity: Identity<'h>, accepts: Accepts },
-    /// To hear what belongs to no call.
-    Listen { place: Endpoint<'h>, identity: Identity<'h>, session: &'h str },
-    /// To go on hearing a stream, after an event of it.
-    Resume { place: Endpoint<'h>, identity: Identity<'h>, session: &'h str, after: EventId },
-    /// The end of a session.
-    End { place: Endpoint<'h>, identity: Identity<'h>, session: &'h str },
-    /// A session over the older transport.
-    Older { place: Endpoint<'h>, identity: Identity<'h> },
-    /// A message over the older transport.
-    Message { identity: Identity<'h>, session: &'h str },
+    /// A message, within a session or `initialize`.
+    Post {
+        endpoint: Endpoint<'h>,
+        identity: Identity<'h>,
+        session: Option<&'h str>,
+        accepts: Accepts,
+    },
+    /// A message of a client without a session whose head shows that. Other such messages show it
+    /// only in their bodies and arrive as `Post`.
+    StatelessRequest { endpoint: Endpoint<'h>, identity: Identity<'h>, accepts: Accepts },
+    /// Opens a stream for messages that belong to no call.
+    Listen { endpoint: Endpoint<'h>, identity: Identity<'h>, session: &'h str },
+    /// Resumes a stream after one of its events.
+    Resume { endpoint: Endpoint<'h>, identity: Identity<'h>, session: &'h str, after: EventId },
+    /// Ends a session.
+    DeleteSession { endpoint: Endpoint<'h>, identity: Identity<'h>, session: &'h str },
+    /// Opens a session of the legacy transport.
+    LegacySse { endpoint: Endpoint<'h>, identity: Identity<'h> },
+    /// A message of the legacy transport.
+    LegacyMessage { identity: Identity<'h>, session: &'h str },
 }
 
 impl<'h> HttpRequestKind<'h> {
-    /// Who asks, if it has shown that.
+    /// Returns the client's identity, if the request needs one.
     pub(super) fn identity(&self) -> Option<Identity<'h>> {
         match self {
             Self::Health | Self::Ready | Self::Preflight => None,
@@ -54,62 +60,62 @@ impl<'h> HttpRequestKind<'h> {
             | Self::StatelessRequest { identity, .. }
             | Self::Listen { identity, .. }
             | Self::Resume { identity, .. }
-            | Self::End { identity, .. }
-            | Self::Older { identity, .. }
-            | Self::Message { identity, .. } => Some(*identity),
+            | Self::DeleteSession { identity, .. }
+            | Self::LegacySse { identity, .. }
+            | Self::LegacyMessage { identity, .. } => Some(*identity),
         }
     }
 }
 
-/// What a client can read as an answer.
+/// The response formats that a client accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Accepts {
     pub(super) json: bool,
     pub(super) events: bool,
-    /// Whether it says so of events by name, and not only that it reads everything.
+    /// Whether `Accept` names event streams explicitly, and not only by a wildcard.
     pub(super) names_events: bool,
 }
 
-/// What the head of a request asks for, or why it is not served.
-pub(super) fn read<'h>(
+/// Classifies a request by its head, or returns why it is refused.
+pub(super) fn classify<'h>(
     head: &'h Parts,
     rules: &'h HttpRules,
-) -> Result<HttpRequestKind<'h>, Refused> {
+) -> Result<HttpRequestKind<'h>, HttpError> {
     guard::check_host(head, &rules.hosts)?;
     guard::check_origin(&head.headers, &rules.hosts)?;
-    let route = route::route(head.uri.path()).ok_or(Refused::NoSuchPath)?;
-    if !route::answers(route, &head.method) {
-        return Err(Refused::Method { allow: route::allowed(route) });
+    let route = route::route(head.uri.path()).ok_or(HttpError::NoSuchPath)?;
+    if !route::allows_method(route, &head.method) {
+        return Err(HttpError::Method { allow: route::allowed_methods(route) });
     }
     if head.method == Method::OPTIONS {
-        return Ok(HttpRequestKind::Preflight); // A browser shows no token when it asks whether it may.
+        return Ok(HttpRequestKind::Preflight); // Browsers send no token with a preflight request.
     }
     match route {
-        Route::Health => Ok(HttpRequestKind::Health),
-        Route::Ready => Ok(HttpRequestKind::Ready),
-        Route::Metrics => {
-            // They name all servers.
+        HttpRoute::Health => Ok(HttpRequestKind::Health),
+        HttpRoute::Ready => Ok(HttpRequestKind::Ready),
+        HttpRoute::Metrics => {
+            // The metrics name all servers.
             let identity = guard::identify(&head.headers, &rules.auth)?;
-            identity.is_free().map(|()| HttpRequestKind::Metrics { identity })
+            identity.check_unrestricted().map(|()| HttpRequestKind::Metrics { identity })
         }
-        Route::Mcp(place) => read_mcp(head, place, rules),
-        Route::Older(place) => read_older(head, place, rules),
-        Route::Messages => read_message(head, rules),
+        HttpRoute::Mcp(endpoint) => classify_mcp(head, endpoint, rules),
+        HttpRoute::LegacySse(endpoint) => classify_legacy_sse(head, endpoint, rules),
+        HttpRoute::LegacyMessages => classify_legacy_message(head, rules),
     }
 }
 
-fn read_mcp<'h>(
+fn classify_mcp<'h>(
     head: &'h Parts,
-    place: Endpoint<'h>,
+    endpoint: Endpoint<'h>,
     rules: &'h HttpRules,
-) -> Result<HttpRequestKind<'h>, Refused> {
+) -> Result<HttpRequestKind<'h>, HttpError> {
     let identity = guard::identify(&head.headers, &rules.auth)?;
-    let place = identity.led_to(place)?;
-    let is_visit = head.method == Method::POST && headers::is_modern(&head.headers);
-    if !is_visit {
-        // Without sessions there is nothing to listen to, and nothing to end.
+    let endpoint = identity.authorize(endpoint)?;
+    let is_stateless = head.method == Method::POST && headers::is_modern(&head.headers);
+    if !is_stateless {
+        // Without sessions there is nothing to listen to or to end.
         if head.method != Method::POST && headers::has_modern_version(&head.headers) {
-            return Err(Refused::Method { allow: "POST" });
+            return Err(HttpError::Method { allow: "POST" });
         }
         check_version(&head.headers)?;
     }
@@ -117,85 +123,88 @@ fn read_mcp<'h>(
     if head.method == Method::POST {
         check_content(&head.headers, rules.body_max_bytes)?;
         if !accepts.json && !accepts.events {
-            return Err(Refused::Accept);
+            return Err(HttpError::Accept);
         }
-        if is_visit {
-            return Ok(HttpRequestKind::StatelessRequest { place, identity, accepts });
+        if is_stateless {
+            return Ok(HttpRequestKind::StatelessRequest { endpoint, identity, accepts });
         }
         let session = session(&head.headers)?;
-        return Ok(HttpRequestKind::Post { place, identity, session, accepts });
+        return Ok(HttpRequestKind::Post { endpoint, identity, session, accepts });
     }
     if head.method == Method::GET && !accepts.events {
-        return Err(Refused::AcceptEvents);
+        return Err(HttpError::AcceptEvents);
     }
-    let session = session(&head.headers)?.ok_or(Refused::NoSession)?;
+    let session = session(&head.headers)?.ok_or(HttpError::NoSession)?;
     if head.method == Method::DELETE {
-        return Ok(HttpRequestKind::End { place, identity, session });
+        return Ok(HttpRequestKind::DeleteSession { endpoint, identity, session });
     }
     Ok(match last_event(&head.headers)? {
-        Some(after) => HttpRequestKind::Resume { place, identity, session, after },
-        None => HttpRequestKind::Listen { place, identity, session },
+        Some(after) => HttpRequestKind::Resume { endpoint, identity, session, after },
+        None => HttpRequestKind::Listen { endpoint, identity, session },
     })
 }
 
-fn read_older<'h>(
+fn classify_legacy_sse<'h>(
     head: &'h Parts,
-    place: Endpoint<'h>,
+    endpoint: Endpoint<'h>,
     rules: &'h HttpRules,
-) -> Result<HttpRequestKind<'h>, Refused> {
+) -> Result<HttpRequestKind<'h>, HttpError> {
     let identity = guard::identify(&head.headers, &rules.auth)?;
-    let place = identity.led_to(place)?;
+    let endpoint = identity.authorize(endpoint)?;
     check_version(&head.headers)?;
     if !accepts(&head.headers).events {
-        return Err(Refused::AcceptEvents);
+        return Err(HttpError::AcceptEvents);
     }
-    Ok(HttpRequestKind::Older { place, identity })
+    Ok(HttpRequestKind::LegacySse { endpoint, identity })
 }
 
-fn read_message<'h>(head: &'h Parts, rules: &'h HttpRules) -> Result<HttpRequestKind<'h>, Refused> {
+fn classify_legacy_message<'h>(
+    head: &'h Parts,
+    rules: &'h HttpRules,
+) -> Result<HttpRequestKind<'h>, HttpError> {
     let identity = guard::identify(&head.headers, &rules.auth)?;
     check_version(&head.headers)?;
     check_content(&head.headers, rules.body_max_bytes)?;
     let pairs = head.uri.query().unwrap_or_default().split('&');
     let id = pairs.into_iter().find_map(|pair| pair.strip_prefix("session="));
-    let id = id.ok_or(Refused::NoOlderSession)?;
-    let session = plausible(id.as_bytes())?;
-    Ok(HttpRequestKind::Message { identity, session })
+    let id = id.ok_or(HttpError::NoLegacySession)?;
+    let session = parse_session_id(id.as_bytes())?;
+    Ok(HttpRequestKind::LegacyMessage { identity, session })
 }
 
-/// After which event a stream shall go on. What cannot be a name of ours was never sent.
-fn last_event(headers: &HeaderMap) -> Result<Option<EventId>, Refused> {
+/// Returns the event id after which a stream resumes. Text that is no valid event id is refused.
+fn last_event(headers: &HeaderMap) -> Result<Option<EventId>, HttpError> {
     match headers.get(LAST_EVENT) {
         None => Ok(None),
-        Some(id) if id.is_empty() => Ok(None), // So says a client that has heard of none.
-        Some(id) => EventId::parse(id.as_bytes()).map(Some).ok_or(Refused::UnknownEvent),
+        Some(id) if id.is_empty() => Ok(None), // A client that received no event yet.
+        Some(id) => EventId::parse(id.as_bytes()).map(Some).ok_or(HttpError::UnknownEvent),
     }
 }
 
-/// Without the header it is what was agreed on.
-fn check_version(headers: &HeaderMap) -> Result<(), Refused> {
+/// Checks the protocol version header. Without it, the negotiated version applies.
+fn check_version(headers: &HeaderMap) -> Result<(), HttpError> {
     match headers.get(VERSION) {
-        Some(version) if !era::VERSIONS.iter().any(|known| version == known) => {
-            Err(Refused::Version(String::from_utf8_lossy(version.as_bytes()).into_owned()))
+        Some(version) if !revision::VERSIONS.iter().any(|known| version == known) => {
+            Err(HttpError::Version(String::from_utf8_lossy(version.as_bytes()).into_owned()))
         }
         _ => Ok(()),
     }
 }
 
-fn check_content(headers: &HeaderMap, max: usize) -> Result<(), Refused> {
+fn check_content(headers: &HeaderMap, max: usize) -> Result<(), HttpError> {
     let kind = headers.get(CONTENT_TYPE).map_or(&b""[..], |kind| kind.as_bytes());
     if !media_type(kind).eq_ignore_ascii_case(b"application/json") {
-        return Err(Refused::ContentType);
+        return Err(HttpError::ContentType);
     }
     let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
-    // What is no number is not let through by hyper.
+    // hyper rejects a length that is not a number.
     match length.and_then(|length| length.parse::<u64>().ok()) {
-        Some(length) if length > max as u64 => Err(Refused::BodyTooLarge { max }),
+        Some(length) if length > max as u64 => Err(HttpError::BodyTooLarge { max }),
         _ => Ok(()),
     }
 }
 
-/// What can be read; everything, if nothing is said.
+/// Returns the accepted formats. Without an `Accept` header, a client accepts all of them.
 fn accepts(headers: &HeaderMap) -> Accepts {
     let mut values = headers.get_all(ACCEPT).iter().peekable();
     if values.peek().is_none() {
@@ -212,22 +221,22 @@ fn accepts(headers: &HeaderMap) -> Accepts {
     accepts
 }
 
-/// A media type without its parameters.
+/// Returns a media type without its parameters.
 fn media_type(range: &[u8]) -> &[u8] {
     let end = range.iter().position(|byte| *byte == b';').unwrap_or(range.len());
     range[..end].trim_ascii()
 }
 
-/// Which session it is. What cannot be an id of ours is like one that has ended.
-fn session(headers: &HeaderMap) -> Result<Option<&str>, Refused> {
+/// Returns the session id. An invalid id is treated as the id of an ended session.
+fn session(headers: &HeaderMap) -> Result<Option<&str>, HttpError> {
     let Some(id) = headers.get(SESSION) else { return Ok(None) };
-    plausible(id.as_bytes()).map(Some)
+    parse_session_id(id.as_bytes()).map(Some)
 }
 
-/// Text that may be the id of a session. Other text never is one.
-fn plausible(id: &[u8]) -> Result<&str, Refused> {
+/// Returns text that may be a session id.
+fn parse_session_id(id: &[u8]) -> Result<&str, HttpError> {
     let id = Some(id).filter(|id| session_id::is_plausible(id));
-    id.and_then(|id| std::str::from_utf8(id).ok()).ok_or(Refused::UnknownSession)
+    id.and_then(|id| std::str::from_utf8(id).ok()).ok_or(HttpError::UnknownSession)
 }
 
 #[cfg(test)]
@@ -255,8 +264,8 @@ mod tests {
         }
     }
 
-    /// What becomes of an honest request once `changes` are made to its headers; an empty
-    /// value takes one away.
+    /// Returns the classification of a valid request with `changes` to its headers. An empty value
+    /// removes a header.
     fn outcome(line: &str, changes: &[(&str, &str)]) -> String {
         let (method, path) = line.split_once(' ').unwrap();
         let mut request = Request::builder().method(method).uri(path);
@@ -275,7 +284,7 @@ mod tests {
             request = request.header(*name, *value);
         }
         let head = request.body(()).unwrap().into_parts().0;
-        match read(&head, &rules()) {
+        match classify(&head, &rules()) {
             Ok(HttpRequestKind::Health) => "health".to_owned(),
             Ok(HttpRequestKind::Ready) => "ready".to_owned(),
             Ok(HttpRequestKind::Metrics { .. }) => "metrics".to_owned(),
@@ -288,19 +297,19 @@ mod tests {
             Ok(HttpRequestKind::StatelessRequest {
                 accepts: Accepts { json, events, .. }, ..
             }) => {
-                format!("visit {json} {events}")
+                format!("stateless {json} {events}")
             }
             Ok(HttpRequestKind::Listen { .. }) => "listen".to_owned(),
             Ok(HttpRequestKind::Resume { after, .. }) => format!("resume {after}"),
-            Ok(HttpRequestKind::Older { place, .. }) => format!("older {place:?}"),
-            Ok(HttpRequestKind::Message { .. }) => "message".to_owned(),
-            Ok(HttpRequestKind::End { .. }) => "end".to_owned(),
-            Err(refused) => format!("{} {}", refused.status().as_u16(), refused.reason()),
+            Ok(HttpRequestKind::LegacySse { endpoint, .. }) => format!("older {endpoint:?}"),
+            Ok(HttpRequestKind::LegacyMessage { .. }) => "message".to_owned(),
+            Ok(HttpRequestKind::DeleteSession { .. }) => "end".to_owned(),
+            Err(error) => format!("{} {}", error.status().as_u16(), error.reason()),
         }
     }
 
     #[test]
-    fn the_head_decides_what_is_asked() {
+    fn headers_classify_the_request() {
         for (line, changes, expected) in [
             ("POST /mcp", &[][..], "post true true true"),
             ("POST /mcp", &[("mcp-session-id", "")], "post false true true"),
@@ -322,14 +331,14 @@ mod tests {
             ("POST /mcp", &[("mcp-protocol-version", "2025-06-18")], "post true true true"),
             ("POST /mcp", &[("mcp-protocol-version", "2025-06-19")], "400 version"),
             ("POST /mcp", &[("mcp-protocol-version", "2026-07-27")], "400 version"),
-            ("POST /mcp", &[("mcp-protocol-version", "2026-07-28")], "visit true true"),
-            ("POST /mcp", &[("mcp-protocol-version", "2027-01-01")], "visit true true"),
-            ("POST /mcp", &[("mcp-protocol-version", "v999.0.0")], "visit true true"),
-            ("POST /mcp", &[("mcp-method", "tools/list")], "visit true true"),
+            ("POST /mcp", &[("mcp-protocol-version", "2026-07-28")], "stateless true true"),
+            ("POST /mcp", &[("mcp-protocol-version", "2027-01-01")], "stateless true true"),
+            ("POST /mcp", &[("mcp-protocol-version", "v999.0.0")], "stateless true true"),
+            ("POST /mcp", &[("mcp-method", "tools/list")], "stateless true true"),
             (
                 "POST /mcp",
                 &[("mcp-method", "x"), ("mcp-session-id", "x"), ("last-event-id", "x")],
-                "visit true true",
+                "stateless true true",
             ),
             ("POST /mcp", &[("mcp-method", "x"), ("accept", "text/html")], "406 accept"),
             ("POST /mcp", &[("mcp-method", "x"), ("content-type", "")], "415 content-type"),

@@ -1,8 +1,9 @@
-//! What waits for one client on one stream.
+//! The messages of one stream that wait for their client.
 //!
-//! A [`ResponseStream`] is filled by the gateway and emptied by a connection, on one thread. It holds
-//! an answer as plain JSON as long as nothing came before it, and else events on a [`ReplayBuffer`].
-//! It may outlive its connection, and be given another one; only the newest one is served.
+//! The gateway fills a [`ResponseStream`], and a connection empties it, on one thread. A response
+//! without preceding messages is held as plain JSON; otherwise all messages become events in a
+//! [`ReplayBuffer`]. A stream may outlive its connection and get another one; only the newest is
+//! served.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -12,123 +13,123 @@ use hyper::body::Bytes;
 use tokio::time::Instant;
 use xy_mcp::envelope::{self, Message};
 
-use super::counts::Stored;
+use super::counters::StorageUse;
 use super::event::{self, StreamId};
-use super::received;
 use super::recorder::Recorder;
-use super::replay_buffer::{Evicted, ReplayBuffer, Spare};
-use super::room::Room;
+use super::replay_buffer::{Evictable, Eviction, ReplayBuffer};
+use super::request_body;
+use super::storage_budget::StorageBudget;
 use crate::error_log::FailedRequest;
 use crate::frontend::StreamNo;
 use crate::reply;
 
 mod batch;
-mod mail;
+mod state;
 
 use batch::Batch;
-use mail::Mail;
+use state::StreamState;
 
-/// There will be no answer to a call, and nobody knows how far it came.
-const NO_ANSWER_CODE: i64 = -32010;
-const NO_ANSWER: &str = "outcome unknown: the session ended before there was an answer; check \
+/// The JSON-RPC error code for a call with an unknown outcome.
+const OUTCOME_UNKNOWN_CODE: i64 = -32010;
+const SESSION_ENDED: &str = "outcome unknown: the session ended before the response; check \
                          what was done before calling again";
-const DOOR_CLOSED: &str = "outcome unknown: xy was ended before there was an answer; check what \
+const XY_STOPPED: &str = "outcome unknown: xy was stopped before the response; check what \
                            was done before calling again";
 
-/// What a stream is for, and what may be said on it.
+/// What a client accepts on a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct StreamMode {
-    /// Whether events may come before the answer.
+    /// Whether events may precede the response.
     pub(super) events: bool,
-    /// Whether the client knows events without data, and comes back to a stream that was
-    /// closed before its answer.
+    /// Whether the client knows events without data, and reconnects to a stream that closed before
+    /// its response.
     pub(super) polls: bool,
 }
 
-/// What waits for the reader of one stream.
+/// The messages of one stream that wait for their client.
 #[derive(Debug)]
 pub(super) struct ResponseStream {
     stream: StreamNo,
-    manner: StreamMode,
-    mail: RefCell<Mail>,
-    room: Rc<Room>,
-    /// Writes to the session's record which requests are answered here as events.
+    mode: StreamMode,
+    state: RefCell<StreamState>,
+    storage: Rc<StorageBudget>,
+    /// Records in the session's record which requests are answered here as events.
     recorder: Option<Rc<Recorder>>,
 }
 
-/// Why nothing more will be said on a stream.
+/// Why a stream has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
+enum EndReason {
     Answered,
     Cancelled,
-    SessionOver,
+    SessionEnded,
 }
 
-/// What is the first that can be said to a client that waits for an answer.
+/// The first output of a stream for a client that waits for a response.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum First {
-    /// The answer, and that is all.
-    Answer(Bytes),
-    /// Something before the answer: the rest is events.
+pub(super) enum FirstOutput {
+    /// The response, without preceding events.
+    Response(Bytes),
+    /// An event stream.
     Events,
-    /// That there will be no answer, since it was cancelled.
+    /// Nothing: the request was cancelled.
     Nothing,
-    /// That the session, or all of xy, has ended.
-    SessionOver,
+    /// Nothing: the session, or the daemon, has ended.
+    SessionEnded,
 }
 
-/// Why a message was not taken.
+/// Why a message was not accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum NotTaken {
-    /// No events are wanted here.
+pub(super) enum PutError {
+    /// The client accepts no events here.
     NoEvents,
-    /// Nothing more is said here.
+    /// The stream has ended.
     Ended,
 }
 
-/// What became of a message that was taken.
+/// What became of an accepted message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Taken {
-    /// It is sent when the reader is ready for it.
-    Fits,
-    /// So much waits already that the reader is left.
+pub(super) enum PutOutcome {
+    /// It is sent as soon as the client reads.
+    Queued,
+    /// The client was disconnected, because it left too many bytes unread.
     TooSlow,
 }
 
-/// What comes of taking up a stream again.
+/// The result of resuming a stream.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Resumed {
-    /// There is nothing more to hear.
-    Over,
-    /// It goes on, on this connection.
-    On(u32),
+pub(super) enum ResumeOutcome {
+    /// The client has received everything.
+    Complete,
+    /// The stream continues, on this connection.
+    Connection(u32),
 }
 
 impl ResponseStream {
-    /// Of a stream that has a connection. Without a name its events cannot be sent twice.
+    /// Creates a connected stream. Without an id its events cannot be sent again.
     pub(super) fn new(
         stream: StreamNo,
         id: Option<StreamId>,
-        manner: StreamMode,
-        room: Rc<Room>,
+        mode: StreamMode,
+        storage: Rc<StorageBudget>,
     ) -> Self {
-        let mail = Mail {
-            begun: false,
+        let state = StreamState {
+            is_event_stream: false,
             prelude: Vec::new(),
-            primes: false,
+            prelude_has_id: false,
             replay_buffer: ReplayBuffer::new(id),
-            answer: None,
+            response: None,
             batch: Batch::default(),
             end: None,
             connection: Some(0),
             last_connection: 0,
-            apart_since: None,
+            disconnected_since: None,
             message: Bytes::new(),
             unanswered: Vec::new(),
             is_recorded: false,
             reader: None,
         };
-        Self { stream, manner, mail: RefCell::new(mail), room, recorder: None }
+        Self { stream, mode, state: RefCell::new(state), storage, recorder: None }
     }
 
     /// Records the requests that are answered here as events.
@@ -141,292 +142,305 @@ impl ResponseStream {
         self.stream
     }
 
-    pub(super) fn has_events(&self) -> bool {
-        self.manner.events
+    pub(super) fn allows_events(&self) -> bool {
+        self.mode.events
     }
 
     pub(super) fn polls(&self) -> bool {
-        self.manner.polls
+        self.mode.polls
     }
 
-    /// Makes it events, whether there are any yet or not. A client that can come back is told
+    /// Turns the reply into an event stream, even without an event. Tells a client that can resume
     /// from where.
-    pub(super) fn begin(&self) {
-        let mut mail = self.mail.borrow_mut();
-        if self.manner.events && mail.end.is_none() {
-            self.begin_events(&mut mail);
-            mail.wake();
+    pub(super) fn start_events(&self) {
+        let mut state = self.state.borrow_mut();
+        if self.mode.events && state.end.is_none() {
+            self.ensure_events(&mut state);
+            state.wake();
         }
     }
 
-    fn begin_events(&self, mail: &mut Mail) {
-        if mail.begun {
+    fn ensure_events(&self, state: &mut StreamState) {
+        if state.is_event_stream {
             return;
         }
-        mail.begin(self.manner);
-        let message = std::mem::take(&mut mail.message);
+        state.start_events(self.mode);
+        let message = std::mem::take(&mut state.message);
         if !message.is_empty() {
-            mail.unanswered = received::request_ids((&*message).into());
+            state.unanswered = request_body::request_ids((&*message).into());
         }
-        if let Some(recorder) = self.recorder.as_ref().filter(|_| !mail.unanswered.is_empty()) {
-            recorder.open_stream(self.stream, &mail.unanswered);
-            mail.is_recorded = true;
+        if let Some(recorder) = self.recorder.as_ref().filter(|_| !state.unanswered.is_empty()) {
+            recorder.open_stream(self.stream, &state.unanswered);
+            state.is_recorded = true;
         }
     }
 
-    /// Sets the ids of the requests that are answered here, before any of them is. Should there
-    /// be no answer, the client is told so.
+    /// Sets the ids of the requests that are answered here, before any response. If the stream ends
+    /// without a response, the client gets an error for each id.
     pub(super) fn set_requests(&self, ids: Vec<Box<str>>) {
-        self.mail.borrow_mut().unanswered = ids;
+        self.state.borrow_mut().unanswered = ids;
     }
 
-    /// Has an answer in plain JSON be an array, also if it is the only one.
+    /// Makes a plain JSON response an array, even if it has one element.
     pub(super) fn set_batch(&self) {
-        self.mail.borrow_mut().batch.set_array();
+        self.state.borrow_mut().batch.set_array();
     }
 
-    /// Sets the message whose requests are answered here, before any of them is. It is parsed
-    /// only if its answer becomes events, and is not held longer.
+    /// Sets the message whose requests are answered here, before any response. It is parsed only if
+    /// the reply becomes an event stream, and is dropped then.
     pub(super) fn set_message(&self, message: Bytes) {
-        self.mail.borrow_mut().message = message;
+        self.state.borrow_mut().message = message;
     }
 
     /// Removes the stream from the session's record: it can no longer be resumed.
     pub(super) fn end_record(&self) {
-        let is_recorded = std::mem::take(&mut self.mail.borrow_mut().is_recorded);
+        let is_recorded = std::mem::take(&mut self.state.borrow_mut().is_recorded);
         if let Some(recorder) = self.recorder.as_ref().filter(|_| is_recorded) {
             recorder.end_stream(self.stream);
         }
     }
 
     /// Records that the last event answers the requests that `is_answered` selects.
-    fn record_answers(&self, mail: &mut Mail, is_answered: impl Fn(&str) -> bool) {
-        let place = mail.replay_buffer.last();
-        let recorder = self.recorder.as_ref().filter(|_| mail.is_recorded);
-        mail.unanswered.retain(|id| {
+    fn record_responses(&self, state: &mut StreamState, is_answered: impl Fn(&str) -> bool) {
+        let position = state.replay_buffer.last();
+        let recorder = self.recorder.as_ref().filter(|_| state.is_recorded);
+        state.unanswered.retain(|id| {
             let is_answered = is_answered(id);
             if let Some(recorder) = recorder.filter(|_| is_answered) {
-                recorder.answer_call(self.stream, id, place);
+                recorder.record_response(self.stream, id, position);
             }
             !is_answered
         });
     }
 
-    /// Sends this before anything else.
-    pub(super) fn say_first(&self, bytes: &[u8]) {
-        self.mail.borrow_mut().prelude.extend_from_slice(bytes);
+    /// Sends `bytes` before anything else.
+    pub(super) fn send_first(&self, bytes: &[u8]) {
+        self.state.borrow_mut().prelude.extend_from_slice(bytes);
     }
 
-    /// Tells a client on a stream of events when to come back, should that end.
-    pub(super) fn say_retry(&self, retry_ms: u64) {
-        let mut mail = self.mail.borrow_mut();
-        if mail.begun && mail.end.is_none() {
-            mail.prelude.extend_from_slice(&event::retry(retry_ms));
-            mail.wake();
+    /// Tells the client of an event stream when to reconnect after the stream ends.
+    pub(super) fn send_retry(&self, retry_ms: u64) {
+        let mut state = self.state.borrow_mut();
+        if state.is_event_stream && state.end.is_none() {
+            state.prelude.extend_from_slice(&event::retry_event(retry_ms));
+            state.wake();
         }
     }
 
-    /// Says before anything else how much could not be kept for it.
-    pub(super) fn say_missed(&self, missed: u64) {
-        self.mail.borrow_mut().say_missed(missed);
+    /// Tells the client, before anything else, how many messages were dropped.
+    pub(super) fn report_missed(&self, missed: u64) {
+        self.state.borrow_mut().report_missed(missed);
     }
 
-    /// Puts what comes before the answer.
-    pub(super) fn put_event(&self, message: &[u8]) -> Result<Taken, NotTaken> {
-        self.change(|mail| {
-            if mail.end.is_some() {
-                return Err(NotTaken::Ended);
+    /// Queues a message that precedes the response.
+    pub(super) fn put_event(&self, message: &[u8]) -> Result<PutOutcome, PutError> {
+        self.change(|state| {
+            if state.end.is_some() {
+                return Err(PutError::Ended);
             }
-            if !self.manner.events {
-                return mail.batch.keep(message, &self.room);
+            if !self.mode.events {
+                return state.batch.store(message, &self.storage);
             }
-            self.begin_events(mail);
-            let taken = mail.push(message, false);
-            let is_batch = mail.unanswered.len() > 1;
-            if is_batch && let Ok(Message::Answer { id: Some(id), .. }) = envelope::parse(message) {
-                self.record_answers(mail, |it| it == id);
+            self.ensure_events(state);
+            let outcome = state.push(message, false);
+            let is_batch = state.unanswered.len() > 1;
+            if is_batch && let Ok(Message::Response { id: Some(id), .. }) = envelope::parse(message)
+            {
+                self.record_responses(state, |it| it == id);
             }
-            Ok(taken)
+            Ok(outcome)
         })
     }
 
-    /// Puts the answer.
-    pub(super) fn put_answer(&self, message: &[u8]) -> Result<Taken, NotTaken> {
-        self.change(|mail| {
-            if mail.end.is_some() {
-                return Err(NotTaken::Ended);
+    /// Queues the response.
+    pub(super) fn put_response(&self, message: &[u8]) -> Result<PutOutcome, PutError> {
+        self.change(|state| {
+            if state.end.is_some() {
+                return Err(PutError::Ended);
             }
-            let taken = if mail.begun {
-                let taken = mail.push(message, true);
-                self.record_answers(mail, |_| true);
-                taken
+            let outcome = if state.is_event_stream {
+                let outcome = state.push(message, true);
+                self.record_responses(state, |_| true);
+                outcome
             } else {
-                mail.answer = Some(mail.batch.complete(message));
-                Taken::Fits
+                state.response = Some(state.batch.complete(message));
+                PutOutcome::Queued
             };
-            mail.finish(End::Answered);
-            Ok(taken)
+            state.finish(EndReason::Answered);
+            Ok(outcome)
         })
     }
 
-    /// There will be no answer.
+    /// Ends the stream without a response.
     pub(super) fn cancel(&self) {
-        self.change(|mail| {
-            self.record_answers(mail, |_| true);
-            mail.answer = mail.answer.take().or_else(|| mail.batch.take());
-            mail.finish(End::Cancelled);
+        self.change(|state| {
+            self.record_responses(state, |_| true);
+            state.response = state.response.take().or_else(|| state.batch.take());
+            state.finish(EndReason::Cancelled);
         });
     }
 
-    /// The session has ended. Who was told that an answer comes is told that none does.
-    pub(super) fn session_over(&self) {
-        let client = self.mail.borrow().replay_buffer.logged_client();
-        self.give_up(NO_ANSWER, &client, "");
+    /// Ends the stream with the session. A client that waits on an event stream gets an error.
+    pub(super) fn end_session(&self) {
+        let client = self.state.borrow().replay_buffer.logged_client();
+        self.fail(SESSION_ENDED, &client, "");
     }
 
-    /// Ends the request of a client without a session, as all of xy ends.
-    pub(super) fn door_closes(&self, client: &str, method: &str) {
-        self.give_up(DOOR_CLOSED, client, method);
+    /// Ends the request of a client without a session, as the daemon stops.
+    pub(super) fn end_for_shutdown(&self, client: &str, method: &str) {
+        self.fail(XY_STOPPED, client, method);
     }
 
-    fn give_up(&self, words: &str, client: &str, method: &str) {
-        self.change(|mail| {
-            if mail.begun && mail.end.is_none() {
-                for request in mail.unanswered.clone() {
-                    let (outcome, code) = ("session-ended", NO_ANSWER_CODE);
+    fn fail(&self, words: &str, client: &str, method: &str) {
+        self.change(|state| {
+            if state.is_event_stream && state.end.is_none() {
+                for request in state.unanswered.clone() {
+                    let (outcome, code) = ("session-ended", OUTCOME_UNKNOWN_CODE);
                     FailedRequest { client, method, outcome, code, ..FailedRequest::default() }
                         .log();
-                    mail.push(&reply::error(&request, code, words), true);
-                    self.record_answers(mail, |it| *it == *request);
+                    state.push(&reply::error(&request, code, words), true);
+                    self.record_responses(state, |it| *it == *request);
                 }
             }
-            mail.finish(End::SessionOver);
+            state.finish(EndReason::SessionEnded);
         });
     }
 
-    /// The client goes on after `place`, on a new connection; an older one is left. `None` if
-    /// it was never told that place.
-    pub(super) fn resume(&self, place: u64) -> Option<Resumed> {
-        self.change(|mail| {
-            let missed = mail.replay_buffer.go_back(place)?;
-            if mail.end.is_some() && mail.replay_buffer.is_last(place) {
-                mail.leave();
-                return Some(Resumed::Over);
+    /// Resumes the stream after `position` on a new connection, in place of an older one. Returns
+    /// `None` if the client cannot know that position.
+    pub(super) fn resume(&self, position: u64) -> Option<ResumeOutcome> {
+        self.change(|state| {
+            let missed = state.replay_buffer.rewind(position)?;
+            if state.end.is_some() && state.replay_buffer.is_last(position) {
+                state.disconnect();
+                return Some(ResumeOutcome::Complete);
             }
-            mail.prelude.clear();
-            // Not the place that it goes on from: it may not get to read what it has missed.
-            mail.prime(self.manner, place);
-            mail.say_missed(missed);
-            mail.leave();
-            mail.last_connection += 1;
-            mail.connection = Some(mail.last_connection);
-            Some(Resumed::On(mail.last_connection))
+            state.prelude.clear();
+            // The client's own position, not the one behind the dropped events: the connection may
+            // break before the client learns that it missed them.
+            state.add_priming_event(self.mode, position);
+            state.report_missed(missed);
+            state.disconnect();
+            state.last_connection += 1;
+            state.connection = Some(state.last_connection);
+            Some(ResumeOutcome::Connection(state.last_connection))
         })
     }
 
-    /// A connection has ended; whether it was the one that is served.
+    /// Records that a connection has ended. Returns true if it was the current one.
     pub(super) fn detach(&self, connection: u32) -> bool {
-        let mut mail = self.mail.borrow_mut();
-        let is_served = mail.connection == Some(connection);
+        let mut state = self.state.borrow_mut();
+        let is_served = state.connection == Some(connection);
         if is_served {
-            mail.leave();
+            state.disconnect();
         }
         is_served
     }
 
-    /// Whether a client may come back to it.
+    /// Returns true if the client may resume the stream.
     pub(super) fn is_resumable(&self) -> bool {
-        let mail = self.mail.borrow();
-        mail.replay_buffer.is_known() && mail.end.is_none_or(|(end, _)| end != End::SessionOver)
+        let state = self.state.borrow();
+        state.replay_buffer.has_sent_id()
+            && state.end.is_none_or(|(end, _)| end != EndReason::SessionEnded)
     }
 
-    /// Whether an answer to it is still to come.
+    /// Returns true if the response is still to come.
     pub(super) fn is_open(&self) -> bool {
-        self.mail.borrow().end.is_none()
+        self.state.borrow().end.is_none()
     }
 
-    /// Takes what was never sent, to say it elsewhere.
+    /// Removes and returns the unsent messages, to send them on another stream.
     pub(super) fn take_unsent(&self) -> impl Iterator<Item = Bytes> + use<> {
-        self.change(|mail| mail.replay_buffer.take_unsent())
+        self.change(|state| state.replay_buffer.take_unsent())
     }
 
-    /// Forgets an event to make room. What waits for a connection that is there stays.
-    pub(super) fn evict(&self, spare: Spare) -> Option<Evicted> {
-        self.change(|mail| match mail.connection {
-            Some(_) if spare == Spare::All => None,
-            _ => mail.replay_buffer.evict(spare),
+    /// Drops one event to make room. Unsent events of a connected client stay.
+    pub(super) fn evict(&self, evictable: Evictable) -> Option<Eviction> {
+        self.change(|state| match state.connection {
+            Some(_) if evictable == Evictable::All => None,
+            _ => state.replay_buffer.evict(evictable),
         })
     }
 
-    /// Forgets what was said before `then`.
+    /// Drops events that were queued before `then`.
     pub(super) fn forget_before(&self, then: Instant) {
-        self.change(|mail| {
-            let spare = if mail.connection.is_some() { Spare::Sent } else { Spare::All };
-            mail.replay_buffer.forget_before(then, spare);
+        self.change(|state| {
+            let evictable =
+                if state.connection.is_some() { Evictable::Sent } else { Evictable::All };
+            state.replay_buffer.forget_before(then, evictable);
         });
     }
 
-    /// Since when it has had neither a connection nor anything new; `None` while it has.
-    pub(super) fn forsaken_since(&self) -> Option<Instant> {
-        let mail = self.mail.borrow();
-        mail.end.map(|(_, at)| at).max(mail.apart_since).filter(|_| mail.connection.is_none())
+    /// Returns since when the stream has had no connection and no new message; `None` while it is
+    /// connected.
+    pub(super) fn idle_since(&self) -> Option<Instant> {
+        let state = self.state.borrow();
+        state
+            .end
+            .map(|(_, at)| at)
+            .max(state.disconnected_since)
+            .filter(|_| state.connection.is_none())
     }
 
-    /// Whether everything that was said was sent.
+    /// Returns true if all messages were sent.
     pub(super) fn is_all_sent(&self) -> bool {
-        self.mail.borrow().replay_buffer.is_all_sent()
+        self.state.borrow().replay_buffer.is_all_sent()
     }
 
-    /// Waits for what comes first.
-    pub(super) async fn first(&self) -> First {
+    /// Waits for the first output.
+    pub(super) async fn first(&self) -> FirstOutput {
         std::future::poll_fn(|context| self.poll_first(context)).await
     }
 
-    fn poll_first(&self, context: &Context<'_>) -> Poll<First> {
-        let mut mail = self.mail.borrow_mut();
-        if let Some(answer) = mail.answer.take() {
-            return Poll::Ready(First::Answer(answer));
+    fn poll_first(&self, context: &Context<'_>) -> Poll<FirstOutput> {
+        let mut state = self.state.borrow_mut();
+        if let Some(response) = state.response.take() {
+            return Poll::Ready(FirstOutput::Response(response));
         }
-        match mail.end {
-            Some((End::SessionOver, _)) if !mail.begun => Poll::Ready(First::SessionOver),
-            Some((End::Cancelled, _)) if !mail.begun => Poll::Ready(First::Nothing),
-            Some(_) => Poll::Ready(First::Events),
-            None if mail.begun => Poll::Ready(First::Events),
-            None => mail.wait(context),
+        match state.end {
+            Some((EndReason::SessionEnded, _)) if !state.is_event_stream => {
+                Poll::Ready(FirstOutput::SessionEnded)
+            }
+            Some((EndReason::Cancelled, _)) if !state.is_event_stream => {
+                Poll::Ready(FirstOutput::Nothing)
+            }
+            Some(_) => Poll::Ready(FirstOutput::Events),
+            None if state.is_event_stream => Poll::Ready(FirstOutput::Events),
+            None => state.wait(context),
         }
     }
 
-    /// The events that have gathered; `None` once there will be no more here.
+    /// Returns the queued events; `None` once nothing more follows on this connection.
     pub(super) fn poll_events(
         &self,
         connection: u32,
         context: &Context<'_>,
     ) -> Poll<Option<Bytes>> {
-        self.change(|mail| {
-            if mail.connection != Some(connection) {
+        self.change(|state| {
+            if state.connection != Some(connection) {
                 return Poll::Ready(None);
             }
-            if let Some(piece) = mail.send() {
+            if let Some(piece) = state.send() {
                 return Poll::Ready(Some(piece));
             }
-            if mail.end.is_some() { Poll::Ready(None) } else { mail.wait(context) }
+            if state.end.is_some() { Poll::Ready(None) } else { state.wait(context) }
         })
     }
 
-    /// Whether there is nothing more to send to a connection, now and later.
-    pub(super) fn is_over(&self, connection: u32) -> bool {
-        let mail = self.mail.borrow();
-        mail.connection != Some(connection)
-            || mail.end.is_some() && mail.prelude.is_empty() && mail.replay_buffer.is_all_sent()
+    /// Returns true if nothing more will be sent on a connection.
+    pub(super) fn is_finished(&self, connection: u32) -> bool {
+        let state = self.state.borrow();
+        state.connection != Some(connection)
+            || state.end.is_some() && state.prelude.is_empty() && state.replay_buffer.is_all_sent()
     }
 
-    /// Returns the id of an event, if events have ids here.
+    /// Returns the id of an event, if the stream has an id.
     #[cfg(test)]
-    pub(super) fn event_id(&self, place: u64) -> Option<event::EventId> {
-        self.mail.borrow().replay_buffer.name(place)
+    pub(super) fn event_id(&self, position: u64) -> Option<event::EventId> {
+        self.state.borrow().replay_buffer.event_id(position)
     }
 
-    /// Everything that is sent to a connection until it would wait, or the end.
+    /// Returns everything that a connection can read without waiting.
     #[cfg(test)]
     pub(super) fn take_all(&self, connection: u32) -> String {
         let mut all = String::new();
@@ -437,19 +451,19 @@ impl ResponseStream {
         all
     }
 
-    /// Changes it, and says how much room it takes then.
-    fn change<T>(&self, change: impl FnOnce(&mut Mail) -> T) -> T {
-        let mut mail = self.mail.borrow_mut();
-        let before = mail.stored();
-        let outcome = change(&mut mail);
-        self.room.changes(before, mail.stored());
+    /// Changes the state, and updates the storage budget.
+    fn change<T>(&self, change: impl FnOnce(&mut StreamState) -> T) -> T {
+        let mut state = self.state.borrow_mut();
+        let before = state.stored();
+        let outcome = change(&mut state);
+        self.storage.update(before, state.stored());
         outcome
     }
 }
 
 impl Drop for ResponseStream {
     fn drop(&mut self) {
-        self.room.changes(self.mail.get_mut().stored(), Stored::default());
+        self.storage.update(self.state.get_mut().stored(), StorageUse::default());
     }
 }
 

@@ -1,38 +1,38 @@
-//! Which path means what. Pure.
+//! Routes paths. Pure.
 
 use hyper::Method;
 
 use crate::frontend::View;
 use xy_config::profile::DEFAULT_PROFILE;
 
-/// What a path leads to.
+/// The target of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Route<'p> {
-    /// A conversation with what is shown there.
+pub(super) enum HttpRoute<'p> {
+    /// The Streamable HTTP endpoint of a view.
     Mcp(Endpoint<'p>),
-    /// The same over the older transport: the stream of it.
-    Older(Endpoint<'p>),
-    /// Where messages of the older transport are posted to.
-    Messages,
-    /// Whether there is anybody.
+    /// The event stream of the legacy transport.
+    LegacySse(Endpoint<'p>),
+    /// The path to which clients of the legacy transport post messages.
+    LegacyMessages,
+    /// `/healthz`: whether the daemon is running.
     Health,
-    /// Whether everything is up.
+    /// `/readyz`: whether all servers are up.
     Ready,
-    /// Numbers.
+    /// `/metrics`.
     Metrics,
 }
 
-/// A [`View`] that is borrowed from the path, so that no call has to copy its name.
+/// A [`View`] that borrows its name from the path, so that calls do not copy it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Endpoint<'p> {
-    /// What a client's token is for, or else the default profile.
+    /// The profile of the client's token, or the default profile.
     Bare,
     Profile(&'p str),
     Server(&'p str),
 }
 
 impl Endpoint<'_> {
-    pub(super) fn is(self, view: &View) -> bool {
+    pub(super) fn matches(self, view: &View) -> bool {
         match (self, view) {
             (Self::Bare, View::Profile(other)) => other == DEFAULT_PROFILE,
             (Self::Profile(name), View::Profile(other))
@@ -50,53 +50,53 @@ impl Endpoint<'_> {
     }
 }
 
-/// What `path` leads to, if anything. A slash at its end changes nothing.
-pub(super) fn route(path: &str) -> Option<Route<'_>> {
+/// Returns the route of a path. A trailing slash is ignored.
+pub(super) fn route(path: &str) -> Option<HttpRoute<'_>> {
     let path = path.strip_suffix('/').unwrap_or(path);
     match path {
-        "/mcp" => return Some(Route::Mcp(Endpoint::Bare)),
-        "/sse" => return Some(Route::Older(Endpoint::Bare)),
-        "/messages" => return Some(Route::Messages),
-        "/healthz" => return Some(Route::Health),
-        "/readyz" => return Some(Route::Ready),
-        "/metrics" => return Some(Route::Metrics),
+        "/mcp" => return Some(HttpRoute::Mcp(Endpoint::Bare)),
+        "/sse" => return Some(HttpRoute::LegacySse(Endpoint::Bare)),
+        "/messages" => return Some(HttpRoute::LegacyMessages),
+        "/healthz" => return Some(HttpRoute::Health),
+        "/readyz" => return Some(HttpRoute::Ready),
+        "/metrics" => return Some(HttpRoute::Metrics),
         _ => {}
     }
     if let Some(rest) = path.strip_prefix("/mcp/") {
-        return place(rest).map(Route::Mcp);
+        return parse_endpoint(rest).map(HttpRoute::Mcp);
     }
-    place(path.strip_prefix("/sse/")?).map(Route::Older)
+    parse_endpoint(path.strip_prefix("/sse/")?).map(HttpRoute::LegacySse)
 }
 
-fn place(path: &str) -> Option<Endpoint<'_>> {
-    let place = match path.split_once('/')? {
+fn parse_endpoint(path: &str) -> Option<Endpoint<'_>> {
+    let endpoint = match path.split_once('/')? {
         ("p", name) => Endpoint::Profile(name),
         ("s", name) => Endpoint::Server(name),
         _ => return None,
     };
-    let (Endpoint::Profile(name) | Endpoint::Server(name)) = place else { return None };
-    (!name.is_empty() && !name.contains('/')).then_some(place)
+    let (Endpoint::Profile(name) | Endpoint::Server(name)) = endpoint else { return None };
+    (!name.is_empty() && !name.contains('/')).then_some(endpoint)
 }
 
-/// The methods a route answers, as the `Allow` header lists them.
-pub(super) fn allowed(route: Route<'_>) -> &'static str {
+/// Returns the methods of a route for the `Allow` header.
+pub(super) fn allowed_methods(route: HttpRoute<'_>) -> &'static str {
     match route {
-        Route::Mcp(_) => "GET, POST, DELETE, OPTIONS",
-        Route::Older(_) => "GET, OPTIONS",
-        Route::Messages => "POST, OPTIONS",
-        Route::Health | Route::Ready | Route::Metrics => "GET, HEAD, OPTIONS",
+        HttpRoute::Mcp(_) => "GET, POST, DELETE, OPTIONS",
+        HttpRoute::LegacySse(_) => "GET, OPTIONS",
+        HttpRoute::LegacyMessages => "POST, OPTIONS",
+        HttpRoute::Health | HttpRoute::Ready | HttpRoute::Metrics => "GET, HEAD, OPTIONS",
     }
 }
 
-/// Whether a route answers a method.
-pub(super) fn answers(route: Route<'_>, method: &Method) -> bool {
+/// Returns true if a route has a method.
+pub(super) fn allows_method(route: HttpRoute<'_>, method: &Method) -> bool {
     match route {
-        Route::Mcp(_) => {
+        HttpRoute::Mcp(_) => {
             matches!(*method, Method::POST | Method::GET | Method::DELETE | Method::OPTIONS)
         }
-        Route::Older(_) => matches!(*method, Method::GET | Method::OPTIONS),
-        Route::Messages => matches!(*method, Method::POST | Method::OPTIONS),
-        Route::Health | Route::Ready | Route::Metrics => {
+        HttpRoute::LegacySse(_) => matches!(*method, Method::GET | Method::OPTIONS),
+        HttpRoute::LegacyMessages => matches!(*method, Method::POST | Method::OPTIONS),
+        HttpRoute::Health | HttpRoute::Ready | HttpRoute::Metrics => {
             matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
         }
     }
@@ -107,26 +107,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_path_leads_to_one_place() {
-        let profile = |name| Some(Route::Mcp(Endpoint::Profile(name)));
-        let server = |name| Some(Route::Mcp(Endpoint::Server(name)));
+    fn each_path_has_one_route() {
+        let profile = |name| Some(HttpRoute::Mcp(Endpoint::Profile(name)));
+        let server = |name| Some(HttpRoute::Mcp(Endpoint::Server(name)));
         for (path, expected) in [
-            ("/mcp", Some(Route::Mcp(Endpoint::Bare))),
-            ("/mcp/", Some(Route::Mcp(Endpoint::Bare))),
+            ("/mcp", Some(HttpRoute::Mcp(Endpoint::Bare))),
+            ("/mcp/", Some(HttpRoute::Mcp(Endpoint::Bare))),
             ("/mcp/p/default", profile("default")),
             ("/mcp/p/work", profile("work")),
             ("/mcp/p/work/", profile("work")),
             ("/mcp/s/git", server("git")),
-            ("/mcp/s/%2e%2e", server("%2e%2e")), // No server has that name, and none is found.
-            ("/sse", Some(Route::Older(Endpoint::Bare))),
-            ("/sse/p/work", Some(Route::Older(Endpoint::Profile("work")))),
-            ("/sse/s/git/", Some(Route::Older(Endpoint::Server("git")))),
+            ("/mcp/s/%2e%2e", server("%2e%2e")), // No server has this name, so the lookup fails.
+            ("/sse", Some(HttpRoute::LegacySse(Endpoint::Bare))),
+            ("/sse/p/work", Some(HttpRoute::LegacySse(Endpoint::Profile("work")))),
+            ("/sse/s/git/", Some(HttpRoute::LegacySse(Endpoint::Server("git")))),
             ("/sse/git", None),
-            ("/messages", Some(Route::Messages)),
+            ("/messages", Some(HttpRoute::LegacyMessages)),
             ("/messages/p/work", None),
-            ("/healthz", Some(Route::Health)),
-            ("/readyz", Some(Route::Ready)),
-            ("/metrics", Some(Route::Metrics)),
+            ("/healthz", Some(HttpRoute::Health)),
+            ("/readyz", Some(HttpRoute::Ready)),
+            ("/metrics", Some(HttpRoute::Metrics)),
             ("/", None),
             ("", None),
             ("/mcp/p", None),
@@ -144,23 +144,28 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_its_own_view_and_no_other() {
-        assert!(Endpoint::Profile("a").is(&Endpoint::Profile("a").to_view()));
-        assert!(Endpoint::Server("a").is(&Endpoint::Server("a").to_view()));
-        assert!(!Endpoint::Server("a").is(&Endpoint::Profile("a").to_view()));
-        assert!(!Endpoint::Server("a").is(&Endpoint::Server("b").to_view()));
+    fn endpoint_matches_only_its_own_view() {
+        assert!(Endpoint::Profile("a").matches(&Endpoint::Profile("a").to_view()));
+        assert!(Endpoint::Server("a").matches(&Endpoint::Server("a").to_view()));
+        assert!(!Endpoint::Server("a").matches(&Endpoint::Profile("a").to_view()));
+        assert!(!Endpoint::Server("a").matches(&Endpoint::Server("b").to_view()));
     }
 
     #[test]
-    fn the_methods_that_are_listed_are_answered_and_no_others() {
-        let place = Endpoint::Profile("a");
-        let conversations = [Route::Mcp(place), Route::Older(place), Route::Messages];
-        let routes = conversations.into_iter().chain([Route::Health, Route::Ready, Route::Metrics]);
+    fn only_listed_methods_are_allowed() {
+        let endpoint = Endpoint::Profile("a");
+        let conversations =
+            [HttpRoute::Mcp(endpoint), HttpRoute::LegacySse(endpoint), HttpRoute::LegacyMessages];
+        let routes = conversations.into_iter().chain([
+            HttpRoute::Health,
+            HttpRoute::Ready,
+            HttpRoute::Metrics,
+        ]);
         for route in routes {
             for method in ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "X"] {
-                let listed = allowed(route).split(", ").any(|listed| listed == method);
+                let listed = allowed_methods(route).split(", ").any(|listed| listed == method);
                 let method = Method::from_bytes(method.as_bytes()).unwrap();
-                assert_eq!(answers(route, &method), listed, "{method} {route:?}");
+                assert_eq!(allows_method(route, &method), listed, "{method} {route:?}");
             }
         }
     }

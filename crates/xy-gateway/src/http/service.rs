@@ -1,4 +1,4 @@
-//! What is done about each request: the decisions are elsewhere, here they are carried out.
+//! The HTTP service: carries out requests. Other modules make the decisions.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
@@ -14,54 +14,54 @@ use xy_mcp::envelope::Message;
 
 use super::connection::ConnTimers;
 use super::connections::Connections;
-use super::counts::{Counts, Gauges};
+use super::counters::{Counters, Gauges};
+use super::error::HttpError;
 use super::event;
 use super::failed_tokens::FailedTokens;
 use super::guard::{self, Auth, Identity, Token, TokenId};
 use super::headers;
-use super::limits::{BODIES_MAX, OPEN_AFTER, VISITS_MAX};
+use super::limits::{BODIES_BYTES_MAX, STATELESS_REQUESTS_MAX, STREAM_DELAY};
 use super::persistence::Persistence;
-use super::received::{self, Body, Received};
 use super::record::Record;
 use super::recorder::UnsentChanges;
-use super::refused::Refused;
 use super::reply::{self, Reply};
 use super::request::{self, Accepts, HttpRequestKind};
-use super::response_stream::First;
+use super::request_body::{self, CollectedBody, RequestBody};
+use super::response_stream::FirstOutput;
 use super::route::Endpoint;
 use super::session::{Session, Sessions, Transport, is_result};
 use super::session_streams::Lease;
-use super::stateless::Visits;
+use super::stateless::StatelessRequests;
 use super::stream::EventStream;
 use super::{HttpRules, HttpStatus, TokenWatch};
+use crate::budget::Reservation;
 use crate::error_log::{self, FailedRequest};
-use crate::frontend::{Accepted, Frontend};
-use crate::held::Held;
-use crate::large::{LARGE, LargeReader};
+use crate::frontend::{Disposition, Frontend};
+use crate::large::{LARGE_THRESHOLD, LargeReader};
 use crate::metrics::{self, Kind};
 
-mod attend;
+mod stateless;
 mod streams;
 
-use attend::Origin;
-use streams::hear_older;
+use stateless::RequestContext;
+use streams::handle_legacy_message;
 
-/// How much of a path is logged.
+/// Maximum number of characters of a path in the log.
 const LOGGED_PATH_MAX: usize = 200;
 
-/// What all connections share.
+/// The state that all connections share.
 pub(super) struct HttpService {
     rules: RefCell<Rc<HttpRules>>,
-    /// The tokens that are always there.
-    lasting: Vec<Token>,
-    /// Those that come and go.
-    made: RefCell<Option<TokenWatch>>,
+    /// The tokens of the configuration.
+    static_tokens: Vec<Token>,
+    /// The tokens that users add and remove at run time.
+    dynamic_tokens: RefCell<Option<TokenWatch>>,
     status: Rc<dyn HttpStatus>,
     sessions: Sessions,
-    visits: Visits,
+    stateless_requests: StatelessRequests,
     connections: Rc<Connections>,
-    counts: Rc<Counts>,
-    /// What has come of bodies that are not whole, or not read.
+    counters: Rc<Counters>,
+    /// The number of bytes in bodies that are not complete, or not parsed yet.
     bodies: Rc<Cell<usize>>,
     is_closing: Cell<bool>,
     failed_tokens: RefCell<FailedTokens>,
@@ -70,31 +70,35 @@ pub(super) struct HttpService {
 
 impl HttpService {
     pub(super) fn new(
-        front: Rc<dyn Frontend>,
+        frontend: Rc<dyn Frontend>,
         rules: HttpRules,
         status: Rc<dyn HttpStatus>,
         sessions: (Persistence, Vec<Record>),
     ) -> Rc<Self> {
-        let counts = Rc::new(Counts::default());
-        let large = front.large_reader();
-        let visits = Visits::new(Rc::clone(&front), Rc::clone(&counts), VISITS_MAX);
-        let sessions = Sessions::new(front, Rc::clone(&counts), rules.sessions_max, sessions);
-        let lasting = match &rules.auth {
+        let counters = Rc::new(Counters::default());
+        let large = frontend.large_reader();
+        let stateless_requests = StatelessRequests::new(
+            Rc::clone(&frontend),
+            Rc::clone(&counters),
+            STATELESS_REQUESTS_MAX,
+        );
+        let sessions = Sessions::new(frontend, Rc::clone(&counters), rules.sessions_max, sessions);
+        let static_tokens = match &rules.auth {
             Auth::None => Vec::new(),
             Auth::Tokens(tokens) => tokens.clone(),
         };
         let (rules, bodies) = (RefCell::new(Rc::new(rules)), Rc::default());
-        let (made, connections) = (RefCell::default(), Rc::default());
+        let (dynamic_tokens, connections) = (RefCell::default(), Rc::default());
         let failed_tokens = RefCell::default();
         Rc::new(Self {
             rules,
-            lasting,
-            made,
+            static_tokens,
+            dynamic_tokens,
             status,
             sessions,
-            visits,
+            stateless_requests,
             connections,
-            counts,
+            counters,
             bodies,
             is_closing: Cell::new(false),
             failed_tokens,
@@ -102,15 +106,15 @@ impl HttpService {
         })
     }
 
-    pub(super) fn counts(&self) -> &Counts {
-        &self.counts
+    pub(super) fn counters(&self) -> &Counters {
+        &self.counters
     }
 
     pub(super) fn connections(&self) -> &Rc<Connections> {
         &self.connections
     }
 
-    /// Notes that a limit kept somebody out.
+    /// Records that a limit refused a client.
     pub(super) fn limit_hit(&self, limit: &'static str, token: Option<u64>) {
         self.status.limit_hit(limit, token);
     }
@@ -119,96 +123,98 @@ impl HttpService {
         &self.sessions
     }
 
-    pub(super) fn visits(&self) -> &Visits {
-        &self.visits
+    pub(super) fn stateless_requests(&self) -> &StatelessRequests {
+        &self.stateless_requests
     }
 
-    /// What there is at this moment.
+    /// Returns the current numbers for `/metrics`.
     pub(super) fn gauges(&self) -> Gauges {
         let of_sessions = self.sessions.gauges();
-        let waiting = self.visits.stored();
+        let waiting = self.stateless_requests.stored();
         let mut stored = of_sessions.stored;
         stored.events += waiting.events;
         stored.bytes += waiting.bytes;
-        Gauges { visits: self.visits.count(), stored, ..of_sessions }
+        Gauges { stateless_requests: self.stateless_requests.count(), stored, ..of_sessions }
     }
 
-    /// The rules as they are at this moment: who was told that a token is there, or is not any
-    /// more, may come right away.
+    /// Returns the rules with the current tokens. A user may use a token as soon as its command
+    /// returns, so each call looks for changes.
     pub(super) fn rules(&self) -> Rc<HttpRules> {
-        let mut made = self.made.borrow_mut();
-        let changed = made.as_mut().filter(|made| made.has_changed().unwrap_or_default());
-        let changed = changed.map(|made| made.borrow_and_update().clone());
-        drop(made);
+        let mut dynamic_tokens = self.dynamic_tokens.borrow_mut();
+        let changed = dynamic_tokens
+            .as_mut()
+            .filter(|dynamic_tokens| dynamic_tokens.has_changed().unwrap_or_default());
+        let changed = changed.map(|dynamic_tokens| dynamic_tokens.borrow_and_update().clone());
+        drop(dynamic_tokens);
         if let Some(now) = changed {
             self.set_tokens(&now);
         }
         self.rules.borrow().clone()
     }
 
-    /// Tokens come and go as these do.
-    pub(super) fn follow(&self, made: TokenWatch) {
-        let now = made.borrow().clone();
-        self.made.replace(Some(made));
+    /// Uses these dynamic tokens from now on.
+    pub(super) fn follow_tokens(&self, dynamic_tokens: TokenWatch) {
+        let now = dynamic_tokens.borrow().clone();
+        self.dynamic_tokens.replace(Some(dynamic_tokens));
         self.set_tokens(&now);
     }
 
-    /// Who may come in beside those who always may. Whoever came in with a token that is not
-    /// there any more is ended at once.
-    pub(super) fn set_tokens(&self, made: &[Token]) {
+    /// Replaces the dynamic tokens. Ends every session and request whose token is gone.
+    pub(super) fn set_tokens(&self, dynamic_tokens: &[Token]) {
         let mut rules = HttpRules::clone(&self.rules.borrow());
         let Auth::Tokens(tokens) = &mut rules.auth else { return };
-        *tokens = self.lasting.iter().chain(made).cloned().collect();
+        *tokens = self.static_tokens.iter().chain(dynamic_tokens).cloned().collect();
         let there: HashSet<u64> = tokens.iter().map(|token| token.id).collect();
         let now = Rc::new(rules);
         self.rules.replace(Rc::clone(&now));
         if let Auth::Tokens(tokens) = &now.auth {
             self.sessions.end_without(tokens);
         }
-        self.visits.end_without(|who| there.contains(&who));
+        self.stateless_requests.end_without(|token_id| there.contains(&token_id));
     }
 
     /// Answers one request.
-    pub(super) async fn answer(
+    pub(super) async fn respond(
         self: Rc<Self>,
         request: Request<Incoming>,
-        pulse: Rc<ConnTimers>,
+        timers: Rc<ConnTimers>,
     ) -> Result<Reply, Infallible> {
         let (head, body) = request.into_parts();
-        pulse.asked(!body.is_end_stream());
+        timers.start_request(!body.is_end_stream());
         let mut body = Some(body);
-        let outcome = self.serve(&head, &mut body, &pulse).await;
-        if let Err(Refused::UnknownSession | Refused::SessionEnded) = outcome
+        let outcome = self.serve(&head, &mut body, &timers).await;
+        if let Err(HttpError::UnknownSession | HttpError::SessionEnded) = outcome
             && self.is_closing.get()
         {
-            // The next daemon may go on with it. Who was told of its end would not come back.
-            pulse.break_off();
+            // The next daemon may restore the session. A client that receives an error would not
+            // retry.
+            timers.abort();
             return std::future::pending().await;
         }
-        let mut reply = outcome.unwrap_or_else(|refused| {
-            self.note_refused(&refused, &head, &pulse);
-            if refused == Refused::WrongToken {
-                self.log_wrong_token(head.uri.path(), &pulse);
+        let mut reply = outcome.unwrap_or_else(|error| {
+            self.record_error(&error, &head, &timers);
+            if error == HttpError::WrongToken {
+                self.log_wrong_token(head.uri.path(), &timers);
             }
-            reply::refused(&refused)
+            reply::error_response(&error)
         });
         if let Some(unread) = body.filter(|body| !body.is_end_stream())
-            // Who asks before it sends a body will not send it now.
+            // A client that waits for `100 Continue` does not send the body after an error.
             && !head.headers.contains_key(EXPECT)
         {
-            pulse.discard(unread);
+            timers.discard(unread);
         }
         if let Ok(Some(origin)) = guard::check_origin(&head.headers, &self.rules().hosts) {
             reply::allow_page(&mut reply, origin.clone());
         }
-        self.counts.answered(reply.status().as_u16());
-        reply.body_mut().answers(pulse);
+        self.counters.count_response(reply.status().as_u16());
+        reply.body_mut().set_timers(timers);
         Ok(reply)
     }
 
-    /// Logs who sent a wrong token, and where to; never the token.
-    fn log_wrong_token(&self, path: &str, pulse: &ConnTimers) {
-        let peer = pulse.peer();
+    /// Logs the address and the path of a request with a wrong token, never the token itself.
+    fn log_wrong_token(&self, path: &str, timers: &ConnTimers) {
+        let peer = timers.peer();
         let address = peer.map(|peer| peer.ip().to_canonical());
         let record = self.failed_tokens.borrow_mut().record(address, Instant::now());
         let Some(skipped) = record else { return };
@@ -217,101 +223,103 @@ impl HttpService {
         tracing::warn!(peer, path, skipped, "a request over HTTP had a wrong token");
     }
 
-    /// Does what a request asks for. Takes its body if it reads all of it.
+    /// Handles a request. Takes `body` if it reads all of it.
     async fn serve(
         &self,
         head: &Parts,
         body: &mut Option<Incoming>,
-        pulse: &ConnTimers,
-    ) -> Result<Reply, Refused> {
+        timers: &ConnTimers,
+    ) -> Result<Reply, HttpError> {
         let rules = self.rules();
-        let ask = request::read(head, &rules)?;
-        if let Some(identity) = ask.identity() {
-            self.connections.authenticate(pulse, identity.who).inspect_err(|_| {
-                pulse.leave();
-                self.limit_hit("HTTP connections", Some(identity.who.number()));
+        let kind = request::classify(head, &rules)?;
+        if let Some(identity) = kind.identity() {
+            self.connections.authenticate(timers, identity.token_id).inspect_err(|_| {
+                timers.close_after_response();
+                self.limit_hit("HTTP connections", Some(identity.token_id.number()));
             })?;
         }
-        match ask {
+        match kind {
             HttpRequestKind::Health => Ok(reply::text(StatusCode::OK, "ok\n")),
             HttpRequestKind::Ready => Ok(self.ready()),
             HttpRequestKind::Metrics { .. } => Ok(self.metrics()),
             HttpRequestKind::Preflight => Ok(reply::preflight(&head.headers)),
-            HttpRequestKind::Post { place, identity, session: Some(id), accepts } => {
-                let session = self.sessions.find(id, &identity, place).await?;
-                let body = self.collect(body, pulse).await?;
-                // While a large message is read, what its client says next waits for it.
+            HttpRequestKind::Post { endpoint, identity, session: Some(id), accepts } => {
+                let session = self.sessions.find(id, &identity, endpoint).await?;
+                let body = self.collect(body, timers).await?;
+                // Until a large message is parsed, later messages of the session wait, which keeps
+                // their order.
                 let order = session.order();
                 let turn = order.lock().await;
                 let message = self.receive(body).await?;
                 if headers::is_modern_body(&message) {
                     drop(turn);
-                    let origin = Origin { head, identity, place, accepts, pulse };
-                    return Ok(self.attend(origin, message).await);
+                    let context = RequestContext { head, identity, endpoint, accepts, timers };
+                    return Ok(self.serve_stateless(context, message).await);
                 }
-                let changes = self.sessions.keep_changes(&session, &message).await;
+                let changes = self.sessions.save_changes(&session, &message).await;
                 let outcome = self.handle(&session, &message, accepts, changes)?;
                 drop((turn, session, message));
-                self.answer_to(outcome, accepts, pulse).await
+                self.await_response(outcome, accepts, timers).await
             }
-            HttpRequestKind::Post { place, identity, session: None, accepts } => {
-                let message = self.receive(self.collect(body, pulse).await?).await?;
+            HttpRequestKind::Post { endpoint, identity, session: None, accepts } => {
+                let message = self.receive(self.collect(body, timers).await?).await?;
                 if headers::is_modern_body(&message) {
-                    let origin = Origin { head, identity, place, accepts, pulse };
-                    return Ok(self.attend(origin, message).await);
+                    let context = RequestContext { head, identity, endpoint, accepts, timers };
+                    return Ok(self.serve_stateless(context, message).await);
                 }
-                self.initialize(&message, (&identity, place), accepts).await
+                self.initialize(&message, (&identity, endpoint), accepts).await
             }
-            HttpRequestKind::StatelessRequest { place, identity, accepts } => {
-                let message = self.receive(self.collect(body, pulse).await?).await?;
-                let origin = Origin { head, identity, place, accepts, pulse };
-                Ok(self.attend(origin, message).await)
+            HttpRequestKind::StatelessRequest { endpoint, identity, accepts } => {
+                let message = self.receive(self.collect(body, timers).await?).await?;
+                let context = RequestContext { head, identity, endpoint, accepts, timers };
+                Ok(self.serve_stateless(context, message).await)
             }
-            HttpRequestKind::Listen { place, identity, session } => {
-                self.listen(&self.sessions.find(session, &identity, place).await?)
+            HttpRequestKind::Listen { endpoint, identity, session } => {
+                self.listen(&self.sessions.find(session, &identity, endpoint).await?)
             }
-            HttpRequestKind::Resume { place, identity, session, after } => {
-                self.resume(&self.sessions.find(session, &identity, place).await?, after)
+            HttpRequestKind::Resume { endpoint, identity, session, after } => {
+                self.resume(&self.sessions.find(session, &identity, endpoint).await?, after)
             }
-            HttpRequestKind::Older { place, identity } => self.open_older(&identity, place),
-            HttpRequestKind::Message { identity, session } => {
-                let session = self.sessions.find_older(session, &identity)?;
-                let body = self.collect(body, pulse).await?;
+            HttpRequestKind::LegacySse { endpoint, identity } => {
+                self.open_legacy(&identity, endpoint)
+            }
+            HttpRequestKind::LegacyMessage { identity, session } => {
+                let session = self.sessions.find_legacy(session, &identity)?;
+                let body = self.collect(body, timers).await?;
                 let order = session.order();
                 let _turn = order.lock().await;
-                hear_older(&session, &self.receive(body).await?)
+                handle_legacy_message(&session, &self.receive(body).await?)
             }
-            HttpRequestKind::End { place, identity, session } => {
-                let session = self.sessions.find(session, &identity, place).await?;
-                // Whoever ends its session wants no answers any more. To hear of its end then
-                // makes Python's SDK fail, in the middle of closing.
+            HttpRequestKind::DeleteSession { endpoint, identity, session } => {
+                let session = self.sessions.find(session, &identity, endpoint).await?;
+                // The client wants no more responses. An error for an open call would make the
+                // Python SDK fail while it closes.
                 session.session_streams().cancel_calls();
                 self.sessions.delete(&session).await;
-                Ok(reply::nothing(StatusCode::NO_CONTENT))
+                Ok(reply::empty(StatusCode::NO_CONTENT))
             }
         }
     }
 
-    fn note_refused(&self, refused: &Refused, head: &Parts, pulse: &ConnTimers) {
-        self.count_refused(refused.reason(), refused.status(), head, pulse);
-        if let Some(limit) = refused.limit() {
-            self.limit_hit(limit, pulse.owner().map(TokenId::number));
+    fn record_error(&self, error: &HttpError, head: &Parts, timers: &ConnTimers) {
+        self.record_refused(error.reason(), error.status(), head, timers);
+        if let Some(limit) = error.limit() {
+            self.limit_hit(limit, timers.owner().map(TokenId::number));
         }
     }
 
-    /// Counts and logs a request that is refused. Its query may be secret, so the log has only
-    /// its path.
-    fn count_refused(
+    /// Counts and logs a refused request. Logs only the path: the query may hold secrets.
+    fn record_refused(
         &self,
         reason: &'static str,
         status: StatusCode,
         head: &Parts,
-        pulse: &ConnTimers,
+        timers: &ConnTimers,
     ) {
-        self.counts.refused(reason);
+        self.counters.count_refused(reason);
         if error_log::is_on() {
             let path: String = head.uri.path().chars().take(LOGGED_PATH_MAX).collect();
-            let peer = pulse.peer();
+            let peer = timers.peer();
             FailedRequest {
                 client: &peer.map_or_else(|| "unknown".to_owned(), |peer| peer.to_string()),
                 method: &format!("{} {path}", head.method),
@@ -326,31 +334,34 @@ impl HttpService {
     async fn collect(
         &self,
         body: &mut Option<Incoming>,
-        pulse: &ConnTimers,
-    ) -> Result<(Body, Held), Refused> {
-        let mut held = Held::of(&self.bodies, BODIES_MAX);
-        let most = self.rules().body_max_bytes;
-        let body = received::collect(body, most, pulse, &mut held).await?;
+        timers: &ConnTimers,
+    ) -> Result<(CollectedBody, Reservation), HttpError> {
+        let mut held = Reservation::new(&self.bodies, BODIES_BYTES_MAX);
+        let max = self.rules().body_max_bytes;
+        let body = request_body::collect(body, max, timers, &mut held).await?;
         Ok((body, held))
     }
 
-    /// Has a large body read on another thread. It counts as one that is not whole until then.
-    async fn receive(&self, (body, held): (Body, Held)) -> Result<Received, Refused> {
-        if body.len() <= LARGE {
-            return Ok(Received::Small(body.into_bytes()));
+    /// Parses a large body on another thread. Until then it counts as an incomplete body.
+    async fn receive(
+        &self,
+        (body, held): (CollectedBody, Reservation),
+    ) -> Result<RequestBody, HttpError> {
+        if body.len() <= LARGE_THRESHOLD {
+            return Ok(RequestBody::Small(body.into_bytes()));
         }
         let read = self.large.read(body.into_chunks()).await;
         drop(held);
-        read.map(Received::Large).ok_or(Refused::Closing)
+        read.map(RequestBody::Large).ok_or(HttpError::Closing)
     }
 
-    /// Whether a large body is being read.
+    /// Returns true if a large body is being parsed.
     #[cfg(test)]
     pub(super) fn is_reading(&self) -> bool {
         !self.large.is_idle()
     }
 
-    /// Whether no body is being collected or read.
+    /// Returns true if no body is being received or parsed.
     #[cfg(test)]
     pub(super) fn is_reading_nothing(&self) -> bool {
         self.large.is_idle() && self.bodies.get() == 0
@@ -366,7 +377,7 @@ impl HttpService {
 
     fn metrics(&self) -> Reply {
         let mut out = String::new();
-        self.counts.write(&mut out, self.gauges());
+        self.counters.write(&mut out, self.gauges());
         let (name, help) =
             ("xy_http_sessions_dormant", "sessions of an earlier daemon, not used yet");
         metrics::single(&mut out, name, Kind::Gauge, help, self.sessions.dormant());
@@ -374,120 +385,124 @@ impl HttpService {
         reply::text(StatusCode::OK, out)
     }
 
-    /// A message within a session: where it is answered, or the answer.
+    /// Passes a message to its session. Returns the stream of its response, or the reply if no
+    /// response follows.
     fn handle(
         &self,
         session: &Rc<Session>,
-        message: &Received,
+        message: &RequestBody,
         accepts: Accepts,
         changes: UnsentChanges,
-    ) -> Result<Result<Lease, Reply>, Refused> {
-        if session.is_over() {
-            return Err(Refused::UnknownSession); // It ended while the body came.
+    ) -> Result<Result<Lease, Reply>, HttpError> {
+        if session.is_closed() {
+            return Err(HttpError::UnknownSession); // It ended while the body arrived.
         }
-        self.check_room(session, message)?;
+        self.check_capacity(session, message)?;
         let lease = Sessions::open_call(session, accepts.events);
         if message.is_batch() {
             lease.response_stream().set_batch();
         }
         match message {
-            // A call that stays silent becomes events soon, so the text is not held for long.
-            Received::Small(text) if accepts.names_events => {
+            // A reply without a response soon becomes an event stream, so this text is not kept for
+            // long.
+            RequestBody::Small(text) if accepts.names_events => {
                 lease.response_stream().set_message(text.clone());
             }
             _ if accepts.events => lease.response_stream().set_requests(message.request_ids()),
             _ => {}
         }
         let changes = changes.send(lease.stream());
-        Ok(match message.tell(session.client_session(), lease.stream()) {
-            Accepted::Taken => Err(reply::nothing(StatusCode::ACCEPTED)),
-            Accepted::Refused(error) => {
+        Ok(match message.deliver(session.client_session(), lease.stream()) {
+            Disposition::NoResponse => Err(reply::empty(StatusCode::ACCEPTED)),
+            Disposition::Rejected(error) => {
                 changes.refuse();
                 Err(reply::json(StatusCode::BAD_REQUEST, error))
             }
-            Accepted::Asked => Ok(lease),
+            Disposition::ResponsePending => Ok(lease),
         })
     }
 
-    /// Waits for the answer to a message. Meanwhile this holds as little as possible.
-    async fn answer_to(
+    /// Waits for the response to a message. Long waits are common, so this holds little memory.
+    async fn await_response(
         &self,
         outcome: Result<Lease, Reply>,
         accepts: Accepts,
-        pulse: &ConnTimers,
-    ) -> Result<Reply, Refused> {
+        timers: &ConnTimers,
+    ) -> Result<Reply, HttpError> {
         let lease = match outcome {
             Ok(lease) => lease,
             Err(reply) => return Ok(reply),
         };
         if accepts.names_events {
-            pulse.waits(Rc::clone(lease.response_stream()), OPEN_AFTER);
+            timers.start_stream_after(Rc::clone(lease.response_stream()), STREAM_DELAY);
         }
         let first = lease.response_stream().first().await;
-        pulse.waits_no_more();
+        timers.cancel_stream_start();
         match first {
-            First::Answer(answer) => Ok(whole(answer, accepts)),
-            First::Events => Ok(reply::events(EventStream::new(lease))),
-            First::Nothing => Ok(reply::whole_events(Bytes::new())),
-            First::SessionOver => Err(Refused::SessionEnded),
+            FirstOutput::Response(response) => Ok(complete_reply(response, accepts)),
+            FirstOutput::Events => Ok(reply::events(EventStream::new(lease))),
+            FirstOutput::Nothing => Ok(reply::whole_events(Bytes::new())),
+            FirstOutput::SessionEnded => Err(HttpError::SessionEnded),
         }
     }
 
-    /// From now on sessions end because the daemon does.
-    pub(super) fn closes(&self) {
+    /// Marks that the daemon stops: sessions that end now may continue in the next daemon.
+    pub(super) fn begin_shutdown(&self) {
         self.is_closing.set(true);
     }
 
-    /// Only calls take room: a client must always be able to cancel one, or to answer.
-    fn check_room(&self, session: &Session, message: &Received) -> Result<(), Refused> {
+    /// Checks the limit on open streams. It applies to requests only: a client must always be able
+    /// to cancel one, and to respond.
+    fn check_capacity(&self, session: &Session, message: &RequestBody) -> Result<(), HttpError> {
         let max = self.rules().streams_per_session_max;
         if session.session_streams().open() >= max
             && matches!(message.message(), Ok(Message::Request { .. }))
         {
-            return Err(Refused::TooManyStreams(max));
+            return Err(HttpError::TooManyStreams(max));
         }
         Ok(())
     }
 
-    /// A message without a session, which can only be the one that begins it.
+    /// Handles a message without a session id, which must be `initialize`.
     async fn initialize(
         &self,
-        message: &Received,
-        (identity, place): (&Identity<'_>, Endpoint<'_>),
+        message: &RequestBody,
+        (identity, endpoint): (&Identity<'_>, Endpoint<'_>),
         accepts: Accepts,
-    ) -> Result<Reply, Refused> {
+    ) -> Result<Reply, HttpError> {
         match message.message() {
             Ok(Message::Request { method, .. }) if method == "initialize" => {}
-            _ => return Err(Refused::NoSession),
+            _ => return Err(HttpError::NoSession),
         }
-        let opening = self.sessions.open(identity, place, Transport::StreamableHttp)?;
-        // Whether there is a session is known from its answer, so that must come first.
-        let lease = Sessions::open_call(opening.session(), false);
-        match message.tell(opening.session().client_session(), lease.stream()) {
-            Accepted::Taken => return Ok(reply::nothing(StatusCode::ACCEPTED)),
-            Accepted::Refused(error) => return Ok(reply::json(StatusCode::BAD_REQUEST, error)),
-            Accepted::Asked => {}
+        let pending = self.sessions.open(identity, endpoint, Transport::StreamableHttp)?;
+        // The reply carries the session id, and only the response shows whether there is a session.
+        // So no event may precede it.
+        let lease = Sessions::open_call(pending.session(), false);
+        match message.deliver(pending.session().client_session(), lease.stream()) {
+            Disposition::NoResponse => return Ok(reply::empty(StatusCode::ACCEPTED)),
+            Disposition::Rejected(error) => return Ok(reply::json(StatusCode::BAD_REQUEST, error)),
+            Disposition::ResponsePending => {}
         }
-        let First::Answer(answer) = lease.response_stream().first().await else {
-            return Err(Refused::SessionEnded);
+        let FirstOutput::Response(response) = lease.response_stream().first().await else {
+            return Err(HttpError::SessionEnded);
         };
-        let agreed = is_result(&answer);
-        let mut reply = whole(answer, accepts);
+        let agreed = is_result(&response);
+        let mut reply = complete_reply(response, accepts);
         if agreed {
             reply::set_session(
                 &mut reply,
-                &opening.admit(message.text(), (identity, place)).await?,
+                &pending.register(message.text(), (identity, endpoint)).await?,
             );
         }
         Ok(reply)
     }
 }
 
-/// An answer before which nothing was said, as the client can read it.
-fn whole(answer: Bytes, accepts: Accepts) -> Reply {
+/// Returns the reply for a response without preceding events, in a format that the client accepts.
+fn complete_reply(response: Bytes, accepts: Accepts) -> Reply {
     if accepts.json {
-        reply::json(StatusCode::OK, answer)
+        reply::json(StatusCode::OK, response)
     } else {
-        reply::whole_events(event::framed(None, &answer).0)
+        reply::whole_events(event::encode(None, &response).0)
     }
 }

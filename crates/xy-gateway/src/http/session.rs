@@ -1,4 +1,4 @@
-//! A client's session over HTTP: a conversation, and the streams that belong to it.
+//! An HTTP session: a client session and its streams.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{HashMap, HashSet};
@@ -9,40 +9,39 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::counts::{Counts, Gauges};
+use super::counters::{Counters, Gauges};
+use super::error::{HttpError, Shared};
 use super::event::EventId;
 use super::guard::{Digest, Identity, Token, TokenId};
-use super::limits::RETRY_CLOSING_MS;
+use super::limits::SHUTDOWN_RETRY_MS;
 use super::persistence::Persistence;
-use super::received::Received;
 use super::record::{self, Change, Record};
 use super::recorder::{Recorder, UnsentChanges};
-use super::refused::{Refused, Shared};
+use super::request_body::RequestBody;
 use super::response_stream::StreamMode;
-use super::room::Room;
 use super::route::Endpoint;
-use super::session_streams::{Lease, SessionStreams, TakenUp};
-use super::store::KEEP_WITHIN;
-use crate::era;
+use super::session_streams::{Lease, ResumedStream, SessionStreams};
+use super::storage_budget::StorageBudget;
+use super::store::SAVE_TIMEOUT;
 use crate::frontend::{ClientSession, Entry, Frontend, Lifetime, View};
+use crate::revision;
 
-mod opening;
+mod pending;
 mod restore;
 
-pub(super) use opening::Opening;
+pub(super) use pending::PendingSession;
 use restore::{Dormant, EarlierStreams};
-pub(super) use restore::{Earlier, is_result};
+pub(super) use restore::{EarlierStream, is_result};
 
-/// A session that is idle for so long makes room for others when there is none.
-const FORSAKEN_AFTER: Duration = Duration::from_secs(60);
+/// A session that is idle for this long may end to make room for a new one.
+const EVICTABLE_AFTER: Duration = Duration::from_secs(60);
 
-/// However long a session may be idle, this often one looks, also at what is too old to be
-/// held for a stream.
-const SWEEP_AT_LEAST_EVERY: Duration = Duration::from_secs(60);
+/// Maximum time between two sweeps, whatever the idle timeout: they also drop expired events.
+const MAX_SWEEP_INTERVAL: Duration = Duration::from_secs(60);
 
 type ById = RefCell<HashMap<SessionId, Rc<Session>>>;
 
-/// What a client shows to go on with its session.
+/// The id with which a client continues its session.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(super) struct SessionId(Rc<str>);
 
@@ -60,37 +59,37 @@ impl std::borrow::Borrow<str> for SessionId {
 
 impl fmt::Debug for SessionId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SessionId(…)") // Whoever reads it in a log could go on with the session.
+        f.write_str("SessionId(…)") // Whoever reads the id in a log could take over the session.
     }
 }
 
-/// Which transport a session is spoken over.
+/// The transport of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Transport {
-    /// Streamable HTTP: streams come and go.
+    /// Streamable HTTP, with any number of streams.
     StreamableHttp,
-    /// The older pair: everything is said on one stream, and ends with it.
+    /// The legacy HTTP+SSE transport: all messages use one stream, and the session ends with it.
     LegacySse,
 }
 
 /// One client's session.
 pub(super) struct Session {
-    /// Known once it is admitted.
+    /// Set when the session is registered.
     id: OnceCell<SessionId>,
     recorder: Rc<Recorder>,
-    way: Transport,
-    among: Weak<ById>,
+    transport: Transport,
+    registry: Weak<ById>,
     view: View,
-    who: TokenId,
-    /// The digest of its token's secret.
+    token_id: TokenId,
+    /// The digest of the token's secret.
     owner: Option<Digest>,
     earlier: RefCell<EarlierStreams>,
     client: Rc<dyn ClientSession>,
     streams: Rc<SessionStreams>,
-    /// Held while a message is read and heard, so that messages keep their order.
+    /// Locked while a message is parsed and handled, so that messages keep their order.
     order: Rc<Mutex<()>>,
     used_at: Cell<Instant>,
-    over: Cell<bool>,
+    is_closed: Cell<bool>,
 }
 
 impl fmt::Debug for Session {
@@ -100,8 +99,8 @@ impl fmt::Debug for Session {
 }
 
 impl Session {
-    /// Returns what the stream of an event was, if an earlier daemon had it.
-    pub(super) fn earlier(&self, after: EventId) -> Option<Earlier> {
+    /// Returns what the stream of an event was, if it began in an earlier daemon.
+    pub(super) fn earlier_stream(&self, after: EventId) -> Option<EarlierStream> {
         self.earlier.borrow().find(after)
     }
 
@@ -113,56 +112,59 @@ impl Session {
         &self.streams
     }
 
-    /// Held while a message is read and heard: what its client says next waits.
+    /// Returns the lock that keeps messages in order: it is held while a message is parsed and
+    /// handled.
     pub(super) fn order(&self) -> Rc<Mutex<()>> {
         Rc::clone(&self.order)
     }
 
-    pub(super) fn is_over(&self) -> bool {
-        self.over.get()
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed.get()
     }
 
-    /// Whether its client comes back to a stream that is closed before its answer.
+    /// Returns true if the client reconnects to a stream that closes before its response.
     pub(super) fn polls(&self) -> bool {
-        self.client.version().is_some_and(era::has_polling)
+        self.client.version().is_some_and(revision::has_polling)
     }
 
-    /// A stream of it has lost its connection.
-    pub(super) fn lost_stream(&self) {
+    /// Handles the end of a stream's connection.
+    pub(super) fn handle_lost_stream(&self) {
         self.touch();
-        if self.way == Transport::LegacySse {
+        if self.transport == Transport::LegacySse {
             self.remove();
             self.end();
         }
     }
 
-    /// It was used just now.
+    /// Records that the session was used.
     pub(super) fn touch(&self) {
         self.used_at.set(Instant::now());
     }
 
-    /// When it has been idle for too long; `None` while something is open.
+    /// Returns when the session has been idle for too long; `None` while a stream is open.
     fn expires_at(&self, idle: Duration) -> Option<Instant> {
         if self.streams.open() > 0 {
             return None;
         }
-        self.used_at.get().checked_add(idle) // What no clock can hold is never.
+        self.used_at.get().checked_add(idle) // A time that no clock can hold means never.
     }
 
-    fn belongs_to(&self, identity: &Identity<'_>, place: Endpoint<'_>) -> bool {
-        self.way == Transport::StreamableHttp && self.who == identity.who && place.is(&self.view)
+    fn belongs_to(&self, identity: &Identity<'_>, endpoint: Endpoint<'_>) -> bool {
+        self.transport == Transport::StreamableHttp
+            && self.token_id == identity.token_id
+            && endpoint.matches(&self.view)
     }
 
-    /// Makes sure that it is not found any more.
+    /// Removes the session from the registry, so that no request finds it.
     fn remove(&self) {
-        if let (Some(among), Some(id)) = (self.among.upgrade(), self.id.get()) {
-            among.borrow_mut().remove(id);
+        if let (Some(registry), Some(id)) = (self.registry.upgrade(), self.id.get()) {
+            registry.borrow_mut().remove(id);
         }
     }
 
-    /// Ends it, once.
+    /// Ends the session, once.
     fn end(&self) {
-        if !self.over.replace(true) {
+        if !self.is_closed.replace(true) {
             self.client.close();
             self.streams.end();
         }
@@ -172,152 +174,155 @@ impl Session {
 /// All sessions.
 pub(super) struct Sessions {
     by_id: Rc<ById>,
-    /// Sessions that have begun and whose `initialize` is not answered yet.
-    opening: RefCell<Vec<TokenId>>,
-    /// What all of them hold for their clients.
-    room: Rc<Room>,
-    front: Rc<dyn Frontend>,
-    counts: Rc<Counts>,
+    /// The tokens of sessions whose `initialize` is not answered yet.
+    pending: RefCell<Vec<TokenId>>,
+    /// The storage for events of all sessions.
+    storage: Rc<StorageBudget>,
+    frontend: Rc<dyn Frontend>,
+    counters: Rc<Counters>,
     max: usize,
     persistence: Persistence,
-    /// Those of an earlier daemon that were not used yet.
+    /// Sessions of an earlier daemon that were not used yet.
     dormant: RefCell<HashMap<u128, Rc<Dormant>>>,
-    /// The tokens that let clients in, by id and digest; `None` until they are told.
+    /// The valid tokens, by id and digest; `None` until they are set.
     valid_owners: RefCell<Option<HashSet<(u64, Digest)>>>,
 }
 
 impl Sessions {
-    /// Makes the sessions of a door; `left` are those of an earlier daemon.
+    /// Creates the sessions; `records` are those of an earlier daemon.
     pub(super) fn new(
-        front: Rc<dyn Frontend>,
-        counts: Rc<Counts>,
+        frontend: Rc<dyn Frontend>,
+        counters: Rc<Counters>,
         max: usize,
-        (persistence, left): (Persistence, Vec<Record>),
+        (persistence, records): (Persistence, Vec<Record>),
     ) -> Self {
-        let dormant = left.into_iter().map(|it| (it.session, Dormant::new(it))).collect();
+        let dormant = records.into_iter().map(|it| (it.session, Dormant::new(it))).collect();
         Self {
             by_id: Rc::default(),
-            opening: RefCell::default(),
+            pending: RefCell::default(),
             valid_owners: RefCell::default(),
-            room: Room::for_all(),
-            front,
-            counts,
+            storage: StorageBudget::for_all(),
+            frontend,
+            counters,
             max,
             persistence,
             dormant: RefCell::new(dormant),
         }
     }
 
-    /// Checks that there is room for one more session of a token.
-    fn check_room(&self, who: TokenId) -> Result<(), Refused> {
+    /// Checks that a token may have one more session. Ends an idle one if necessary.
+    fn check_capacity(&self, token_id: TokenId) -> Result<(), HttpError> {
         let count = |is_counted: &dyn Fn(TokenId) -> bool| {
             let by_id = self.by_id.borrow();
-            by_id.values().filter(|session| is_counted(session.who)).count()
-                + self.opening.borrow().iter().filter(|who| is_counted(**who)).count()
+            by_id.values().filter(|session| is_counted(session.token_id)).count()
+                + self.pending.borrow().iter().filter(|token_id| is_counted(**token_id)).count()
         };
-        if count(&|_| true) >= self.max && !self.make_room(|_| true) {
-            return Err(Refused::TooManySessions(self.max));
+        if count(&|_| true) >= self.max && !self.evict_idle(|_| true) {
+            return Err(HttpError::TooManySessions(self.max));
         }
-        let (own, most) = (count(&|it| it == who), self.max);
-        if !who.may_take(own, count(&|_| true), most) && !self.make_room(|it| it == who) {
-            return Err(Refused::OverShare { what: Shared::Sessions, own, most });
+        let (own, max) = (count(&|it| it == token_id), self.max);
+        if !token_id.may_take(own, count(&|_| true), max) && !self.evict_idle(|it| it == token_id) {
+            return Err(HttpError::OverShare { what: Shared::Sessions, own, max });
         }
         Ok(())
     }
 
-    /// Ends the session that has been idle for longest, if that is long enough: many clients
-    /// go without a word. Whether there was one.
-    fn make_room(&self, may_go: impl Fn(TokenId) -> bool) -> bool {
+    /// Ends the session that has been idle longest, if that is long enough: many clients leave
+    /// without ending theirs. Returns true if one ended.
+    fn evict_idle(&self, may_end: impl Fn(TokenId) -> bool) -> bool {
         let mut all: Vec<Rc<Session>> = self.by_id.borrow().values().cloned().collect();
-        all.retain(|session| may_go(session.who));
+        all.retain(|session| may_end(session.token_id));
         let idle =
-            all.iter().filter_map(|session| Some((session.expires_at(FORSAKEN_AFTER)?, session)));
-        let Some((since, forsaken)) = idle.min_by_key(|(since, _)| *since) else { return false };
+            all.iter().filter_map(|session| Some((session.expires_at(EVICTABLE_AFTER)?, session)));
+        let Some((since, longest_idle)) = idle.min_by_key(|(since, _)| *since) else {
+            return false;
+        };
         if since > Instant::now() {
             return false;
         }
-        self.end(forsaken);
+        self.end(longest_idle);
         true
     }
 
-    /// Begins a session, which is not to be found before it is [admitted](Opening::admit).
+    /// Opens a session, which no request finds before it is [registered](PendingSession::register).
     pub(super) fn open(
         &self,
         identity: &Identity<'_>,
-        place: Endpoint<'_>,
-        way: Transport,
-    ) -> Result<Opening<'_>, Refused> {
-        self.check_room(identity.who)?;
-        let room = Room::for_session(&self.room);
+        endpoint: Endpoint<'_>,
+        transport: Transport,
+    ) -> Result<PendingSession<'_>, HttpError> {
+        self.check_capacity(identity.token_id)?;
+        let storage = StorageBudget::for_session(&self.storage);
         let recorder = Recorder::new(Rc::clone(&self.persistence.store), self.random_tag()?);
         let recorder = Rc::new(recorder);
-        let counts = Rc::clone(&self.counts);
-        let session_streams = Rc::new(SessionStreams::new(Rc::clone(&recorder), room, counts));
-        let (view, may_manage, who) = (place.to_view(), identity.may_manage, identity.who.number());
+        let counters = Rc::clone(&self.counters);
+        let session_streams = Rc::new(SessionStreams::new(Rc::clone(&recorder), storage, counters));
+        let (view, may_manage, token_id) =
+            (endpoint.to_view(), identity.may_manage, identity.token_id.number());
         let entry = Entry {
             view,
             may_manage,
-            lifetime: if way == Transport::LegacySse {
+            lifetime: if transport == Transport::LegacySse {
                 Lifetime::LegacyOnly
             } else {
                 Lifetime::Session
             },
-            who,
+            principal: token_id,
             bound: identity.profile.map(str::to_owned),
         };
-        let client_session = self.front.open(entry, Rc::clone(&session_streams) as _)?;
+        let client_session = self.frontend.open(entry, Rc::clone(&session_streams) as _)?;
         let session = Rc::new(Session {
             id: OnceCell::new(),
             recorder,
-            way,
-            among: Rc::downgrade(&self.by_id),
-            view: place.to_view(),
-            who: identity.who,
+            transport,
+            registry: Rc::downgrade(&self.by_id),
+            view: endpoint.to_view(),
+            token_id: identity.token_id,
             owner: identity.owner(),
             earlier: RefCell::default(),
             client: client_session,
             streams: session_streams,
             order: Rc::default(),
             used_at: Cell::new(Instant::now()),
-            over: Cell::new(false),
+            is_closed: Cell::new(false),
         });
-        self.opening.borrow_mut().push(identity.who);
-        Ok(Opening { session, sessions: self, admitted: false })
+        self.pending.borrow_mut().push(identity.token_id);
+        Ok(PendingSession { session, sessions: self, is_registered: false })
     }
 
-    /// Returns the session with this id, if it is this guest's and was begun at this place. One
-    /// of an earlier daemon is restored.
+    /// Returns the session with this id, if it has this identity and endpoint. Restores a session
+    /// of an earlier daemon.
     pub(super) async fn find(
         &self,
         id: &str,
         identity: &Identity<'_>,
-        place: Endpoint<'_>,
-    ) -> Result<Rc<Session>, Refused> {
+        endpoint: Endpoint<'_>,
+    ) -> Result<Rc<Session>, HttpError> {
         let session = self.by_id.borrow().get(id).cloned();
         match session {
-            Some(session) if session.belongs_to(identity, place) => {
+            Some(session) if session.belongs_to(identity, endpoint) => {
                 session.touch();
                 Ok(session)
             }
-            Some(_) => Err(Refused::UnknownSession),
-            None => self.restore(id, identity, place).await,
+            Some(_) => Err(HttpError::UnknownSession),
+            None => self.restore(id, identity, endpoint).await,
         }
     }
 
-    /// The session with this id that is spoken over the older pair, if it is this guest's.
-    pub(super) fn find_older(
+    /// Returns the session of the legacy transport with this id, if it has this identity.
+    pub(super) fn find_legacy(
         &self,
         id: &str,
         identity: &Identity<'_>,
-    ) -> Result<Rc<Session>, Refused> {
+    ) -> Result<Rc<Session>, HttpError> {
         let sessions = self.by_id.borrow();
         let is_it = |session: &&Rc<Session>| {
-            session.way == Transport::LegacySse && session.who == identity.who
+            session.transport == Transport::LegacySse && session.token_id == identity.token_id
         };
-        sessions.get(id).filter(is_it).cloned().ok_or(Refused::UnknownSession)
+        sessions.get(id).filter(is_it).cloned().ok_or(HttpError::UnknownSession)
     }
 
-    /// Ends a session, for the next daemon too.
+    /// Ends a session, and removes its record.
     pub(super) fn end(&self, session: &Session) {
         session.remove();
         session.end();
@@ -326,42 +331,43 @@ impl Sessions {
         }
     }
 
-    /// Ends a session as its client wishes. Returns once the next daemon will not know it.
+    /// Ends a session at its client's request. Returns once the record is removed, so that no later
+    /// daemon restores the session.
     pub(super) async fn delete(&self, session: &Session) {
         session.remove();
         session.end();
         if let Some(number) = session.recorder.take_session() {
-            self.persistence.store.keep(Change::End(number)).await;
+            self.persistence.store.save(Change::End(number)).await;
         }
     }
 
-    /// Records what a message of a client changes, before the client is answered. Changes that
-    /// no server gets to see, or that are refused, are taken back.
-    pub(super) async fn keep_changes(
+    /// Records the changes in a message before the client gets a response. They are reverted if no
+    /// server receives them or if they are refused.
+    pub(super) async fn save_changes(
         &self,
         session: &Session,
-        message: &Received,
+        message: &RequestBody,
     ) -> UnsentChanges {
         let mut unsent = UnsentChanges::new(Rc::clone(&session.recorder));
         let Some(number) = session.recorder.session() else { return unsent };
-        let patient_until = Instant::now() + KEEP_WITHIN; // For all changes of a batch together.
+        let deadline = Instant::now() + SAVE_TIMEOUT; // For all changes of a batch together.
         for requested in record::changes_of(number, message) {
             let change = requested.change.clone();
             if matches!(change, Change::Initialized(_)) {
-                self.persistence.store.keep_soon(change);
+                self.persistence.store.save_soon(change);
                 continue;
             }
             unsent.push(requested);
-            if Instant::now() < patient_until {
-                self.persistence.store.keep(change).await;
+            if Instant::now() < deadline {
+                self.persistence.store.save(change).await;
             } else {
-                self.persistence.store.keep_soon(change);
+                self.persistence.store.save_soon(change);
             }
         }
         unsent
     }
 
-    /// Ends those whose tokens are not there any more, or have other secrets now.
+    /// Ends the sessions whose token was removed or has a new secret.
     pub(super) fn end_without(&self, tokens: &[Token]) {
         let there: HashSet<(u64, Digest)> =
             tokens.iter().map(|token| (token.id, token.secret.digest())).collect();
@@ -381,14 +387,14 @@ impl Sessions {
     fn is_owner_valid(&self, session: &Session) -> bool {
         let valid = self.valid_owners.borrow();
         valid.as_ref().is_none_or(|valid| {
-            session.owner.is_some_and(|owner| valid.contains(&(session.who.number(), owner)))
+            session.owner.is_some_and(|owner| valid.contains(&(session.token_id.number(), owner)))
         })
     }
 
-    /// Ends what has been idle for too long, and says when to look again.
+    /// Ends sessions that have been idle for too long. Returns when to look again.
     pub(super) fn sweep(&self, idle: Duration) -> Instant {
         let now = Instant::now();
-        let mut next = now + idle.min(SWEEP_AT_LEAST_EVERY);
+        let mut next = now + idle.min(MAX_SWEEP_INTERVAL);
         let mut expired = Vec::new();
         for session in self.by_id.borrow().values() {
             session.streams.sweep(now);
@@ -399,29 +405,29 @@ impl Sessions {
             }
         }
         for session in expired {
-            self.counts.cut("idle-session");
+            self.counters.count_cut("idle-session");
             self.end(&session);
         }
         self.forget_dormant(|_, since| since.checked_add(idle).is_none_or(|at| at > now));
         next
     }
 
-    /// Ends all streams that only listen. Those of the older pair do if nothing is under way.
+    /// Ends all listening streams. Also ends streams of the legacy transport without open calls.
     pub(super) fn end_listeners(&self) {
         for session in self.by_id.borrow().values() {
-            session.streams.end_listeners(RETRY_CLOSING_MS);
+            session.streams.end_listeners(SHUTDOWN_RETRY_MS);
             if !session.client.is_busy() {
-                session.streams.end_only();
+                session.streams.end_legacy_stream();
             }
         }
     }
 
-    /// Has everything written that the next daemon has to know.
+    /// Writes all pending changes to disk.
     pub(super) async fn close(&self) {
         self.persistence.store.close().await;
     }
 
-    /// Ends all of them in this daemon. The next one may go on with them.
+    /// Ends all sessions in this daemon. The next daemon may restore them.
     pub(super) fn end_all(&self) {
         let all = std::mem::take(&mut *self.by_id.borrow_mut());
         for session in all.values() {
@@ -432,10 +438,17 @@ impl Sessions {
     pub(super) fn gauges(&self) -> Gauges {
         let sessions = self.by_id.borrow();
         let streams = sessions.values().map(|session| session.streams.open()).sum();
-        let apart = sessions.values().map(|session| session.streams.apart()).sum();
-        let kept = sessions.values().map(|session| session.streams.kept()).sum();
-        let stored = self.room.taken();
-        Gauges { sessions: sessions.len(), streams, apart, kept, stored, ..Gauges::default() }
+        let disconnected = sessions.values().map(|session| session.streams.disconnected()).sum();
+        let undelivered = sessions.values().map(|session| session.streams.undelivered()).sum();
+        let stored = self.storage.used();
+        Gauges {
+            sessions: sessions.len(),
+            streams,
+            disconnected,
+            undelivered,
+            stored,
+            ..Gauges::default()
+        }
     }
 
     /// Returns how many sessions of an earlier daemon were not used yet.
@@ -443,48 +456,48 @@ impl Sessions {
         self.dormant.borrow().len()
     }
 
-    /// How many sessions have begun and are not admitted yet.
+    /// Returns the number of sessions that are not registered yet.
     #[cfg(test)]
-    pub(super) fn opening(&self) -> usize {
-        self.opening.borrow().len()
+    pub(super) fn pending(&self) -> usize {
+        self.pending.borrow().len()
     }
 
     /// Opens the stream of a call.
     pub(super) fn open_call(session: &Rc<Session>, events: bool) -> Lease {
-        let manner = StreamMode { events, polls: events && session.polls() };
-        let response_stream = session.streams.open_call(manner);
+        let mode = StreamMode { events, polls: events && session.polls() };
+        let response_stream = session.streams.open_call(mode);
         Lease::new(Rc::clone(session), response_stream, 0)
     }
 
-    /// Opens a stream that listens.
+    /// Opens a listening stream.
     pub(super) fn open_listener(session: &Rc<Session>) -> Lease {
         let response_stream = session.streams.open_listener(session.polls());
         Lease::new(Rc::clone(session), response_stream, 0)
     }
 
-    /// Opens the only stream of the older pair.
-    pub(super) fn open_only(session: &Rc<Session>) -> Lease {
-        let response_stream = session.streams.open_only();
+    /// Opens the stream of a legacy session.
+    pub(super) fn open_legacy_stream(session: &Rc<Session>) -> Lease {
+        let response_stream = session.streams.open_legacy_stream();
         Lease::new(Rc::clone(session), response_stream, 0)
     }
 
-    /// What tells the events of a session from those of others. It is no secret.
-    fn random_tag(&self) -> Result<u64, Refused> {
+    /// Returns a tag that tells the events of a session from those of others. It is not secret.
+    fn random_tag(&self) -> Result<u64, HttpError> {
         let mut salt = [0; 4];
-        getrandom::fill(&mut salt).map_err(|cause| Refused::NoRandomness(cause.to_string()))?;
+        getrandom::fill(&mut salt).map_err(|cause| HttpError::NoRandomness(cause.to_string()))?;
         Ok(self.persistence.generation.event_tag(u32::from_ne_bytes(salt)))
     }
 
-    /// Takes up a stream again after an event of it, unless more than `max` are open; `None`
-    /// if nothing more is said there.
-    pub(super) fn take_up(
+    /// Resumes a stream after one of its events, unless more than `max` streams are open. Returns
+    /// `None` if nothing more follows.
+    pub(super) fn resume_stream(
         session: &Rc<Session>,
         after: EventId,
         max: usize,
-    ) -> Result<Option<Lease>, Refused> {
-        Ok(match session.streams.take_up(after, max)? {
-            TakenUp::Over => None,
-            TakenUp::On(response_stream, connection) => {
+    ) -> Result<Option<Lease>, HttpError> {
+        Ok(match session.streams.resume_stream(after, max)? {
+            ResumedStream::Complete => None,
+            ResumedStream::Open(response_stream, connection) => {
                 Some(Lease::new(Rc::clone(session), response_stream, connection))
             }
         })

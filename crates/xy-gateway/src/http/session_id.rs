@@ -1,64 +1,64 @@
-//! Session ids that outlive the daemon: sealed claims which nobody else can make. Pure.
+//! Session ids that outlive the daemon: sealed claims that only xy can create. Pure.
 //!
 //! ```text
 //!  base64url( format │ key number │ nonce │ AEAD{ claims } )
 //! ```
 //!
-//! An id holds nothing that can change while its session lives. Whether the session still
-//! exists is for the journal to say.
+//! An id contains nothing that can change during its session. The journal knows whether the session
+//! still exists.
 
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::hkdf;
 
+use super::error::HttpError;
 use super::guard::Digest;
-use super::refused::Refused;
-use crate::era;
 use crate::frontend::View;
+use crate::revision;
 
 /// Maximum length of an id, in characters.
 pub(super) const ID_CHARS_MAX: usize = 512;
 
-/// Keys that are kept at one time: the current one, and those that sessions still need.
+/// Maximum number of keys: the current one, and older ones that sessions still need.
 pub(super) const KEYS_MAX: usize = 4;
 
-const FORMAT: u8 = 1;
-/// Format and key number.
+const ID_FORMAT: u8 = 1;
+/// The length of the format and the key number.
 const HEAD_LEN: usize = 1 + 4;
 const REVISION_LEN: usize = 10;
 const CLAIMS_LEN: usize = 16 + 8 + 8 + 1 + 32 + 16 + REVISION_LEN + 8;
 const TAG_LEN: usize = 16;
 const ID_LEN: usize = HEAD_LEN + NONCE_LEN + CLAIMS_LEN + TAG_LEN;
 
-/// What an id says about its session.
+/// The contents of a session id.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Claims {
     /// The session's number: 128 random bits.
     pub(super) session: u128,
-    /// The journal that has its record.
+    /// The epoch of the journal with the session's record.
     pub(super) epoch: u64,
-    /// The state folder that the journal is in.
+    /// The state folder of the journal.
     pub(super) home: u64,
-    /// The digest of the token's secret; `None` where no token was needed.
+    /// The digest of the token's secret; `None` if no token was needed.
     pub(super) owner: Option<Digest>,
-    /// The path that it was begun at.
-    pub(super) endpoint: Endpoint,
-    /// The revision of the protocol that was agreed on.
+    /// The endpoint at which the session was opened.
+    pub(super) endpoint: EndpointDigest,
+    /// The negotiated protocol revision.
     pub(super) revision: &'static str,
-    /// When it began, in seconds since 1970.
+    /// When the session was opened, in seconds since 1970.
     pub(super) made_at: u64,
 }
 
-/// A digest of what a session is shown.
-pub(super) type Endpoint = [u8; 16];
+/// A digest of a view.
+pub(super) type EndpointDigest = [u8; 16];
 
-/// Returns the endpoint that shows `view`.
-pub(super) fn endpoint(view: &View) -> Endpoint {
+/// Returns the digest of a view.
+pub(super) fn endpoint_digest(view: &View) -> EndpointDigest {
     let text = match view {
         View::All => "all".to_owned(),
         View::Profile(name) => format!("profile {name}"),
         View::Server(name) => format!("server {name}"),
     };
-    let mut endpoint = Endpoint::default();
+    let mut endpoint = EndpointDigest::default();
     endpoint.copy_from_slice(&super::digest(text.as_bytes())[..16]);
     endpoint
 }
@@ -72,16 +72,16 @@ pub(super) fn derive(state_key: &[u8]) -> KeyBytes {
     let salt = hkdf::Salt::new(hkdf::HKDF_SHA256, b"xy");
     let pseudorandom = salt.extract(state_key);
     let expanded = pseudorandom.expand(&[b"http session id, format 1"], hkdf::HKDF_SHA256);
-    // The length is the digest's own, which is always possible.
+    // The length equals that of the digest, which is always possible.
     let _ = expanded.and_then(|expanded| expanded.fill(&mut key));
     key
 }
 
-/// The keys that ids are sealed with, by number. The newest seals; all of them open.
+/// The keys for session ids, by number. The newest seals; all of them open.
 pub(super) struct Keyring(Vec<(u32, LessSafeKey)>);
 
 impl Keyring {
-    /// Makes a keyring of numbered keys, the newest last.
+    /// Creates a keyring of numbered keys, the newest last.
     pub(super) fn new(keys: &[(u32, KeyBytes)]) -> Self {
         let key = |(number, bytes): &(u32, KeyBytes)| {
             let unbound = UnboundKey::new(&AES_256_GCM, bytes).ok()?;
@@ -95,17 +95,17 @@ impl Keyring {
         self.0.last().map_or(0, |(number, _)| *number)
     }
 
-    /// Returns the id that makes these claims.
-    pub(super) fn seal(&self, claims: &Claims) -> Result<String, Refused> {
+    /// Returns the id with these claims.
+    pub(super) fn seal(&self, claims: &Claims) -> Result<String, HttpError> {
         let mut nonce = [0; NONCE_LEN];
-        getrandom::fill(&mut nonce).map_err(|cause| Refused::NoRandomness(cause.to_string()))?;
+        getrandom::fill(&mut nonce).map_err(|cause| HttpError::NoRandomness(cause.to_string()))?;
         self.seal_with(claims, nonce)
-            .ok_or_else(|| Refused::NoRandomness("no key seals session ids".to_owned()))
+            .ok_or_else(|| HttpError::NoRandomness("no key seals session ids".to_owned()))
     }
 
     fn seal_with(&self, claims: &Claims, nonce: [u8; NONCE_LEN]) -> Option<String> {
         let (number, key) = self.0.last()?;
-        let mut head = vec![FORMAT];
+        let mut head = vec![ID_FORMAT];
         head.extend_from_slice(&number.to_be_bytes());
         let mut sealed = encode_claims(claims);
         let unique = Nonce::assume_unique_for_key(nonce);
@@ -114,10 +114,10 @@ impl Keyring {
         Some(encode_base64url(&all))
     }
 
-    /// Returns the claims of an id; `None` if no key of ours has sealed it.
+    /// Returns the claims of an id; `None` if none of these keys sealed it.
     pub(super) fn open(&self, id: &str) -> Option<Claims> {
         let mut bytes = decode_base64url(id.as_bytes())?;
-        if bytes.len() != ID_LEN || bytes[0] != FORMAT {
+        if bytes.len() != ID_LEN || bytes[0] != ID_FORMAT {
             return None;
         }
         let (head, rest) = bytes.split_at_mut(HEAD_LEN);
@@ -129,10 +129,10 @@ impl Keyring {
     }
 }
 
-/// Returns true if this may be an id: such text is looked up, and other text is not.
+/// Returns true if the text may be a session id. Other text need not be looked up.
 pub(super) fn is_plausible(id: &[u8]) -> bool {
-    let is_of_alphabet = |byte: &u8| value_of(*byte).is_some();
-    (1..=ID_CHARS_MAX).contains(&id.len()) && id.iter().all(is_of_alphabet)
+    let is_in_alphabet = |byte: &u8| base64url_value(*byte).is_some();
+    (1..=ID_CHARS_MAX).contains(&id.len()) && id.iter().all(is_in_alphabet)
 }
 
 fn encode_claims(claims: &Claims) -> Vec<u8> {
@@ -157,7 +157,7 @@ fn decode_claims(bytes: &[u8]) -> Option<Claims> {
     let owner = take(&mut rest)?;
     let endpoint = take(&mut rest)?;
     let revision: [u8; REVISION_LEN] = take(&mut rest)?;
-    let revision = era::VERSIONS.into_iter().find(|it| it.as_bytes() == revision)?;
+    let revision = revision::VERSIONS.into_iter().find(|it| it.as_bytes() == revision)?;
     let made_at = u64::from_be_bytes(take(&mut rest)?);
     let owner = (has_owner == 1).then_some(owner);
     rest.is_empty().then_some(Claims { session, epoch, home, owner, endpoint, revision, made_at })
@@ -177,15 +177,15 @@ fn encode_base64url(bytes: &[u8]) -> String {
         let mut three = [0; 3];
         three[..group.len()].copy_from_slice(group);
         let bits = u32::from_be_bytes([0, three[0], three[1], three[2]]);
-        for place in 0..=group.len() {
-            let value = (bits >> (18 - 6 * place)) & 0x3f;
+        for index in 0..=group.len() {
+            let value = (bits >> (18 - 6 * index)) & 0x3f;
             text.push(char::from(ALPHABET[value as usize]));
         }
     }
     text
 }
 
-/// Reads what [`encode_base64url`] writes, and no other spelling of it.
+/// Decodes the output of [`encode_base64url`], and no other spelling of it.
 fn decode_base64url(text: &[u8]) -> Option<Vec<u8>> {
     if text.len() > ID_CHARS_MAX {
         return None;
@@ -194,7 +194,7 @@ fn decode_base64url(text: &[u8]) -> Option<Vec<u8>> {
     for group in text.chunks(4) {
         let mut bits = 0;
         for byte in group {
-            bits = bits << 6 | value_of(*byte)?;
+            bits = bits << 6 | base64url_value(*byte)?;
         }
         bits <<= 6 * (4 - group.len());
         bytes.extend_from_slice(&bits.to_be_bytes()[1..group.len()]);
@@ -202,7 +202,7 @@ fn decode_base64url(text: &[u8]) -> Option<Vec<u8>> {
     (encode_base64url(&bytes).as_bytes() == text).then_some(bytes)
 }
 
-fn value_of(byte: u8) -> Option<u32> {
+fn base64url_value(byte: u8) -> Option<u32> {
     let value = match byte {
         b'A'..=b'Z' => byte - b'A',
         b'a'..=b'z' => byte - b'a' + 26,
@@ -226,7 +226,7 @@ mod tests {
             epoch: 3,
             home: 9,
             owner: Some([5; 32]),
-            endpoint: endpoint(&View::Profile("default".to_owned())),
+            endpoint: endpoint_digest(&View::Profile("default".to_owned())),
             revision: "2025-11-25",
             made_at: 1_700_000_000,
         }
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn id_opens_to_its_claims() {
+    fn session_id_opens_to_its_claims() {
         let keys = keyring(&[(1, "one")]);
         for claims in [claims(), Claims { owner: None, ..claims() }] {
             let id = keys.seal(&claims).unwrap();
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn changed_id_does_not_open() {
+    fn altered_session_id_does_not_open() {
         let keys = keyring(&[(1, "one")]);
         let id = keys.seal(&claims()).unwrap();
         for at in 0..id.len() {
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn id_of_another_key_does_not_open() {
+    fn session_id_of_another_key_does_not_open() {
         let id = keyring(&[(1, "one")]).seal(&claims()).unwrap();
         assert!(keyring(&[(1, "other")]).open(&id).is_none());
         assert!(keyring(&[(2, "one")]).open(&id).is_none());
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn every_claim_is_in_the_id() {
+    fn session_id_contains_every_claim() {
         let keys = keyring(&[(1, "one")]);
         let mine = claims();
         let others = [
@@ -290,7 +290,7 @@ mod tests {
             Claims { home: 8, ..mine },
             Claims { owner: None, ..mine },
             Claims { owner: Some([6; 32]), ..mine },
-            Claims { endpoint: endpoint(&View::Server("default".to_owned())), ..mine },
+            Claims { endpoint: endpoint_digest(&View::Server("default".to_owned())), ..mine },
             Claims { revision: "2025-06-18", ..mine },
             Claims { made_at: 1, ..mine },
         ];
@@ -301,14 +301,14 @@ mod tests {
     }
 
     #[test]
-    fn revisions_have_one_length() {
-        assert!(era::VERSIONS.iter().all(|it| it.len() == REVISION_LEN));
+    fn all_revisions_have_the_same_length() {
+        assert!(revision::VERSIONS.iter().all(|it| it.len() == REVISION_LEN));
         assert!(encode_claims(&claims()).len() == CLAIMS_LEN);
     }
 
     proptest! {
         #[test]
-        fn any_text_is_read_without_a_panic(text in "\\PC{0,600}") {
+        fn arbitrary_text_never_panics(text in "\\PC{0,600}") {
             prop_assert!(keyring(&[(1, "one")]).open(&text).is_none());
         }
 

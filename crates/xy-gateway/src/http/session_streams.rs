@@ -1,14 +1,14 @@
-//! Where a session's messages go: to the call they belong to, or to whoever listens.
+//! Routes a session's messages to the stream of their call, or to a listening stream.
 //!
-//! A stream that has a connection is among the calls or the listeners. One that has lost it,
-//! or has ended, is *apart*: it can be taken up again as long as there is room for it.
+//! A connected stream is a call or a listener. A stream whose connection broke, or that is
+//! complete, is *disconnected*: the client can resume it as long as its events are stored.
 //!
 //! ```text
-//!  call ──────┬─ connection lost, or all is said ──► apart ── too old, too many ──► forgotten
-//!  listener ──┘ ◄──────── taken up again ──────────────┘
+//!  call ──────┬─ connection lost, or complete ──► disconnected ── expired, too many ──► dropped
+//!  listener ──┘ ◄──────── resumed ────────────────────┘
 //! ```
 //!
-//! Knows nothing of the conversation behind it, so that the two do not hold each other.
+//! Has no reference to the client session, as that would be a reference cycle.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -18,18 +18,22 @@ use hyper::body::Bytes;
 use tokio::time::Instant;
 use xy_mcp::envelope::{self, Message};
 
-use super::counts::{Counts, Stored};
+use super::counters::{Counters, StorageUse};
+use super::error::HttpError;
 use super::event::{EventId, StreamId, StreamKind};
-use super::limits::{APART_MAX, FETCH_WITHIN, KEPT_BYTES_MAX, KEPT_MESSAGES_MAX, SENT_KNOWN_FOR};
+use super::limits::{
+    DISCONNECTED_STREAMS_MAX, FETCH_TIMEOUT, SENT_FETCH_TIMEOUT, UNDELIVERED_BYTES_MAX,
+    UNDELIVERED_MESSAGES_MAX,
+};
 use super::recorder::Recorder;
-use super::refused::Refused;
-use super::replay_buffer::{Evicted, Spare};
-use super::response_stream::{NotTaken, ResponseStream, Resumed, StreamMode, Taken};
-use super::room::Room;
+use super::replay_buffer::{Evictable, Eviction};
+use super::response_stream::{PutError, PutOutcome, ResponseStream, ResumeOutcome, StreamMode};
 use super::session::Session;
+use super::storage_budget::StorageBudget;
 use crate::frontend::{Responder, Route, StreamNo};
 
-/// Where messages come in that an earlier daemon has answered: no call of this one has it.
+/// The stream number of replayed messages, which the client sent to an earlier daemon. No stream of
+/// this daemon has it.
 pub(super) const REPLAYED: StreamNo = 0;
 
 /// All streams of one session.
@@ -38,136 +42,146 @@ pub(super) struct SessionStreams {
     streams: RefCell<Streams>,
     last_stream: Cell<StreamNo>,
     recorder: Rc<Recorder>,
-    room: Rc<Room>,
-    counts: Rc<Counts>,
+    storage: Rc<StorageBudget>,
+    counters: Rc<Counters>,
 }
 
 #[derive(Debug, Default)]
 struct Streams {
-    /// Calls under way. So few that looking at each is the quickest way to find one.
+    /// The streams of open calls. There are few, so a linear search is fastest.
     calls: Vec<Rc<ResponseStream>>,
-    /// The newest last: if one is dead without our knowing, it is an older one.
+    /// The listening streams, the newest last. A connection that broke unnoticed is an older one.
     listeners: Vec<Rc<ResponseStream>>,
-    /// What came while nobody listened.
-    kept: VecDeque<Bytes>,
-    kept_bytes: usize,
-    /// How many more came for which there was no room.
-    unkept: u64,
+    /// Messages that arrived while no stream was listening.
+    undelivered: VecDeque<Bytes>,
+    undelivered_bytes: usize,
+    /// The number of further such messages that were dropped for lack of room.
+    dropped: u64,
     /// The oldest first.
-    apart: VecDeque<Apart>,
-    /// Where everything is said, in the older transport.
-    only: Option<Rc<ResponseStream>>,
+    disconnected: VecDeque<DisconnectedStream>,
+    /// The only stream of a legacy session.
+    legacy_stream: Option<Rc<ResponseStream>>,
 }
 
 /// A stream without a connection.
 #[derive(Debug)]
-struct Apart {
+struct DisconnectedStream {
     response_stream: Rc<ResponseStream>,
     kind: StreamKind,
 }
 
-impl Apart {
-    /// Whether it is still to be answered.
-    fn waits(&self) -> bool {
+impl DisconnectedStream {
+    /// Returns true if the response is still to come.
+    fn awaits_response(&self) -> bool {
         self.kind == StreamKind::Call && self.response_stream.is_open()
     }
 
-    /// Whether nobody will come back to it any more.
+    /// Returns true if the client can be assumed not to resume it.
     fn is_too_old(&self, now: Instant) -> bool {
         let is_done = !self.response_stream.is_open() && self.response_stream.is_all_sent();
-        let limit = if is_done { SENT_KNOWN_FOR } else { FETCH_WITHIN };
-        let since = self.response_stream.forsaken_since();
-        !self.waits() && since.is_some_and(|since| now.saturating_duration_since(since) > limit)
+        let limit = if is_done { SENT_FETCH_TIMEOUT } else { FETCH_TIMEOUT };
+        let since = self.response_stream.idle_since();
+        !self.awaits_response()
+            && since.is_some_and(|since| now.saturating_duration_since(since) > limit)
     }
 }
 
-/// What comes of taking up a stream again.
+/// The result of resuming a stream.
 #[derive(Debug)]
-pub(super) enum TakenUp {
-    /// The client has heard everything.
-    Over,
-    /// It goes on.
-    On(Rc<ResponseStream>, u32),
+pub(super) enum ResumedStream {
+    /// The client has received everything.
+    Complete,
+    /// The stream continues, on this connection.
+    Open(Rc<ResponseStream>, u32),
 }
 
 impl SessionStreams {
-    pub(super) fn new(recorder: Rc<Recorder>, room: Rc<Room>, counts: Rc<Counts>) -> Self {
+    pub(super) fn new(
+        recorder: Rc<Recorder>,
+        storage: Rc<StorageBudget>,
+        counters: Rc<Counters>,
+    ) -> Self {
         let streams = RefCell::default();
-        Self { streams, last_stream: Cell::new(0), recorder, room, counts }
+        Self { streams, last_stream: Cell::new(0), recorder, storage, counters }
     }
 
-    /// How many streams have a connection.
+    /// Returns the number of connected streams.
     pub(super) fn open(&self) -> usize {
         let streams = self.streams.borrow();
-        streams.calls.len() + streams.listeners.len() + usize::from(streams.only.is_some())
+        streams.calls.len() + streams.listeners.len() + usize::from(streams.legacy_stream.is_some())
     }
 
-    /// How many have none.
-    pub(super) fn apart(&self) -> usize {
-        self.streams.borrow().apart.len()
+    /// Returns the number of disconnected streams.
+    pub(super) fn disconnected(&self) -> usize {
+        self.streams.borrow().disconnected.len()
     }
 
-    /// How many messages wait until somebody listens.
-    pub(super) fn kept(&self) -> usize {
-        self.streams.borrow().kept.len()
+    /// Returns the number of messages that wait for a listening stream.
+    pub(super) fn undelivered(&self) -> usize {
+        self.streams.borrow().undelivered.len()
     }
 
-    pub(super) fn counts(&self) -> &Counts {
-        &self.counts
+    pub(super) fn counters(&self) -> &Counters {
+        &self.counters
     }
 
     /// Opens the stream of a call.
-    pub(super) fn open_call(&self, manner: StreamMode) -> Rc<ResponseStream> {
-        let response_stream = self.response_stream(StreamKind::Call, manner);
+    pub(super) fn open_call(&self, mode: StreamMode) -> Rc<ResponseStream> {
+        let response_stream = self.response_stream(StreamKind::Call, mode);
         self.streams.borrow_mut().calls.push(Rc::clone(&response_stream));
         response_stream
     }
 
-    /// Opens a stream for what belongs to no call, beginning with what was kept.
+    /// Opens a listening stream. It begins with the undelivered messages.
     pub(super) fn open_listener(&self, polls: bool) -> Rc<ResponseStream> {
         let response_stream =
             self.response_stream(StreamKind::Listener, StreamMode { events: true, polls });
-        response_stream.begin();
+        response_stream.start_events();
         self.listen(&response_stream);
         response_stream
     }
 
-    /// Opens the stream on which everything is said.
-    pub(super) fn open_only(&self) -> Rc<ResponseStream> {
-        let manner = StreamMode { events: true, polls: false };
-        let response_stream = Rc::new(ResponseStream::new(0, None, manner, Rc::clone(&self.room)));
-        response_stream.begin();
-        self.streams.borrow_mut().only = Some(Rc::clone(&response_stream));
+    /// Opens the only stream of a legacy session.
+    pub(super) fn open_legacy_stream(&self) -> Rc<ResponseStream> {
+        let mode = StreamMode { events: true, polls: false };
+        let response_stream = Rc::new(ResponseStream::new(0, None, mode, Rc::clone(&self.storage)));
+        response_stream.start_events();
+        self.streams.borrow_mut().legacy_stream = Some(Rc::clone(&response_stream));
         response_stream
     }
 
-    /// Takes up a stream again, after an event of it. A connection that it may still have is
-    /// left: if one of the two is dead without our knowing, it is the older. No more than `max`
-    /// are open then.
-    pub(super) fn take_up(&self, id: EventId, max: usize) -> Result<TakenUp, Refused> {
-        let is_ours = id.of.tag == self.recorder.tag();
-        if !is_ours || !(1..=self.last_stream.get()).contains(&id.of.stream) {
-            return Err(Refused::UnknownEvent);
+    /// Resumes a stream after one of its events, with at most `max` streams open.
+    ///
+    /// An older connection of the stream is dropped: if one of the two is broken, it is the older
+    /// one.
+    pub(super) fn resume_stream(
+        &self,
+        id: EventId,
+        max: usize,
+    ) -> Result<ResumedStream, HttpError> {
+        let is_own_tag = id.stream_id.tag == self.recorder.tag();
+        if !is_own_tag || !(1..=self.last_stream.get()).contains(&id.stream_id.stream) {
+            return Err(HttpError::UnknownEvent);
         }
-        let Some((response_stream, kind)) = self.streams.borrow().find(id.of.stream) else {
-            return Err(Refused::EventGone);
+        let Some((response_stream, kind)) = self.streams.borrow().find(id.stream_id.stream) else {
+            return Err(HttpError::EventGone);
         };
-        if id.of.kind != Some(kind) {
-            return Err(Refused::UnknownEvent);
+        if id.stream_id.kind != Some(kind) {
+            return Err(HttpError::UnknownEvent);
         }
-        let is_apart = self.streams.borrow().is_apart(id.of.stream);
-        if is_apart && self.open() >= max {
-            return Err(Refused::TooManyStreams(max));
+        let is_disconnected = self.streams.borrow().is_disconnected(id.stream_id.stream);
+        if is_disconnected && self.open() >= max {
+            return Err(HttpError::TooManyStreams(max));
         }
-        let resumed = response_stream.resume(id.place).ok_or(Refused::UnknownEvent)?;
+        let resumed = response_stream.resume(id.position).ok_or(HttpError::UnknownEvent)?;
         let mut streams = self.streams.borrow_mut();
-        streams.remove(id.of.stream);
+        streams.remove(id.stream_id.stream);
         match resumed {
-            Resumed::Over => {
-                self.set_apart(&mut streams, response_stream, kind);
-                Ok(TakenUp::Over)
+            ResumeOutcome::Complete => {
+                self.add_disconnected(&mut streams, response_stream, kind);
+                Ok(ResumedStream::Complete)
             }
-            Resumed::On(connection) => {
+            ResumeOutcome::Connection(connection) => {
                 match kind {
                     StreamKind::Call => streams.calls.push(Rc::clone(&response_stream)),
                     StreamKind::Listener => {
@@ -175,73 +189,76 @@ impl SessionStreams {
                         self.listen(&response_stream);
                     }
                 }
-                Ok(TakenUp::On(response_stream, connection))
+                Ok(ResumedStream::Open(response_stream, connection))
             }
         }
     }
 
-    /// Ends the streams that listen; calls may still be answered. Clients on any stream learn
-    /// when to come back.
+    /// Ends the listening streams; calls may still be answered. Tells the clients of all streams
+    /// when to reconnect.
     pub(super) fn end_listeners(&self, retry_ms: u64) {
         let mut streams = self.streams.borrow_mut();
         for response_stream in streams.calls.iter().chain(&streams.listeners) {
-            response_stream.say_retry(retry_ms);
+            response_stream.send_retry(retry_ms);
         }
         for response_stream in streams.listeners.drain(..) {
-            response_stream.session_over();
+            response_stream.end_session();
         }
     }
 
-    /// Ends the stream on which everything is said.
-    pub(super) fn end_only(&self) {
-        if let Some(only) = &self.streams.borrow().only {
-            only.session_over();
+    /// Ends the stream of a legacy session.
+    pub(super) fn end_legacy_stream(&self) {
+        if let Some(legacy_stream) = &self.streams.borrow().legacy_stream {
+            legacy_stream.end_session();
         }
     }
 
-    /// Nobody wants to know any more what was called for.
+    /// Cancels the streams of all open calls: the client wants no responses.
     pub(super) fn cancel_calls(&self) {
         for response_stream in &self.streams.borrow().calls {
             response_stream.cancel();
         }
     }
 
-    /// The session has ended: so do all its streams, and nothing is held for them.
+    /// Ends all streams, and frees their storage, as the session ends.
     pub(super) fn end(&self) {
         let streams = std::mem::take(&mut *self.streams.borrow_mut());
-        let kept = Stored { events: streams.kept.len(), bytes: streams.kept_bytes };
-        self.room.changes(kept, Stored::default());
-        for response_stream in streams.calls.iter().chain(&streams.listeners).chain(&streams.only) {
-            response_stream.session_over();
+        let undelivered =
+            StorageUse { events: streams.undelivered.len(), bytes: streams.undelivered_bytes };
+        self.storage.update(undelivered, StorageUse::default());
+        for response_stream in
+            streams.calls.iter().chain(&streams.listeners).chain(&streams.legacy_stream)
+        {
+            response_stream.end_session();
         }
     }
 
-    /// Forgets what is too old to be asked for.
+    /// Drops expired events and streams.
     pub(super) fn sweep(&self, now: Instant) {
         let mut streams = self.streams.borrow_mut();
-        if let Some(then) = now.checked_sub(FETCH_WITHIN) {
+        if let Some(then) = now.checked_sub(FETCH_TIMEOUT) {
             for response_stream in streams.all() {
                 response_stream.forget_before(then);
             }
         }
-        streams.apart.retain(|apart| {
-            let forgotten = apart.is_too_old(now);
+        streams.disconnected.retain(|disconnected| {
+            let forgotten = disconnected.is_too_old(now);
             if forgotten {
-                apart.response_stream.end_record();
+                disconnected.response_stream.end_record();
             }
-            if forgotten && !apart.response_stream.is_all_sent() {
-                self.counts.lost("not-fetched");
+            if forgotten && !disconnected.response_stream.is_all_sent() {
+                self.counters.count_lost("not-fetched");
             }
             !forgotten
         });
     }
 
-    /// A stream has no connection any more.
+    /// Handles a stream that has lost its connection.
     pub(super) fn close(&self, response_stream: &Rc<ResponseStream>) {
         let removed = self.streams.borrow_mut().remove(response_stream.stream());
         let Some((response_stream, kind)) = removed else { return };
-        // A listener's words are for whoever listens next, and so are those that nobody can
-        // ask for, since the client was told no name of theirs: a question may be among them.
+        // Unsent messages of a listening stream go to the next one. So do those of a stream that
+        // the client cannot resume, as it knows no event id: they may contain a request.
         if kind == StreamKind::Listener || !response_stream.is_resumable() {
             for message in response_stream.take_unsent() {
                 self.put_elsewhere(&message);
@@ -249,169 +266,178 @@ impl SessionStreams {
         }
         if response_stream.is_resumable() {
             let mut streams = self.streams.borrow_mut();
-            self.set_apart(&mut streams, response_stream, kind);
-            self.make_room(&streams, 0);
+            self.add_disconnected(&mut streams, response_stream, kind);
+            self.free_storage(&streams, 0);
         } else {
             response_stream.end_record();
         }
     }
 
-    fn response_stream(&self, kind: StreamKind, manner: StreamMode) -> Rc<ResponseStream> {
-        let stream = self.last_stream.get() + 1; // 0 is where everything comes in.
+    fn response_stream(&self, kind: StreamKind, mode: StreamMode) -> Rc<ResponseStream> {
+        let stream = self.last_stream.get() + 1; // 0 is reserved.
         self.last_stream.set(stream);
         let id = StreamId { tag: self.recorder.tag(), kind: Some(kind), stream };
-        let response_stream = ResponseStream::new(stream, Some(id), manner, Rc::clone(&self.room));
+        let response_stream = ResponseStream::new(stream, Some(id), mode, Rc::clone(&self.storage));
         Rc::new(response_stream.with_recorder(Rc::clone(&self.recorder)))
     }
 
-    /// From now on this stream hears what belongs to no call.
+    /// Adds a listening stream, and sends the undelivered messages on it.
     fn listen(&self, response_stream: &Rc<ResponseStream>) {
         let mut streams = self.streams.borrow_mut();
-        let kept = std::mem::take(&mut streams.kept);
-        let bytes = std::mem::take(&mut streams.kept_bytes);
-        self.room.changes(Stored { events: kept.len(), bytes }, Stored::default());
-        response_stream.say_missed(std::mem::take(&mut streams.unkept));
+        let undelivered = std::mem::take(&mut streams.undelivered);
+        let bytes = std::mem::take(&mut streams.undelivered_bytes);
+        self.storage.update(StorageUse { events: undelivered.len(), bytes }, StorageUse::default());
+        response_stream.report_missed(std::mem::take(&mut streams.dropped));
         streams.listeners.push(Rc::clone(response_stream));
         drop(streams);
-        for message in kept {
-            self.put_anyone(&message);
+        for message in undelivered {
+            self.put_broadcast(&message);
         }
     }
 
-    /// Holds a stream without a connection, if need be instead of another.
-    fn set_apart(
+    /// Keeps a disconnected stream, if necessary in place of another.
+    fn add_disconnected(
         &self,
         streams: &mut Streams,
         response_stream: Rc<ResponseStream>,
         kind: StreamKind,
     ) {
-        if streams.apart.len() >= APART_MAX {
-            let at = streams.apart.iter().position(|it| !it.waits()).unwrap_or(0);
-            let forgotten = streams.apart.remove(at);
+        if streams.disconnected.len() >= DISCONNECTED_STREAMS_MAX {
+            let at = streams.disconnected.iter().position(|it| !it.awaits_response()).unwrap_or(0);
+            let forgotten = streams.disconnected.remove(at);
             if let Some(it) = &forgotten {
                 it.response_stream.end_record();
             }
-            if forgotten.is_some_and(|it| it.waits() || !it.response_stream.is_all_sent()) {
-                self.counts.lost("not-fetched");
+            if forgotten.is_some_and(|it| it.awaits_response() || !it.response_stream.is_all_sent())
+            {
+                self.counters.count_lost("not-fetched");
             }
         }
-        streams.apart.push_back(Apart { response_stream, kind });
+        streams.disconnected.push_back(DisconnectedStream { response_stream, kind });
     }
 
-    /// Forgets events until the rest and so many bytes more have room: first what was sent once.
-    fn make_room(&self, streams: &Streams, more: usize) {
-        while self.room.is_over_with(more) {
-            let evict =
-                |spare| streams.all().find_map(|response_stream| response_stream.evict(spare));
-            match evict(Spare::Sent).or_else(|| evict(Spare::All)) {
-                Some(Evicted::Sent) => {}
-                Some(Evicted::Unsent) => self.counts.lost("not-kept"),
-                None => return, // What is left waits for a connection, which has its own bound.
+    /// Drops events until `more` bytes fit: sent ones first.
+    fn free_storage(&self, streams: &Streams, more: usize) {
+        while self.storage.would_exceed(more) {
+            let evict = |evictable| {
+                streams.all().find_map(|response_stream| response_stream.evict(evictable))
+            };
+            match evict(Evictable::Sent).or_else(|| evict(Evictable::All)) {
+                Some(Eviction::Sent) => {}
+                Some(Eviction::Unsent) => self.counters.count_lost("not-kept"),
+                None => return, // The rest waits for connected clients and has a limit of its own.
             }
         }
     }
 
-    fn put_answer(&self, message: &[u8], stream: StreamNo) {
+    fn put_response(&self, message: &[u8], stream: StreamNo) {
         let found = self.streams.borrow().find(stream);
         match found {
             Some((call, _)) => {
-                let outcome = call.put_answer(message);
-                self.note(outcome, &call);
+                let outcome = call.put_response(message);
+                self.handle_outcome(outcome, &call);
             }
             None if stream == REPLAYED => {}
-            None => self.counts.lost("no-reader"),
+            None => self.counters.count_lost("no-reader"),
         }
     }
 
-    fn put_during(&self, message: &[u8], stream: StreamNo) {
+    fn put_related(&self, message: &[u8], stream: StreamNo) {
         let found = self.streams.borrow().find(stream);
-        if found.as_ref().is_some_and(|(call, _)| !call.has_events()) {
-            self.make_room(&self.streams.borrow(), message.len() + 1); // It may be kept there.
+        if found.as_ref().is_some_and(|(call, _)| !call.allows_events()) {
+            // The message may be stored there.
+            self.free_storage(&self.streams.borrow(), message.len() + 1);
         }
         let outcome = found.map(|(call, _)| (call.put_event(message), call));
         match outcome {
-            // It may be a question: a client that reads JSON only, or has hung up on its call,
-            // can be told elsewhere, or the server would wait for ever.
+            // It may be a request of a server. A client that accepts only JSON, or has closed its
+            // call, must receive it on another stream: otherwise the server would wait for ever.
             None | Some((Err(_), _)) => self.put_elsewhere(message),
-            Some((outcome, call)) => self.note(outcome, &call),
+            Some((outcome, call)) => self.handle_outcome(outcome, &call),
         }
     }
 
-    /// Puts what cannot be said on its own stream. An answer is for that one, and no other.
+    /// Sends a message that its own stream cannot take on a listening stream. Drops a response,
+    /// which is valid on its own stream only.
     fn put_elsewhere(&self, message: &[u8]) {
         match envelope::parse(message) {
-            Ok(Message::Answer { .. }) => self.counts.lost("no-reader"),
-            _ => self.put_anyone(message),
+            Ok(Message::Response { .. }) => self.counters.count_lost("no-reader"),
+            _ => self.put_broadcast(message),
         }
     }
 
-    fn put_anyone(&self, message: &[u8]) {
+    fn put_broadcast(&self, message: &[u8]) {
         loop {
             let newest = self.streams.borrow().listeners.last().cloned();
-            let Some(newest) = newest else { return self.keep(message) };
+            let Some(newest) = newest else { return self.store_undelivered(message) };
             let outcome = newest.put_event(message);
             if outcome.is_ok() {
-                return self.note(outcome, &newest);
+                return self.handle_outcome(outcome, &newest);
             }
-            self.streams.borrow_mut().listeners.pop(); // Its reader sees the end of it.
+            self.streams.borrow_mut().listeners.pop(); // Its connection ends by itself.
         }
     }
 
-    fn put_only(&self, message: &[u8], only: &ResponseStream) {
-        match only.put_event(message) {
-            Ok(Taken::Fits) => {}
-            Ok(Taken::TooSlow) => {
-                self.counts.cut("slow-reader");
-                only.session_over();
-                drop(only.take_unsent()); // Its connection may take a while to end.
+    fn put_legacy(&self, message: &[u8], legacy_stream: &ResponseStream) {
+        match legacy_stream.put_event(message) {
+            Ok(PutOutcome::Queued) => {}
+            Ok(PutOutcome::TooSlow) => {
+                self.counters.count_cut("slow-reader");
+                legacy_stream.end_session();
+                drop(legacy_stream.take_unsent()); // Its connection may take a while to end.
             }
-            Err(NotTaken::Ended | NotTaken::NoEvents) => self.counts.lost("no-reader"),
+            Err(PutError::Ended | PutError::NoEvents) => self.counters.count_lost("no-reader"),
         }
     }
 
-    /// Keeps a message for whoever listens next.
-    fn keep(&self, message: &[u8]) {
+    /// Stores a message for the next listening stream.
+    fn store_undelivered(&self, message: &[u8]) {
         let mut streams = self.streams.borrow_mut();
-        let bytes = streams.kept_bytes + message.len();
-        let has_room = streams.kept.len() < KEPT_MESSAGES_MAX && bytes <= KEPT_BYTES_MAX;
-        if !has_room || self.room.is_over() {
-            streams.unkept += 1;
-            return self.counts.lost("nobody-listens");
+        let bytes = streams.undelivered_bytes + message.len();
+        let has_room =
+            streams.undelivered.len() < UNDELIVERED_MESSAGES_MAX && bytes <= UNDELIVERED_BYTES_MAX;
+        if !has_room || self.storage.is_exceeded() {
+            streams.dropped += 1;
+            return self.counters.count_lost("nobody-listens");
         }
-        streams.kept.push_back(Bytes::copy_from_slice(message));
-        streams.kept_bytes = bytes;
-        self.room.changes(Stored::default(), Stored { events: 1, bytes: message.len() });
+        streams.undelivered.push_back(Bytes::copy_from_slice(message));
+        streams.undelivered_bytes = bytes;
+        self.storage.update(StorageUse::default(), StorageUse { events: 1, bytes: message.len() });
     }
 
-    fn note(&self, outcome: Result<Taken, NotTaken>, response_stream: &Rc<ResponseStream>) {
+    fn handle_outcome(
+        &self,
+        outcome: Result<PutOutcome, PutError>,
+        response_stream: &Rc<ResponseStream>,
+    ) {
         match outcome {
-            Ok(Taken::Fits) => self.make_room(&self.streams.borrow(), 0),
-            Ok(Taken::TooSlow) => {
-                self.counts.cut("slow-reader");
+            Ok(PutOutcome::Queued) => self.free_storage(&self.streams.borrow(), 0),
+            Ok(PutOutcome::TooSlow) => {
+                self.counters.count_cut("slow-reader");
                 self.close(response_stream);
             }
-            Err(NotTaken::Ended | NotTaken::NoEvents) => self.counts.lost("no-reader"),
+            Err(PutError::Ended | PutError::NoEvents) => self.counters.count_lost("no-reader"),
         }
     }
 }
 
 impl Streams {
-    /// All of them, those that are forgotten first at the beginning.
+    /// Returns all streams, in the order in which their events are dropped.
     fn all(&self) -> impl Iterator<Item = &Rc<ResponseStream>> {
-        let apart = self.apart.iter().map(|it| &it.response_stream);
-        apart.chain(&self.calls).chain(&self.listeners)
+        let disconnected = self.disconnected.iter().map(|it| &it.response_stream);
+        disconnected.chain(&self.calls).chain(&self.listeners)
     }
 
     fn find(&self, stream: StreamNo) -> Option<(Rc<ResponseStream>, StreamKind)> {
         let calls = self.calls.iter().map(|it| (it, StreamKind::Call));
-        let apart = self.apart.iter().map(|it| (&it.response_stream, it.kind));
+        let disconnected = self.disconnected.iter().map(|it| (&it.response_stream, it.kind));
         let listeners = self.listeners.iter().map(|it| (it, StreamKind::Listener));
-        let mut all = calls.chain(apart).chain(listeners);
+        let mut all = calls.chain(disconnected).chain(listeners);
         all.find(|(it, _)| it.stream() == stream).map(|(it, kind)| (Rc::clone(it), kind))
     }
 
-    fn is_apart(&self, stream: StreamNo) -> bool {
-        self.apart.iter().any(|it| it.response_stream.stream() == stream)
+    fn is_disconnected(&self, stream: StreamNo) -> bool {
+        self.disconnected.iter().any(|it| it.response_stream.stream() == stream)
     }
 
     fn remove(&mut self, stream: StreamNo) -> Option<(Rc<ResponseStream>, StreamKind)> {
@@ -422,21 +448,21 @@ impl Streams {
         if let Some(at) = self.listeners.iter().position(is_it) {
             return Some((self.listeners.remove(at), StreamKind::Listener));
         }
-        let at = self.apart.iter().position(|it| is_it(&it.response_stream))?;
-        self.apart.remove(at).map(|it| (it.response_stream, it.kind))
+        let at = self.disconnected.iter().position(|it| is_it(&it.response_stream))?;
+        self.disconnected.remove(at).map(|it| (it.response_stream, it.kind))
     }
 }
 
 impl Responder for SessionStreams {
     fn put(&self, message: &[u8], to: Route) {
         self.recorder.observe(message, to);
-        let only = self.streams.borrow().only.clone();
-        match (to, only) {
+        let legacy_stream = self.streams.borrow().legacy_stream.clone();
+        match (to, legacy_stream) {
             (Route::Cancelled(_), Some(_)) => {}
-            (_, Some(only)) => self.put_only(message, &only),
-            (Route::Answer(stream), None) => self.put_answer(message, stream),
-            (Route::Related(stream), None) => self.put_during(message, stream),
-            (Route::Broadcast, None) => self.put_anyone(message),
+            (_, Some(legacy_stream)) => self.put_legacy(message, &legacy_stream),
+            (Route::Response(stream), None) => self.put_response(message, stream),
+            (Route::Related(stream), None) => self.put_related(message, stream),
+            (Route::Broadcast, None) => self.put_broadcast(message),
             (Route::Cancelled(stream), None) => {
                 let found = self.streams.borrow().find(stream);
                 if let Some((call, _)) = found {
@@ -447,7 +473,7 @@ impl Responder for SessionStreams {
     }
 }
 
-/// A stream that has a connection as long as this is held.
+/// A connected stream. Dropping it disconnects the stream.
 #[derive(Debug)]
 pub(super) struct Lease {
     session: Rc<Session>,
@@ -472,14 +498,14 @@ impl Lease {
         &self.response_stream
     }
 
-    /// Which of the stream's connections it is; 0 is the first.
+    /// Returns the number of the stream's connection; 0 is the first.
     pub(super) fn connection(&self) -> u32 {
         self.connection
     }
 
-    /// Whether those who only wait should come back later.
+    /// Returns true if there are so many connections that idle streams should close.
     pub(super) fn is_crowded(&self) -> bool {
-        self.session.session_streams().counts().is_crowded()
+        self.session.session_streams().counters().is_crowded()
     }
 }
 
@@ -488,7 +514,7 @@ impl Drop for Lease {
         if self.response_stream.detach(self.connection) {
             self.session.session_streams().close(&self.response_stream);
         }
-        self.session.lost_stream();
+        self.session.handle_lost_stream();
     }
 }
 

@@ -1,12 +1,12 @@
-//! One request of a client without a session: a visit.
+//! Requests of clients without a session.
 //!
-//! It is a conversation of its own, that ends when the request is answered or its client has
-//! gone, and then at once: to hang up is how such a client says that it wants no answer any
-//! more. Nothing of it is kept, since nobody can come back to it.
+//! Each request has a client session of its own. It ends when the request is answered, or when the
+//! client disconnects: that is how such a client cancels a request. No events are kept, since the
+//! client cannot resume.
 //!
 //! ```text
-//!  POST ── Visit ── conversation ──► the gateway
-//!            └─ mailbox ◄── Letterbox ◄── what its client shall hear
+//!  POST ── StatelessRequest ── client session ──► the gateway
+//!            └─ ResponseStream ◄── StatelessResponder ◄── messages to the client
 //! ```
 
 use std::cell::{Cell, RefCell};
@@ -17,100 +17,100 @@ use std::rc::Rc;
 use tokio::sync::Notify;
 use xy_protocol::error::{CallError, ErrorKind};
 
-use super::counts::{Counts, Stored};
+use super::counters::{Counters, StorageUse};
+use super::error::{HttpError, Shared};
 use super::guard::{Identity, TokenId};
-use super::headers::Call;
-use super::received::Received;
-use super::refused::{Refused, Shared};
-use super::response_stream::{NotTaken, ResponseStream, StreamMode, Taken};
-use super::room::Room;
+use super::headers::RequestSummary;
+use super::request_body::RequestBody;
+use super::response_stream::{PutError, PutOutcome, ResponseStream, StreamMode};
 use super::route::Endpoint;
+use super::storage_budget::StorageBudget;
 use crate::error_log::FailedRequest;
 use crate::frontend::{
-    Accepted, ClientSession, Entry, Frontend, Lifetime, Responder, Route, StreamNo,
+    ClientSession, Disposition, Entry, Frontend, Lifetime, Responder, Route, StreamNo,
 };
 use crate::modern;
-use crate::param_headers::Mirror;
+use crate::param_headers::ParamHeader;
 use crate::reply;
 
-/// Where its only message comes in.
+/// The number of the request's only stream.
 const STREAM: StreamNo = 1;
 
-/// All visits.
-pub(super) struct Visits {
-    front: Rc<dyn Frontend>,
-    counts: Rc<Counts>,
-    most: Cell<usize>,
-    /// What waits for their clients. It is counted, and bounded for each by itself.
-    room: Rc<Room>,
-    open: Rc<RefCell<Open>>,
-    slow: Rc<Slow>,
+/// All open requests of clients without a session.
+pub(super) struct StatelessRequests {
+    frontend: Rc<dyn Frontend>,
+    counters: Rc<Counters>,
+    max: Cell<usize>,
+    /// The storage for responses. It is only counted: each stream has a limit of its own.
+    storage: Rc<StorageBudget>,
+    open: Rc<RefCell<OpenRequests>>,
+    slow: Rc<SlowRequests>,
     is_closing: Cell<bool>,
 }
 
 #[derive(Default)]
-struct Open {
-    visitors: HashMap<u64, Rc<Visitor>>,
+struct OpenRequests {
+    requests: HashMap<u64, Rc<OpenRequest>>,
     last_number: u64,
 }
 
-/// Those who read too slowly. They are left by somebody else than who finds out, who is in the
-/// middle of telling them something.
+/// Clients that read too slowly. Another task closes them, as the one that notices is in the middle
+/// of sending to them.
 #[derive(Default)]
-struct Slow {
+struct SlowRequests {
     numbers: RefCell<Vec<u64>>,
     found: Notify,
 }
 
-struct Visitor {
-    who: u64,
+struct OpenRequest {
+    token_id: u64,
     client_session: Rc<dyn ClientSession>,
     response_stream: Rc<ResponseStream>,
-    /// The id of its request, as it was written.
+    /// The id of the request, as the client wrote it.
     id: Box<str>,
     method: Box<str>,
-    /// Whether that only listens.
+    /// Whether the request only listens for messages.
     listens: bool,
-    /// Whether the request was taken, and is answered.
-    asked: Cell<bool>,
-    over: Cell<bool>,
+    /// Whether the request was accepted, so that a response follows.
+    is_accepted: Cell<bool>,
+    is_closed: Cell<bool>,
 }
 
-impl Visitor {
-    /// Ends it, once.
+impl OpenRequest {
+    /// Ends the client session, once.
     fn end(&self) {
-        if !self.over.replace(true) {
+        if !self.is_closed.replace(true) {
             self.client_session.close();
         }
     }
 }
 
-impl Visits {
-    pub(super) fn new(front: Rc<dyn Frontend>, counts: Rc<Counts>, most: usize) -> Self {
+impl StatelessRequests {
+    pub(super) fn new(frontend: Rc<dyn Frontend>, counters: Rc<Counters>, max: usize) -> Self {
         Self {
-            front,
-            counts,
-            most: Cell::new(most),
-            room: Room::for_all(),
+            frontend,
+            counters,
+            max: Cell::new(max),
+            storage: StorageBudget::for_all(),
             open: Rc::default(),
             slow: Rc::default(),
             is_closing: Cell::new(false),
         }
     }
 
-    /// Begins a visit.
+    /// Opens a request.
     pub(super) fn open(
         &self,
         identity: &Identity<'_>,
-        place: Endpoint<'_>,
-        call: &Call<'_>,
+        endpoint: Endpoint<'_>,
+        call: &RequestSummary<'_>,
         events: bool,
-    ) -> Result<StatelessRequest, Refused> {
-        let who = identity.who.number();
-        self.check_room(identity.who)?;
-        let manner = StreamMode { events, polls: false };
+    ) -> Result<StatelessRequest, HttpError> {
+        let token_id = identity.token_id.number();
+        self.check_capacity(identity.token_id)?;
+        let mode = StreamMode { events, polls: false };
         let response_stream =
-            Rc::new(ResponseStream::new(STREAM, None, manner, Rc::clone(&self.room)));
+            Rc::new(ResponseStream::new(STREAM, None, mode, Rc::clone(&self.storage)));
         response_stream.set_requests(vec![call.id.into()]);
         let number = {
             let mut open = self.open.borrow_mut();
@@ -121,200 +121,200 @@ impl Visits {
             number,
             response_stream: Rc::clone(&response_stream),
             slow: Rc::clone(&self.slow),
-            counts: Rc::clone(&self.counts),
+            counters: Rc::clone(&self.counters),
         };
-        let (view, may_manage) = (place.to_view(), identity.may_manage);
+        let (view, may_manage) = (endpoint.to_view(), identity.may_manage);
         let entry = Entry {
             view,
             may_manage,
             lifetime: Lifetime::Request,
-            who,
+            principal: token_id,
             bound: identity.profile.map(str::to_owned),
         };
-        let visitor = Rc::new(Visitor {
-            who,
-            client_session: self.front.open(entry, Rc::new(responder))?,
+        let request = Rc::new(OpenRequest {
+            token_id,
+            client_session: self.frontend.open(entry, Rc::new(responder))?,
             response_stream,
             id: call.id.into(),
             method: (*call.method).into(),
             listens: call.listens,
-            asked: Cell::new(false),
-            over: Cell::new(false),
+            is_accepted: Cell::new(false),
+            is_closed: Cell::new(false),
         });
-        self.open.borrow_mut().visitors.insert(number, Rc::clone(&visitor));
-        self.counts.visited();
-        let (open, counts) = (Rc::clone(&self.open), Rc::clone(&self.counts));
-        Ok(StatelessRequest { number, visitor, open, counts })
+        self.open.borrow_mut().requests.insert(number, Rc::clone(&request));
+        self.counters.count_stateless_request();
+        let (open, counters) = (Rc::clone(&self.open), Rc::clone(&self.counters));
+        Ok(StatelessRequest { number, request, open, counters })
     }
 
-    fn check_room(&self, who: TokenId) -> Result<(), Refused> {
+    fn check_capacity(&self, token_id: TokenId) -> Result<(), HttpError> {
         if self.is_closing.get() {
-            return Err(Refused::Closing);
+            return Err(HttpError::Closing);
         }
-        let most = self.most.get();
-        let open = &self.open.borrow().visitors;
-        if open.len() >= most {
-            return Err(Refused::TooManyVisits(most));
+        let max = self.max.get();
+        let open = &self.open.borrow().requests;
+        if open.len() >= max {
+            return Err(HttpError::TooManyStatelessRequests(max));
         }
-        let own = open.values().filter(|visitor| visitor.who == who.number()).count();
-        if !who.may_take(own, open.len(), most) {
-            return Err(Refused::OverShare { what: Shared::Requests, own, most });
+        let own = open.values().filter(|request| request.token_id == token_id.number()).count();
+        if !token_id.may_take(own, open.len(), max) {
+            return Err(HttpError::OverShare { what: Shared::Requests, own, max });
         }
         Ok(())
     }
 
-    /// Waits for those who read too slowly, and leaves them.
-    pub(super) async fn leave_slow(&self) {
+    /// Waits for clients that read too slowly, and closes them.
+    pub(super) async fn close_slow(&self) {
         self.slow.found.notified().await;
         for number in self.slow.numbers.take() {
-            let visitor = self.open.borrow().visitors.get(&number).cloned();
-            if let Some(visitor) = visitor {
-                visitor.end();
+            let request = self.open.borrow().requests.get(&number).cloned();
+            if let Some(request) = request {
+                request.end();
             }
         }
     }
 
-    /// Answers those who only listen, and lets nobody else in.
+    /// Completes all listening requests, and refuses new requests.
     pub(super) fn end_listeners(&self) {
         self.is_closing.set(true);
-        for visitor in self.all() {
-            if visitor.listens {
-                // It may have been answered already.
-                let _ = visitor.response_stream.put_answer(&last_word(&visitor.id));
-                visitor.end();
+        for request in self.all() {
+            if request.listens {
+                // It may have a response already.
+                let _ = request.response_stream.put_response(&listen_result(&request.id));
+                request.end();
             }
         }
     }
 
-    /// Ends those whose tokens are not there any more.
+    /// Ends the requests whose tokens were removed.
     pub(super) fn end_without(&self, is_there: impl Fn(u64) -> bool) {
-        for visitor in self.all().iter().filter(|it| !is_there(it.who)) {
+        for request in self.all().iter().filter(|it| !is_there(it.token_id)) {
             let gone =
                 CallError::new(ErrorKind::NotAllowed, "the token has been removed or rotated");
             let (outcome, code) = ("token-gone", reply::code(gone.kind).into());
-            let (client, method) = (&visitor.client_session.logged_name(), &*visitor.method);
+            let (client, method) = (&request.client_session.logged_name(), &*request.method);
             FailedRequest { client, method, outcome, code, ..FailedRequest::default() }.log();
-            // It may have been answered already.
-            let _ = visitor.response_stream.put_answer(&reply::fault(&visitor.id, &gone));
-            visitor.end();
+            // It may have a response already.
+            let _ = request.response_stream.put_response(&reply::fault(&request.id, &gone));
+            request.end();
         }
     }
 
-    /// Ends all of them.
+    /// Ends all requests.
     pub(super) fn end_all(&self) {
-        for visitor in self.all() {
-            visitor
+        for request in self.all() {
+            request
                 .response_stream
-                .door_closes(&visitor.client_session.logged_name(), &visitor.method);
-            visitor.end();
+                .end_for_shutdown(&request.client_session.logged_name(), &request.method);
+            request.end();
         }
     }
 
-    fn all(&self) -> Vec<Rc<Visitor>> {
-        self.open.borrow().visitors.values().cloned().collect()
+    fn all(&self) -> Vec<Rc<OpenRequest>> {
+        self.open.borrow().requests.values().cloned().collect()
     }
 
-    /// How many there are.
+    /// Returns the number of open requests.
     pub(super) fn count(&self) -> usize {
-        self.open.borrow().visitors.len()
+        self.open.borrow().requests.len()
     }
 
-    /// How much waits for their clients.
-    pub(super) fn stored(&self) -> Stored {
-        self.room.taken()
+    /// Returns the storage that responses use.
+    pub(super) fn stored(&self) -> StorageUse {
+        self.storage.used()
     }
 
     #[cfg(test)]
-    pub(super) fn allow(&self, most: usize) {
-        self.most.set(most);
+    pub(super) fn set_max(&self, max: usize) {
+        self.max.set(max);
     }
 }
 
-/// The result of a request that has listened to its end.
-fn last_word(id: &str) -> Vec<u8> {
+/// Returns the result of a listening request.
+fn listen_result(id: &str) -> Vec<u8> {
     let key = modern::SUBSCRIPTION;
     reply::result(id, &format!(r#"{{"resultType":"complete","_meta":{{"{key}":{id}}}}}"#))
 }
 
-/// A visit, as long as this is held: by whoever waits for its answer, and then by the stream of
-/// its events.
+/// An open request. Dropping it ends the request: first the handler holds it, then the event stream
+/// of the reply.
 pub(super) struct StatelessRequest {
     number: u64,
-    visitor: Rc<Visitor>,
-    open: Rc<RefCell<Open>>,
-    counts: Rc<Counts>,
+    request: Rc<OpenRequest>,
+    open: Rc<RefCell<OpenRequests>>,
+    counters: Rc<Counters>,
 }
 
 impl fmt::Debug for StatelessRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Visit").field("number", &self.number).finish_non_exhaustive()
+        f.debug_struct("StatelessRequest").field("number", &self.number).finish_non_exhaustive()
     }
 }
 
 impl StatelessRequest {
     pub(super) fn response_stream(&self) -> &Rc<ResponseStream> {
-        &self.visitor.response_stream
+        &self.request.response_stream
     }
 
-    /// The id of its request, as it was written.
+    /// Returns the id of the request, as the client wrote it.
     pub(super) fn id(&self) -> &str {
-        &self.visitor.id
+        &self.request.id
     }
 
-    /// Which arguments of a tool are said in the head too.
-    pub(super) fn mirrors(&self, tool: &str) -> Vec<Mirror> {
-        self.visitor.client_session.mirrors(tool)
+    /// Returns the arguments that a tool mirrors into HTTP headers.
+    pub(super) fn param_headers(&self, tool: &str) -> Vec<ParamHeader> {
+        self.request.client_session.param_headers(tool)
     }
 
-    /// Hands over the request.
-    pub(super) fn handle(&self, message: &Received) -> Accepted {
-        let heard = message.tell(&*self.visitor.client_session, STREAM);
-        self.visitor.asked.set(heard == Accepted::Asked);
-        heard
+    /// Passes the request to the client session.
+    pub(super) fn handle(&self, message: &RequestBody) -> Disposition {
+        let accepted = message.deliver(&*self.request.client_session, STREAM);
+        self.request.is_accepted.set(accepted == Disposition::ResponsePending);
+        accepted
     }
 }
 
 impl Drop for StatelessRequest {
     fn drop(&mut self) {
-        self.open.borrow_mut().visitors.remove(&self.number);
-        if self.visitor.asked.get() && self.visitor.response_stream.is_open() {
-            self.counts.abandoned();
+        self.open.borrow_mut().requests.remove(&self.number);
+        if self.request.is_accepted.get() && self.request.response_stream.is_open() {
+            self.counters.count_abandoned();
         }
-        self.visitor.end();
+        self.request.end();
     }
 }
 
-/// Puts what a visitor shall hear into its mailbox.
+/// Sends messages for the client to its response stream.
 struct StatelessResponder {
     number: u64,
     response_stream: Rc<ResponseStream>,
-    slow: Rc<Slow>,
-    counts: Rc<Counts>,
+    slow: Rc<SlowRequests>,
+    counters: Rc<Counters>,
 }
 
 impl Responder for StatelessResponder {
     fn put(&self, message: &[u8], to: Route) {
         match to {
-            Route::Answer(_) => self.note(self.response_stream.put_answer(message)),
-            Route::Related(_) => self.note(self.response_stream.put_event(message)),
+            Route::Response(_) => self.handle_outcome(self.response_stream.put_response(message)),
+            Route::Related(_) => self.handle_outcome(self.response_stream.put_event(message)),
             Route::Cancelled(_) => self.response_stream.cancel(),
-            Route::Broadcast => {} // It has asked for one thing, and this is another.
+            Route::Broadcast => {} // The client asked for one response and listens to nothing else.
         }
     }
 }
 
 impl StatelessResponder {
-    fn note(&self, outcome: Result<Taken, NotTaken>) {
+    fn handle_outcome(&self, outcome: Result<PutOutcome, PutError>) {
         match outcome {
-            Ok(Taken::Fits) => {}
-            Ok(Taken::TooSlow) => {
-                self.counts.cut("slow-reader");
+            Ok(PutOutcome::Queued) => {}
+            Ok(PutOutcome::TooSlow) => {
+                self.counters.count_cut("slow-reader");
                 self.response_stream.cancel();
                 drop(self.response_stream.take_unsent()); // Its connection may take a while to end.
                 self.slow.numbers.borrow_mut().push(self.number);
                 self.slow.found.notify_one();
             }
-            Err(NotTaken::Ended | NotTaken::NoEvents) => self.counts.lost("no-reader"),
+            Err(PutError::Ended | PutError::NoEvents) => self.counters.count_lost("no-reader"),
         }
     }
 }

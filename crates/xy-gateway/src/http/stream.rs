@@ -1,4 +1,4 @@
-//! The body of an answer that is events, and what is said in its silences.
+//! The body of an event stream reply, with keep-alive comments.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -8,14 +8,14 @@ use hyper::body::Bytes;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::event;
-use super::limits::{KEEP_ALIVE_EVERY, RETRY_CROWDED_MS};
+use super::limits::{CROWDED_RETRY_MS, KEEP_ALIVE_INTERVAL};
 use super::response_stream::ResponseStream;
 use super::session_streams::Lease;
 use super::stateless::StatelessRequest;
 
 const KEEP_ALIVE: &[u8] = b": still here\n\n";
 
-/// Whose stream it is.
+/// The owner of a stream.
 #[derive(Debug)]
 enum Source {
     Session(Lease),
@@ -33,79 +33,84 @@ impl Source {
     fn connection(&self) -> u32 {
         match self {
             Self::Session(lease) => lease.connection(),
-            Self::StatelessRequest(_) => 0, // There is never another.
+            Self::StatelessRequest(_) => 0, // There is only one connection.
         }
     }
 
     fn is_crowded(&self) -> bool {
         match self {
             Self::Session(lease) => lease.is_crowded(),
-            Self::StatelessRequest(_) => false, // Whoever cannot come back is not asked to.
+            Self::StatelessRequest(_) => false, // A client that cannot resume stays connected.
         }
     }
 }
 
-/// The body of an answer that is events: whatever is put into its mailbox, to the end.
+/// The body of an event stream reply.
 #[derive(Debug)]
 pub(super) struct EventStream {
     source: Source,
-    /// When a comment is due; made when there is a first silence.
-    quiet: Option<Pin<Box<Sleep>>>,
-    lets_go: bool,
+    /// When the next comment is due. Created when the stream is silent for the first time.
+    keep_alive: Option<Pin<Box<Sleep>>>,
+    is_released: bool,
 }
 
 impl EventStream {
     pub(super) fn new(lease: Lease) -> Self {
-        Self { source: Source::Session(lease), quiet: None, lets_go: false }
+        Self { source: Source::Session(lease), keep_alive: None, is_released: false }
     }
 
-    /// Of a client that cannot come back.
-    pub(super) fn of_visit(stateless_request: StatelessRequest) -> Self {
-        Self { source: Source::StatelessRequest(stateless_request), quiet: None, lets_go: false }
+    /// Creates the stream of a client without a session.
+    pub(super) fn stateless(stateless_request: StatelessRequest) -> Self {
+        Self {
+            source: Source::StatelessRequest(stateless_request),
+            keep_alive: None,
+            is_released: false,
+        }
     }
 
-    /// What is to be sent next; `None` at the end.
+    /// Returns the next bytes to send; `None` at the end.
     pub(super) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        if self.lets_go {
+        if self.is_released {
             return Poll::Ready(None);
         }
         let connection = self.source.connection();
         if let Poll::Ready(events) = self.source.response_stream().poll_events(connection, context)
         {
-            if let Some(quiet) = &mut self.quiet {
-                quiet.as_mut().reset(Instant::now() + KEEP_ALIVE_EVERY);
+            if let Some(keep_alive) = &mut self.keep_alive {
+                keep_alive.as_mut().reset(Instant::now() + KEEP_ALIVE_INTERVAL);
             }
             return Poll::Ready(events);
         }
-        let patience = self.patience();
-        let quiet =
-            self.quiet.get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + patience)));
-        ready!(quiet.as_mut().poll(context));
-        quiet.as_mut().reset(Instant::now() + KEEP_ALIVE_EVERY);
+        let first_delay = self.first_delay();
+        let keep_alive = self
+            .keep_alive
+            .get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + first_delay)));
+        ready!(keep_alive.as_mut().poll(context));
+        keep_alive.as_mut().reset(Instant::now() + KEEP_ALIVE_INTERVAL);
         if self.source.is_crowded() && self.source.response_stream().polls() {
-            self.lets_go = true;
-            return Poll::Ready(Some(event::retry(RETRY_CROWDED_MS)));
+            self.is_released = true;
+            return Poll::Ready(Some(event::retry_event(CROWDED_RETRY_MS)));
         }
         Poll::Ready(Some(Bytes::from_static(KEEP_ALIVE)))
     }
 
-    /// How long the first silence may be. Who comes back when there are too many connections
-    /// is told what is new, and to come again.
-    fn patience(&self) -> Duration {
+    /// Returns the delay of the first comment. A client that reconnects while there are too many
+    /// connections receives the new events and is told to come back later.
+    fn first_delay(&self) -> Duration {
         if self.source.is_crowded() && self.source.connection() > 0 {
             Duration::ZERO
         } else {
-            KEEP_ALIVE_EVERY
+            KEEP_ALIVE_INTERVAL
         }
     }
 
-    /// Whether the client shall come back over another connection.
-    pub(super) fn lets_go(&self) -> bool {
-        self.lets_go
+    /// Returns true if the client was told to reconnect later.
+    pub(super) fn is_released(&self) -> bool {
+        self.is_released
     }
 
-    /// Whether there is nothing more to send, now and later.
+    /// Returns true if nothing more will be sent.
     pub(super) fn is_over(&self) -> bool {
-        self.lets_go || self.source.response_stream().is_over(self.source.connection())
+        self.is_released || self.source.response_stream().is_finished(self.source.connection())
     }
 }

@@ -1,4 +1,4 @@
-//! The door over real connections, with a gateway that is only played.
+//! The HTTP service over real connections, with a fake gateway.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -10,44 +10,44 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, LocalSet};
 
-use super::counts::{Gauges, Stored};
+use super::counters::{Gauges, StorageUse};
 use super::persistence::Persistence;
 use super::record::Record;
 use super::service::HttpService;
-use super::{Auth, Hosts, HttpRules, HttpStatus, Secret, Token, serve_door};
-use crate::fake::FakeFront;
+use super::{Auth, Hosts, HttpRules, HttpStatus, Secret, Token, serve_with};
+use crate::fake::FakeFrontend;
 use client::{Client, Request};
 
 mod client;
 mod error_log;
 mod large;
+mod legacy_sse;
 mod lifetimes;
 mod limits;
-mod older;
 mod restore;
 mod resume;
+mod stateless;
 mod statuses;
 mod streams;
-mod visits;
 
-/// How long anything may take that should happen at once.
-const SOON: Duration = Duration::from_secs(20);
+/// A generous limit for anything that should happen at once.
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{}}"#;
 
-/// A door with a played gateway behind it.
-struct World {
+/// An HTTP service with a fake gateway behind it.
+struct TestServer {
     addr: SocketAddr,
-    front: Rc<FakeFront>,
-    door: Rc<HttpService>,
+    frontend: Rc<FakeFrontend>,
+    service: Rc<HttpService>,
     is_ready: Rc<Cell<bool>>,
     limit_hits: LimitHits,
-    meanwhile: RefCell<Vec<JoinHandle<()>>>,
+    spawn: RefCell<Vec<JoinHandle<()>>>,
 }
 
 struct FakeStatus(Rc<Cell<bool>>, LimitHits);
 
-/// Which limits kept out whom.
+/// The reported limit hits: limits and tokens.
 type LimitHits = Rc<RefCell<Vec<(&'static str, Option<u64>)>>>;
 
 impl HttpStatus for FakeStatus {
@@ -81,60 +81,60 @@ fn token(secret: &str, may_manage: bool) -> Token {
     Token { id, name, secret, may_manage, profile: None }
 }
 
-/// Plays a story at an open door. At its end nothing may be left of it.
-async fn at_the_door(rules: HttpRules, story: impl AsyncFnOnce(&World)) {
-    at_a_door_with((Persistence::none(), Vec::new()), rules, story).await;
+/// Runs a test against a listening service, and checks that everything is released at its end.
+async fn with_service(rules: HttpRules, test: impl AsyncFnOnce(&TestServer)) {
+    with_restored_service((Persistence::none(), Vec::new()), rules, test).await;
 }
 
-/// Plays a story at a door whose sessions are kept, or were left by another.
-async fn at_a_door_with(
+/// Runs a test against a service with these persistent sessions.
+async fn with_restored_service(
     sessions: (Persistence, Vec<Record>),
     rules: HttpRules,
-    story: impl AsyncFnOnce(&World),
+    test: impl AsyncFnOnce(&TestServer),
 ) {
-    let play = async {
+    let run = async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         let is_ready = Rc::new(Cell::new(true));
-        let front = Rc::new(FakeFront::default());
+        let frontend = Rc::new(FakeFrontend::default());
         let limit_hits = LimitHits::default();
         let status = Rc::new(FakeStatus(Rc::clone(&is_ready), Rc::clone(&limit_hits)));
-        let door = HttpService::new(Rc::clone(&front) as _, rules, status, sessions);
+        let service = HttpService::new(Rc::clone(&frontend) as _, rules, status, sessions);
         let (stop, stopped) = oneshot::channel::<()>();
         let serving = tokio::task::spawn_local({
-            let door = Rc::clone(&door);
-            async move { serve_door(listener, &door, async { drop(stopped.await) }).await }
+            let service = Rc::clone(&service);
+            async move { serve_with(listener, &service, async { drop(stopped.await) }).await }
         });
-        let meanwhile = RefCell::default();
-        let world = World { addr, front, door, is_ready, limit_hits, meanwhile };
-        story(&world).await;
+        let spawn = RefCell::default();
+        let server = TestServer { addr, frontend, service, is_ready, limit_hits, spawn };
+        test(&server).await;
         drop(stop);
         within(serving).await.unwrap();
-        for meanwhile in world.meanwhile.take() {
-            within(meanwhile).await.unwrap();
+        for spawn in server.spawn.take() {
+            within(spawn).await.unwrap();
         }
-        world.assert_nothing_is_left();
+        server.assert_all_released();
     };
-    LocalSet::new().run_until(play).await;
+    LocalSet::new().run_until(run).await;
 }
 
 async fn within<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(SOON, future).await.expect("it happens soon")
+    tokio::time::timeout(TEST_TIMEOUT, future).await.expect("it happens soon")
 }
 
-/// Lets the clock jump, and everything that is due happen.
-async fn jump(duration: Duration) {
+/// Advances the clock at once, and lets every task run that is due.
+async fn advance_time(duration: Duration) {
     tokio::time::pause();
     tokio::time::advance(duration).await;
     tokio::time::resume();
 }
 
-impl World {
+impl TestServer {
     async fn client(&self) -> Client {
         Client::connect(self.addr).await
     }
 
-    /// A client with a session at `path`.
+    /// Returns a client with a session at `path`.
     async fn session_at(&self, path: &str) -> (Client, String) {
         let mut client = self.client().await;
         let answer = client.ask(&Request::post(path, INITIALIZE)).await;
@@ -147,17 +147,17 @@ impl World {
         self.session_at("/mcp").await
     }
 
-    /// Something that happens beside the story, also after its end while the door closes.
-    fn meanwhile(&self, happens: impl Future<Output = ()> + 'static) {
-        self.meanwhile.borrow_mut().push(tokio::task::spawn_local(happens));
+    /// Runs a task beside the test, also during the shutdown of the service.
+    fn spawn(&self, happens: impl Future<Output = ()> + 'static) {
+        self.spawn.borrow_mut().push(tokio::task::spawn_local(happens));
     }
 
     fn gauges(&self) -> (usize, usize) {
-        let Gauges { sessions, streams, .. } = self.door.sessions().gauges();
+        let Gauges { sessions, streams, .. } = self.service.sessions().gauges();
         (sessions, streams)
     }
 
-    /// Waits until so many sessions and streams are open.
+    /// Waits until this many sessions and streams are open.
     async fn wait_for_gauges(&self, expected: (usize, usize)) {
         self.wait_until(|| self.gauges() == expected).await;
     }
@@ -171,34 +171,34 @@ impl World {
         .await;
     }
 
-    /// Waits until so many clients without sessions wait for an answer.
-    async fn wait_for_visits(&self, expected: usize) {
-        self.wait_until(|| self.door.visits().count() == expected).await;
+    /// Waits until this many stateless requests are open.
+    async fn wait_for_stateless(&self, expected: usize) {
+        self.wait_until(|| self.service.stateless_requests().count() == expected).await;
     }
 
-    /// How many streams wait to be taken up again.
-    fn apart(&self) -> usize {
-        self.door.sessions().gauges().apart
+    /// Returns the number of disconnected streams that can be resumed.
+    fn disconnected(&self) -> usize {
+        self.service.sessions().gauges().disconnected
     }
 
-    /// How much is held for clients.
-    fn stored(&self) -> Stored {
-        self.door.sessions().gauges().stored
+    /// Returns how much is stored for replay.
+    fn stored(&self) -> StorageUse {
+        self.service.sessions().gauges().stored
     }
 
     fn metrics(&self) -> String {
         let mut out = String::new();
-        self.door.counts().write(&mut out, self.door.gauges());
+        self.service.counters().write(&mut out, self.service.gauges());
         out
     }
 
-    fn assert_nothing_is_left(&self) {
-        assert_eq!(self.door.gauges(), Gauges::default());
-        assert_eq!(self.door.sessions().opening(), 0);
-        assert_eq!(Rc::strong_count(&self.door), 1);
-        for client_session in self.front.conversations() {
+    fn assert_all_released(&self) {
+        assert_eq!(self.service.gauges(), Gauges::default());
+        assert_eq!(self.service.sessions().pending(), 0);
+        assert_eq!(Rc::strong_count(&self.service), 1);
+        for client_session in self.frontend.sessions() {
             assert!(client_session.is_closed());
-            // The front's list, and what is held right here.
+            // Held by the fake gateway and by this loop.
             assert_eq!(Rc::strong_count(&client_session), 2);
             assert_eq!(Rc::strong_count(&client_session.responder), 1);
         }

@@ -1,4 +1,4 @@
-//! The file with the token that lets clients in: made once, for its owner's eyes only.
+//! The file with the daemon's token. It is created once, and only its owner may read it.
 
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions, Permissions};
@@ -10,45 +10,45 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use xy_config::trust;
 
-/// For the owner, and nobody else.
+/// Read and write permission for the owner only.
 const MODE: u32 = 0o600;
 
-/// A file this large holds no token.
+/// Maximum size of a token file.
 const FILE_BYTES_MAX: u64 = 4096;
 
-/// What somebody writes there may be shorter than ours, but not so short that it is guessed.
+/// Minimum length of a token that a user writes into the file, so that it cannot be guessed.
 const TOKEN_CHARS_MIN: usize = 16;
 
-/// The token in the file at `path`, which is made if it is not there: 256 random bits. If two
-/// do this at once, both get the same token.
-pub fn read_or_make_token(path: &Path) -> io::Result<String> {
+/// Returns the token in the file at `path`. Creates the file with 256 random bits if it does not
+/// exist. If two processes do so at once, both get the same token.
+pub fn read_or_create_token(path: &Path) -> io::Result<String> {
     match read(path) {
-        Err(cause) if cause.kind() == io::ErrorKind::NotFound => make(path),
+        Err(cause) if cause.kind() == io::ErrorKind::NotFound => create(path),
         outcome => outcome,
     }
 }
 
-/// A token that is kept nowhere.
+/// Returns a new token that is stored nowhere.
 pub fn random_token() -> io::Result<String> {
     random_hex::<32>()
 }
 
 fn read(path: &Path) -> io::Result<String> {
-    // Not through a link, which could lead to any file, and without waiting for a pipe.
+    // A link could lead to any file, and opening a pipe could block.
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let file = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path);
     let file = file.map_err(|cause| match cause.raw_os_error() {
-        Some(code) if code == Errno::LOOP.raw_os_error() => unfit(path, "is a link"),
+        Some(code) if code == Errno::LOOP.raw_os_error() => invalid_file(path, "is a link"),
         _ => cause,
     })?;
     let metadata = file.metadata()?;
     if !metadata.is_file() {
-        return Err(unfit(path, "is not a file"));
+        return Err(invalid_file(path, "is not a file"));
     }
     if metadata.len() > FILE_BYTES_MAX {
-        return Err(unfit(path, "is too long for a token"));
+        return Err(invalid_file(path, "is too long for a token"));
     }
-    // Anyone who may write it may have put their own token there.
+    // Anyone with write access may have written their own token.
     trust::check(path, &metadata)?;
     if metadata.mode() & 0o077 != 0 {
         tracing::warn!(path = %path.display(), "others could read the token; now they cannot");
@@ -58,24 +58,24 @@ fn read(path: &Path) -> io::Result<String> {
     file.take(FILE_BYTES_MAX).read_to_string(&mut text)?;
     let token = text.trim();
     if token.len() < TOKEN_CHARS_MIN || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err(unfit(path, "holds no token"));
+        return Err(invalid_file(path, "holds no token"));
     }
     Ok(token.to_owned())
 }
 
-fn unfit(path: &Path, what: &str) -> io::Error {
+fn invalid_file(path: &Path, what: &str) -> io::Error {
     let path = path.display();
     io::Error::new(io::ErrorKind::InvalidData, format!("`{path}` {what}: remove it for a new one"))
 }
 
-/// Writes a file beside it and links that to its name, which succeeds for one only.
-fn make(path: &Path) -> io::Result<String> {
+/// Writes a temporary file and links it to `path`, which succeeds for one process only.
+fn create(path: &Path) -> io::Result<String> {
     let token = random_token()?;
     let mut beside = path.as_os_str().to_owned();
     beside.push(format!(".{}", random_hex::<8>()?));
     let beside = Path::new(&beside);
     let linked = write_new(beside, &token).and_then(|()| fs::hard_link(beside, path));
-    let _ = fs::remove_file(beside); // It may not even have been made.
+    let _ = fs::remove_file(beside); // It may not exist.
     match linked {
         Ok(()) => Ok(token),
         Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists => read(path),
@@ -94,7 +94,7 @@ fn random_hex<const BYTES: usize>() -> io::Result<String> {
     getrandom::fill(&mut bytes)?;
     let mut hex = String::with_capacity(2 * BYTES);
     for byte in bytes {
-        let _ = write!(hex, "{byte:02x}"); // A `String` takes whatever it is given.
+        let _ = write!(hex, "{byte:02x}"); // Writing to a `String` cannot fail.
     }
     Ok(hex)
 }
@@ -108,62 +108,62 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_made_once_and_is_its_owners_alone() {
+    fn token_is_created_once_and_private() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("token");
-        let token = read_or_make_token(&path).unwrap();
+        let token = read_or_create_token(&path).unwrap();
         assert_eq!(token.len(), 64);
         assert_eq!(mode(&path), 0o600);
-        assert_eq!(read_or_make_token(&path).unwrap(), token);
+        assert_eq!(read_or_create_token(&path).unwrap(), token);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 
     #[test]
-    fn all_who_make_it_at_once_get_the_same() {
+    fn concurrent_creators_get_the_same_token() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("token");
         let tokens: Vec<String> = std::thread::scope(|scope| {
-            let makers: Vec<_> =
-                (0..8).map(|_| scope.spawn(|| read_or_make_token(&path).unwrap())).collect();
-            makers.into_iter().map(|maker| maker.join().unwrap()).collect()
+            let creators: Vec<_> =
+                (0..8).map(|_| scope.spawn(|| read_or_create_token(&path).unwrap())).collect();
+            creators.into_iter().map(|creator| creator.join().unwrap()).collect()
         });
         assert!(tokens.iter().all(|token| *token == tokens[0]), "{tokens:?}");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 
     #[test]
-    fn permissions_that_are_too_loose_are_corrected() {
+    fn loose_permissions_are_corrected() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("token");
         fs::write(&path, "  a-token-of-somebody's-own \n").unwrap();
         fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
-        assert_eq!(read_or_make_token(&path).unwrap(), "a-token-of-somebody's-own");
+        assert_eq!(read_or_create_token(&path).unwrap(), "a-token-of-somebody's-own");
         assert_eq!(mode(&path), 0o600);
     }
 
     #[test]
-    fn a_token_that_others_may_write_is_not_used() {
+    fn token_writable_by_others_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("token");
         fs::write(&path, "a-token-of-somebody-else\n").unwrap();
         fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
-        let told = read_or_make_token(&path).unwrap_err().to_string();
+        let told = read_or_create_token(&path).unwrap_err().to_string();
         assert!(told.contains("chmod go-w"), "{told}");
         assert_eq!(mode(&path), 0o666);
     }
 
     #[test]
-    fn what_is_no_token_is_not_used_and_not_replaced() {
+    fn malformed_token_is_refused_and_not_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("token");
         for text in ["", "short", "two words that are long enough", "ümläute sind nicht erlaubt"]
         {
             fs::write(&path, text).unwrap();
-            let cause = read_or_make_token(&path).unwrap_err();
+            let cause = read_or_create_token(&path).unwrap_err();
             assert_eq!(cause.kind(), io::ErrorKind::InvalidData, "{text}");
             assert_eq!(fs::read_to_string(&path).unwrap(), text);
         }
-        assert!(read_or_make_token(folder.path()).is_err());
-        assert!(read_or_make_token(&folder.path().join("no/such/folder")).is_err());
+        assert!(read_or_create_token(folder.path()).is_err());
+        assert!(read_or_create_token(&folder.path().join("no/such/folder")).is_err());
     }
 }

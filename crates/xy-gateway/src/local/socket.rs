@@ -1,9 +1,9 @@
-//! The socket of one local client, which is asked only for what is waited for.
+//! The socket of one local client. It registers only for the readiness that a task awaits.
 //!
-//! On Linux a Unix socket is told of room whenever its other side has read something, also if
-//! there was room all the time. Who listens for that is woken once more for every answer. So
-//! this listens for what comes, and for room only while there is none. Tokio's own stream
-//! always listens for both; its ends of pipes listen for one, and do not ask what they are.
+//! On Linux, a Unix socket reports that it is writable after each read of its peer, even if it was
+//! writable before. A task registered for that wakes once more for every response. So this socket
+//! is registered for reading, and for writing only while its buffer is full. Tokio's stream always
+//! registers for both. Its pipe ends register for one, and accept any descriptor.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -17,30 +17,30 @@ use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
 use tokio::time::sleep;
 
-use crate::upstream::pipes::with_scratch;
+use crate::scratch::with_scratch;
 
-/// To listen for room takes a descriptor. If none is free, it is tried again after so long.
-const LOOK_FOR_ROOM: Duration = Duration::from_millis(20);
+/// Waiting for writability needs a file descriptor. If none is available, this is the retry delay.
+const WRITE_RETRY_DELAY: Duration = Duration::from_millis(20);
 
 #[derive(Debug)]
 pub(super) struct Socket {
     /// Borrowed for one call at a time.
-    end: RefCell<pipe::Receiver>,
+    socket: RefCell<pipe::Receiver>,
 }
 
 impl Socket {
     pub(super) fn new(stream: UnixStream) -> io::Result<Self> {
         let stream = OwnedFd::from(stream.into_std()?);
-        let end = pipe::Receiver::from_owned_fd_unchecked(stream)?;
-        Ok(Self { end: RefCell::new(end) })
+        let socket = pipe::Receiver::from_owned_fd_unchecked(stream)?;
+        Ok(Self { socket: RefCell::new(socket) })
     }
 
-    /// One read; `false` at the end.
+    /// Reads once. Returns false at the end.
     pub(super) async fn read(&self, mut take: impl FnMut(&[u8])) -> io::Result<bool> {
         poll_fn(|context| {
             with_scratch(|scratch| {
                 let mut buffer = ReadBuf::new(scratch);
-                let read = Pin::new(&mut *self.end.borrow_mut()).poll_read(context, &mut buffer);
+                let read = Pin::new(&mut *self.socket.borrow_mut()).poll_read(context, &mut buffer);
                 read.map_ok(|()| {
                     take(buffer.filled());
                     !buffer.filled().is_empty()
@@ -50,24 +50,24 @@ impl Socket {
         .await
     }
 
-    /// Writes what there is room for now.
+    /// Writes as much as the socket's buffer takes.
     pub(super) fn write(&self, bytes: &[u8]) -> io::Result<usize> {
-        Ok(rustix::io::write(&*self.end.borrow(), bytes)?)
+        Ok(rustix::io::write(&*self.socket.borrow(), bytes)?)
     }
 
-    /// Waits until there is room, or it fails: then a write will tell.
-    pub(super) async fn room(&self) -> io::Result<()> {
-        let another = rustix::io::fcntl_dupfd_cloexec(&*self.end.borrow(), 0);
-        let another = another.map_err(io::Error::from);
-        if let Ok(another) = another.and_then(pipe::Sender::from_owned_fd_unchecked) {
-            return another.writable().await;
+    /// Waits until the socket is writable or broken. The next write tells which.
+    pub(super) async fn wait_writable(&self) -> io::Result<()> {
+        let duplicate = rustix::io::fcntl_dupfd_cloexec(&*self.socket.borrow(), 0);
+        let duplicate = duplicate.map_err(io::Error::from);
+        if let Ok(duplicate) = duplicate.and_then(pipe::Sender::from_owned_fd_unchecked) {
+            return duplicate.writable().await;
         }
-        sleep(LOOK_FOR_ROOM).await;
+        sleep(WRITE_RETRY_DELAY).await;
         Ok(())
     }
 
-    /// Whether nobody is at the other end, for reading nor for writing.
-    pub(super) fn is_hung_up(&self) -> bool {
-        xy_ipc::is_hung_up(&*self.end.borrow())
+    /// Returns true if the client has closed both directions.
+    pub(super) fn is_closed_by_peer(&self) -> bool {
+        xy_ipc::is_hung_up(&*self.socket.borrow())
     }
 }

@@ -1,37 +1,36 @@
-//! Which known names were probably meant by one that nobody has. Pure.
+//! Suggestions for unknown names. Pure.
 //!
-//! Every known name is looked at, in whatever order they come: what is unlike is left after a
-//! look at its length or at its first few letters, so ten thousand cost a few milliseconds.
+//! Every known name is compared, in any order. Length or the first letters rule out most of them,
+//! so ten thousand names take a few milliseconds.
 
-use super::{LONGEST, SEPARATOR, inside};
+use super::{MAX_NAME, SEPARATOR, split_exposed};
 
-/// So many names are suggested, of those that are equally near.
-const MOST: usize = 3;
+/// Maximum number of suggestions, of equal distance.
+const MAX_SUGGESTIONS: usize = 3;
 
-/// So many letters of a name may be wrong, however long it is.
-const MOST_WRONG: usize = 3;
+/// Maximum number of wrong letters, whatever the length.
+const MAX_WRONG: usize = 3;
 
-/// What it costs that a bare name has no server before it: a name that has one is meant first.
-const NO_SERVER: usize = 1;
+/// The distance of a missing server name, which ranks such matches lower.
+const MISSING_SERVER_COST: usize = 1;
 
-/// The known names that were probably meant by another one: those that are nearest, by name.
+/// Returns the nearest known names, in alphabetical order.
 ///
-/// Both halves have to be alike: a server's name is most of many names, and says nothing of the
-/// tool. How the halves are parted, and how words and capital letters are written, is no
-/// difference.
+/// Server and tool must both be similar, since a common server name says nothing of the tool.
+/// Separators and case make no difference.
 pub(crate) fn nearest<'n>(
     name: &str,
     known: impl Iterator<Item = &'n str> + Clone,
 ) -> Vec<&'n str> {
-    if name.len() > 2 * LONGEST {
-        return Vec::new(); // Comparing takes time with the length.
+    if name.len() > 2 * MAX_NAME {
+        return Vec::new(); // The time grows with the length.
     }
-    let asked = Asked::new(name);
-    let by_letters = best(known.clone(), |it| asked.wrong_letters(it));
-    if by_letters.is_empty() { best(known, |it| asked.missing_words(it)) } else { by_letters }
+    let query = Query::new(name);
+    let by_letters = best(known.clone(), |it| query.wrong_letters(it));
+    if by_letters.is_empty() { best(known, |it| query.missing_words(it)) } else { by_letters }
 }
 
-/// Those of which the least is wrong, by name.
+/// Returns the names with the lowest cost, in alphabetical order.
 fn best<'n>(
     known: impl Iterator<Item = &'n str>,
     mut wrong: impl FnMut(&Folded) -> Option<usize>,
@@ -48,22 +47,22 @@ fn best<'n>(
     }
     near.sort_unstable();
     near.dedup();
-    near.truncate(MOST);
+    near.truncate(MAX_SUGGESTIONS);
     near
 }
 
-/// A name without what people confuse: small letters and digits, and single `_` between words.
+/// A normalized name: lowercase letters and digits, with single `_` between words.
 #[derive(Default)]
 struct Folded {
     text: Vec<u8>,
-    /// How much of it is the server's, if it has one.
+    /// The length of the server's part, if there is one.
     server: Option<usize>,
 }
 
 impl Folded {
     fn set(&mut self, name: &str) {
         self.text.clear();
-        let halves = inside(name);
+        let halves = split_exposed(name);
         self.server = halves.map(|(server, _)| {
             fold(server, &mut self.text);
             self.text.len()
@@ -71,14 +70,14 @@ impl Folded {
         fold(halves.map_or(name, |(_, rest)| rest), &mut self.text);
     }
 
-    /// The server's half, and the other one.
+    /// Returns the server's part and the rest.
     fn halves(&self) -> Option<(&[u8], &[u8])> {
         let (server, rest) = self.text.split_at(self.server?);
         Some((server, rest.strip_prefix(b"_").unwrap_or(rest)))
     }
 }
 
-/// Appends words to others.
+/// Appends normalized words.
 fn fold(words: &str, to: &mut Vec<u8>) {
     let mut is_between = true;
     for byte in words.bytes() {
@@ -93,15 +92,15 @@ fn fold(words: &str, to: &mut Vec<u8>) {
     }
 }
 
-/// A name that nobody has.
-struct Asked {
+/// An unknown name.
+struct Query {
     folded: Folded,
-    /// Where it may be parted: whoever wrote it may have written one `_` too few.
+    /// Positions where the server's part may end, in case the name lacks a `_`.
     parts: Vec<usize>,
     is_bare: bool,
 }
 
-impl Asked {
+impl Query {
     fn new(name: &str) -> Self {
         let mut folded = Folded::default();
         folded.set(name);
@@ -110,21 +109,21 @@ impl Asked {
         Self { parts, folded, is_bare: !name.contains(SEPARATOR) }
     }
 
-    /// How many letters are wrong, if it may be meant.
+    /// Returns the number of wrong letters, if `known` may be meant.
     fn wrong_letters(&self, known: &Folded) -> Option<usize> {
         let all = &*self.folded.text;
         let Some((server, rest)) = known.halves() else { return wrong(all, &known.text) };
-        let is_as_long = all.len().abs_diff(known.text.len()) <= 2 * MOST_WRONG;
+        let is_as_long = all.len().abs_diff(known.text.len()) <= 2 * MAX_WRONG;
         let parted = self.parts.iter().filter(|_| is_as_long).filter_map(|place| {
             let (its_server, its_rest) = (&all[..*place], &all[place + 1..]);
             Some(wrong(its_server, server)? + wrong(its_rest, rest)?)
         });
-        let bare = self.is_bare.then(|| wrong(all, rest).map(|wrong| wrong + NO_SERVER));
+        let bare = self.is_bare.then(|| wrong(all, rest).map(|wrong| wrong + MISSING_SERVER_COST));
         parted.chain(bare.flatten()).min()
     }
 
-    /// How many words one of both has and the other has not, if it may be meant: the words of
-    /// one are all in the other, in their order, and at least half of those.
+    /// Returns the number of words that only one of the names has, if `known` may be meant. All
+    /// words of the shorter must occur in the longer, in order, and be at least half of them.
     fn missing_words(&self, known: &Folded) -> Option<usize> {
         let Some((server, rest)) = known.halves() else {
             return missing(&self.folded.text, &known.text);
@@ -140,35 +139,34 @@ impl Asked {
 }
 
 fn missing(a: &[u8], b: &[u8]) -> Option<usize> {
-    const LEAST: usize = 3;
+    const MIN_LENGTH: usize = 3;
     let words = |text: &[u8]| text.split(|byte| *byte == b'_').count();
     let (short, long) = if words(a) <= words(b) { (a, b) } else { (b, a) };
     let mut others = long.split(|byte| *byte == b'_');
     let has_all = short.split(|byte| *byte == b'_').all(|word| others.any(|it| it == word));
-    let is_half = words(long) <= 2 * words(short) && short.len() >= LEAST;
+    let is_half = words(long) <= 2 * words(short) && short.len() >= MIN_LENGTH;
     (has_all && is_half).then(|| words(long) - words(short))
 }
 
-/// How many letters are wrong, missing, too many or swapped with their neighbour, if those are
-/// few enough for the length of what was written.
+/// Returns the number of wrong, missing, extra or swapped letters, if they are few for the length.
 fn wrong(written: &[u8], known: &[u8]) -> Option<usize> {
     let most = match written.len() {
         0 | 1 => 0,
-        length => (length / 3).clamp(1, MOST_WRONG),
+        length => (length / 3).clamp(1, MAX_WRONG),
     };
     distance(written, known, most)
 }
 
-/// The same up to `most`: only what can still come to that is looked at.
+/// Computes this distance up to `most`, in a diagonal band.
 fn distance(a: &[u8], b: &[u8], most: usize) -> Option<usize> {
-    const LONGEST_ROW: usize = 2 * MOST_WRONG + 1;
+    const LONGEST_ROW: usize = 2 * MAX_WRONG + 1;
     if a.len().abs_diff(b.len()) > most {
         return None;
     }
     if a == b {
         return Some(0);
     }
-    // In row `i`, place `k` is about the first `i` of `a` and the first `i + k - most` of `b`.
+    // Row `i`, column `k` compares the first `i` of `a` with the first `i + k - most` of `b`.
     let far = most + 1;
     let column = |row: usize, place: usize| (row + place).checked_sub(most);
     let mut earlier = [far; LONGEST_ROW];
@@ -213,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_nearest_names_are_near_in_both_halves_and_in_a_fixed_order() {
+    fn nearest_names_are_close_in_both_parts_and_ordered() {
         let known = ["everything__echo", "everything__get-sum", "files__read_file"];
         let table: [(&str, &[&str]); 7] = [
             ("everything__ehco", &["everything__echo"]),
@@ -228,7 +226,7 @@ mod tests {
             assert_eq!(nearest(name, known.into_iter()), meant, "{name}");
         }
         assert!(nearest(&"x".repeat(10_000), known.into_iter()).is_empty());
-        // Only what is nearest, by name, whatever order they come in; three at most.
+        // Only the nearest, in alphabetical order, at most three.
         let many = ["d__echo", "b__echo", "a__echoes", "c__echo", "e__echo", "a__sum"];
         let table: [(&str, &[&str]); 3] = [
             ("echo", &["b__echo", "c__echo", "d__echo"]),
@@ -242,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_people_confuse_is_no_difference() {
+    fn common_mistakes_do_not_count_as_differences() {
         let known = ["one__echo", "one__get-sum", "two__one_echo", "my_app__run_it", "add_server"];
         let table: [(&str, &[&str]); 14] = [
             ("one_echo", &["one__echo"]),
@@ -266,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_too_few_or_too_many_is_forgiven_and_others_are_not() {
+    fn one_word_too_few_or_too_many_still_matches() {
         let known =
             ["files__read_text_file", "files__read", "github__create_issue", "github__get_me"];
         let table: [(&str, &[&str]); 8] = [
@@ -285,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_of_ten_thousand_is_found_like_the_first() {
+    fn nearest_name_is_found_among_ten_thousand() {
         let names: Vec<String> = (0..10_000).map(|number| format!("s__tool_{number:05}")).collect();
         let known = || names.iter().map(String::as_str);
         assert_eq!(nearest("s__tol_09999", known()), ["s__tool_09999"]);
@@ -295,8 +293,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_distance_is_that_of_everybody_as_far_as_it_is_looked_at(
-            a in "[ab_]{0,9}", b in "[ab_]{0,9}", most in 0..=MOST_WRONG,
+        fn distance_agrees_with_strsim_up_to_the_limit(
+            a in "[ab_]{0,9}", b in "[ab_]{0,9}", most in 0..=MAX_WRONG,
         ) {
             let known = strsim::osa_distance(&a, &b);
             let expected = (known <= most).then_some(known);

@@ -1,8 +1,7 @@
-//! Whom the words of a server are for, when it does not say.
+//! Attribution of servers' messages to clients.
 //!
-//! A task that a message names has an owner, and so has an elicitation; what names neither
-//! belongs to the client whose calls alone are in flight. What belongs to nobody is for the
-//! log, or is refused.
+//! A message that names a task or an elicitation is for its owner. Any other message is for the
+//! only client with calls in flight. A message without a clear recipient is logged or rejected.
 
 use std::rc::Rc;
 
@@ -12,12 +11,12 @@ use xy_mcp::envelope::{self, Outcome};
 use xy_supervisor::instance::{Holder, InstanceKey};
 
 use super::Router;
-use crate::bridge::Bond;
+use crate::bridge::StateBinding;
 use crate::bridge::pending_input::PendingInput;
-use crate::capabilities::{Capabilities, Wants};
-use crate::catalog::Kind;
+use crate::capabilities::{Capabilities, RequiredCapabilities};
 use crate::client::Client;
 use crate::frontend::{Route, StreamNo};
+use crate::kind::Kind;
 use crate::large::LargeReader;
 use crate::level::Level;
 use crate::modern::RequestMeta;
@@ -27,150 +26,151 @@ use crate::params::Params;
 use crate::reply;
 use crate::tasks::{self, Related};
 use crate::upstream::{
-    Answer, Cause, Follow, Told, UnansweredCall, Upstream, UpstreamEvents, Whose,
+    CallOwner, Cause, ClientResponse, ResponseKind, ServerMessage, UnansweredCall, Upstream,
+    UpstreamEvents,
 };
 use crate::via::Via;
 
-/// The error that says that a user has to go elsewhere first.
+/// The error code for a required URL elicitation.
 const URL_ELICITATION_REQUIRED: i64 = -32042;
 
-/// Somebody whom a message is for.
-enum Addressee {
-    /// A client, where it asked, and in which call, if that is known.
+/// The recipient of a server's message.
+enum Recipient {
+    /// A client, the route to it, and the related call, if known.
     Client(Rc<Client>, Route, Option<u64>),
-    /// One that is to come back for its call.
+    /// A parked call, which its client will resume.
     Parked(Rc<PendingInput>),
 }
 
-impl From<Whose> for Addressee {
-    fn from(whose: Whose) -> Self {
+impl From<CallOwner> for Recipient {
+    fn from(whose: CallOwner) -> Self {
         match whose {
-            Whose::Client(client, stream, ours) => {
-                Self::Client(client, Route::Related(stream), Some(ours))
+            CallOwner::Client(client, stream, upstream_id) => {
+                Self::Client(client, Route::Related(stream), Some(upstream_id))
             }
-            Whose::Parked(hold) => Self::Parked(hold),
+            CallOwner::PendingInput(pending) => Self::Parked(pending),
         }
     }
 }
 
-impl Addressee {
-    /// Our id of the call that the message is about, if that is known.
+impl Recipient {
+    /// Returns the upstream id of the related call, if known.
     fn call(&self) -> Option<u64> {
         match self {
-            Self::Client(_, _, ours) => *ours,
-            Self::Parked(hold) => Some(hold.ours),
+            Self::Client(_, _, upstream_id) => *upstream_id,
+            Self::Parked(pending) => Some(pending.upstream_id),
         }
     }
 }
 
 impl Router {
-    /// Whom a message of a server belongs to; `during` is the call it is about, if the way it
-    /// came tells.
-    fn addressee(
+    /// Returns the recipient of a server's message. `related_call` is the call whose stream carried
+    /// the message, if any.
+    fn recipient(
         &self,
         by: &Rc<Upstream>,
         params: Option<&str>,
-        during: Option<u64>,
-    ) -> Option<Addressee> {
-        let about = during.map(|ours| by.whose(ours));
-        if let Some(number) = self.only_one(by) {
-            return about.flatten().map(Into::into).or_else(|| self.at(by, number));
+        related_call: Option<u64>,
+    ) -> Option<Recipient> {
+        let about = related_call.map(|upstream_id| by.owner_of(upstream_id));
+        if let Some(number) = self.sole_client(by) {
+            return about.flatten().map(Into::into).or_else(|| self.recipient_for(by, number));
         }
         if let Some(about) = about {
-            // What was said where only one call is answered is about that call.
+            // A message on the stream of one call is about that call.
             return about.map(Into::into);
         }
         match tasks::related(params) {
-            Some(Related::Route(id)) => self.owner_of_task(by, &id),
+            Some(Related::Task(id)) => self.owner_of_task(by, &id),
             Some(Related::Unreadable) => None,
             None => {
-                let addressee = by.only_client()?.into();
-                let number = match &addressee {
-                    Addressee::Client(client, ..) => client.number(),
-                    Addressee::Parked(hold) => hold.client,
+                let recipient = by.only_client()?.into();
+                let number = match &recipient {
+                    Recipient::Client(client, ..) => client.number(),
+                    Recipient::Parked(pending) => pending.client,
                 };
-                let (owners, now) = (self.owners.borrow(), Instant::now());
-                (!owners.works_for_others(by.key(), number, now)).then_some(addressee)
+                let (ownership, now) = (self.ownership.borrow(), Instant::now());
+                (!ownership.has_tasks_of_others(by.key(), number, now)).then_some(recipient)
             }
         }
     }
 
-    /// The client that an instance lives for, if that is one alone.
-    fn only_one(&self, by: &Upstream) -> Option<u64> {
+    /// Returns the only client of an isolated instance.
+    fn sole_client(&self, by: &Upstream) -> Option<u64> {
         match by.key().holder {
-            Holder::Client(number) if self.is_house(number) => None,
+            Holder::Client(number) if self.is_group(number) => None,
             Holder::Client(number) => Some(number),
             Holder::Shared | Holder::Era(_) => None,
         }
     }
 
-    /// A client, and what it has asked this server last.
-    fn at(&self, by: &Rc<Upstream>, number: u64) -> Option<Addressee> {
+    /// Returns a client as recipient, routed to its latest call at this server.
+    fn recipient_for(&self, by: &Rc<Upstream>, number: u64) -> Option<Recipient> {
         let client = self.client(number)?;
         let latest = by.latest_of(number).map(Into::into);
-        latest.or(Some(Addressee::Client(client, Route::Broadcast, None)))
+        latest.or(Some(Recipient::Client(client, Route::Broadcast, None)))
     }
 
-    /// Whose a task of a server is.
-    fn owner_of_task(&self, by: &Rc<Upstream>, id: &str) -> Option<Addressee> {
-        if let Some(number) = self.only_one(by) {
-            return self.at(by, number);
+    /// Returns the owner of a task.
+    fn owner_of_task(&self, by: &Rc<Upstream>, id: &str) -> Option<Recipient> {
+        if let Some(number) = self.sole_client(by) {
+            return self.recipient_for(by, number);
         }
-        let owner = self.owners.borrow().owner_of_task(by.key(), id)?;
-        self.at(by, owner)
+        let owner = self.ownership.borrow().owner_of_task(by.key(), id)?;
+        self.recipient_for(by, owner)
     }
 
-    /// Whose an elicitation is that has been completed.
-    fn owner_of_elicitation(&self, by: &Rc<Upstream>, params: Option<&str>) -> Option<Addressee> {
-        let id = Wants::read(params).elicitation()?;
-        let owner = self.owners.borrow_mut().completed(by.key(), &id);
-        self.at(by, self.only_one(by).or(owner)?)
+    /// Returns the owner of a completed elicitation.
+    fn owner_of_elicitation(&self, by: &Rc<Upstream>, params: Option<&str>) -> Option<Recipient> {
+        let id = RequiredCapabilities::read(params).elicitation()?;
+        let owner = self.ownership.borrow_mut().complete_elicitation(by.key(), &id);
+        self.recipient_for(by, self.sole_client(by).or(owner)?)
     }
 
-    /// How a task is doing.
-    fn task_changed(
+    /// Returns the recipient of a task's status.
+    fn task_recipient(
         &self,
         by: &Rc<Upstream>,
         params: Option<&str>,
-        during: Option<u64>,
-    ) -> Option<Addressee> {
-        let (id, is_over) = tasks::told(params?)?;
-        let is_known = self.owners.borrow().knows_task(by.key(), &id);
-        let addressee = if is_known {
+        related_call: Option<u64>,
+    ) -> Option<Recipient> {
+        let (id, is_over) = tasks::status(params?)?;
+        let is_known = self.ownership.borrow().knows_task(by.key(), &id);
+        let recipient = if is_known {
             self.owner_of_task(by, &id)
         } else {
-            // It may be told of before the call that began it is answered.
-            self.addressee(by, None, during).filter(|addressee| match addressee {
-                Addressee::Client(client, ..) => during.is_some() || by.begins_task(client),
-                Addressee::Parked(_) => false,
+            // A status may precede the response to the call that begins the task.
+            self.recipient(by, None, related_call).filter(|recipient| match recipient {
+                Recipient::Client(client, ..) => related_call.is_some() || by.begins_task(client),
+                Recipient::Parked(_) => false,
             })
         };
         if is_over {
-            self.owners.borrow_mut().ended(by.key(), &id);
+            self.ownership.borrow_mut().end_task(by.key(), &id);
         }
-        addressee
+        recipient
     }
 
-    /// Whom a server may ask this, as its question stands.
-    fn asked_one(
+    /// Returns the client to which a server's request goes.
+    fn question_recipient(
         &self,
         by: &Rc<Upstream>,
         method: &str,
         params: Option<&str>,
-        during: Option<u64>,
-    ) -> Asking {
+        related_call: Option<u64>,
+    ) -> QuestionRecipient {
         if !method.starts_with("tasks/") {
-            let found = self.addressee(by, params, during).ok_or((
+            let found = self.recipient(by, params, related_call).ok_or((
                 -32603,
                 "it is not clear which client this is for: several share this server",
             ))?;
             let call = found.call();
-            if call != during && call.is_some_and(|call| !by.is_clear(call)) {
+            if call != related_call && call.is_some_and(|call| !by.is_clear(call)) {
                 return Err((-32603, "it is not clear in which call this is: several are open"));
             }
             return Ok(found);
         }
-        let only = self.only_one(by);
+        let only = self.sole_client(by);
         let clients = match only {
             Some(number) => self.client(number).into_iter().collect(),
             None => self.clients(),
@@ -181,81 +181,86 @@ impl Router {
             ("tasks/list", _, None) => {
                 return Err((-32601, "several clients share this server: none lists its tasks"));
             }
-            (_, Some(id), _) => clients.into_iter().find(|it| it.does_task(by, &id)),
+            (_, Some(id), _) => clients.into_iter().find(|it| it.does_task_for(by, &id)),
             (_, None, _) => None,
         };
         let client = found.ok_or((-32602, "Task not found"))?;
-        self.at(by, client.number()).ok_or((-32602, "Task not found"))
+        self.recipient_for(by, client.number()).ok_or((-32602, "Task not found"))
     }
 
-    /// A shared server has asked something: from now on its clients take turns.
-    fn has_asked(&self, by: &Rc<Upstream>) {
+    /// Records that a shared server makes requests: from now on it serves one client at a time.
+    fn record_question(&self, by: &Rc<Upstream>) {
         let Some(server) = self.server(by.key().server.as_str()) else { return };
-        if !server.has_asked(by) {
+        if !server.mark_asks(by) {
             return;
         }
         self.remember(&server);
-        self.tell_asking();
+        self.publish_asking();
     }
 
-    fn resource_updated(&self, by: &InstanceKey, params: Option<&str>, line: &[u8]) {
+    fn notify_resource_updated(&self, by: &InstanceKey, params: Option<&str>, line: &[u8]) {
         let Some(written) = Params::read(params).uri() else { return };
         let Some(uri) = envelope::text_of(written) else { return };
-        let Some(home) = self.server(by.server.as_str()) else { return };
-        // Each hears it of the name that it watches.
-        for server in self.names_of(&home) {
-            let watchers = self.subscriptions.borrow().watchers(&server.name, &uri, by.holder);
-            for watcher in watchers {
-                let Some(client) = self.client(watcher.client) else { continue };
+        let Some(primary) = self.server(by.server.as_str()) else { return };
+        // Each subscriber is notified under the alias that it used.
+        for server in self.aliases_of(&primary) {
+            let subscribers =
+                self.subscriptions.borrow().subscribers(&server.name, &uri, by.holder);
+            for subscriber in subscribers {
+                let Some(client) = self.client(subscriber.client) else { continue };
                 if !client.may_see(Kind::Resources, &server.name, &uri) {
-                    continue; // It was shown when it was watched, or is below what was.
+                    continue; // A profile may hide it by now, or it is below a watched resource.
                 }
                 let mut edits = Edits::of(line);
-                if watcher.by_outside_name {
-                    let outside = names::uri_outside(server.name.as_str(), &uri);
-                    edits.replace(written, names::quoted(&outside));
+                if subscriber.by_exposed_uri {
+                    let exposed = names::exposed_uri(server.name.as_str(), &uri);
+                    edits.replace(written, names::quoted(&exposed));
                 }
-                client.tell_updated(&server, &uri, &edits.to_vec());
+                client.notify_updated(&server, &uri, &edits.to_vec());
             }
         }
     }
 
-    /// A server asks something of a client that cannot be asked in the middle of a call.
-    fn ask_modern(
+    /// Parks the call of a modern client, which cannot be asked during a call.
+    fn ask_modern_client(
         &self,
         by: &Rc<Upstream>,
-        (id, ours): (&str, u64),
-        manner: &RequestMeta,
-        asked: &Told<'_>,
+        (id, upstream_id): (&str, u64),
+        request_meta: &RequestMeta,
+        request: &ServerMessage<'_>,
     ) -> Result<(), (i64, &'static str)> {
-        can_be_asked(manner, asked).inspect_err(|_| lacks(by, ours, asked))?;
-        self.park(by, ours, (id, asked.method, asked.params))
+        check_question(request_meta, request)
+            .inspect_err(|_| record_missing_capability(by, upstream_id, request))?;
+        self.park(by, upstream_id, (id, request.method, request.params))
     }
 }
 
-/// A server wants in a call what its modern client cannot do: if it fails, that is why.
-fn lacks(by: &Upstream, ours: u64, asked: &Told<'_>) {
-    if let Some(needed) = Wants::read(asked.params).needs(asked.method) {
-        by.lacks(ours, needed);
+/// Records that the modern client lacks a capability, in case the call fails for it.
+fn record_missing_capability(by: &Upstream, upstream_id: u64, request: &ServerMessage<'_>) {
+    if let Some(needed) = RequiredCapabilities::read(request.params).needs(request.method) {
+        by.set_missing_capability(upstream_id, needed);
     }
 }
 
-/// Whether a modern client can be asked this.
-fn can_be_asked(manner: &RequestMeta, asked: &Told<'_>) -> Result<(), (i64, &'static str)> {
-    if !matches!(asked.method, "elicitation/create" | "sampling/createMessage" | "roots/list") {
-        return Err((-32601, "the client does not know this"));
+/// Checks that a modern client supports this request.
+fn check_question(
+    request_meta: &RequestMeta,
+    request: &ServerMessage<'_>,
+) -> Result<(), (i64, &'static str)> {
+    if !matches!(request.method, "elicitation/create" | "sampling/createMessage" | "roots/list") {
+        return Err((-32601, "the client does not support this request"));
     }
-    let wants = Wants::read(asked.params);
-    Capabilities::read(&manner.capabilities).allow(asked.method, &wants, false)
+    let wants = RequiredCapabilities::read(request.params);
+    Capabilities::read(&request_meta.capabilities).allow(request.method, &wants, false)
 }
 
-/// Whom a server may ask, or why nobody: a code and a sentence.
-type Asking = Result<Addressee, (i64, &'static str)>;
+/// The client to ask, or the error code and message for the server.
+type QuestionRecipient = Result<Recipient, (i64, &'static str)>;
 
 impl UpstreamEvents for Router {
-    fn breaks_framing(&self, by: &Upstream) {
-        self.seen.send_modify(|seen| {
-            seen.unframed.insert(by.key().server.clone());
+    fn on_broken_framing(&self, by: &Upstream) {
+        self.status.send_modify(|status| {
+            status.unframed.insert(by.key().server.clone());
         });
     }
 
@@ -267,165 +272,182 @@ impl UpstreamEvents for Router {
         Router::daemons_before(self, upstream)
     }
 
-    fn told(&self, by: &Rc<Upstream>, told: &Told<'_>) {
-        let Told { method, params, line, during } = *told;
-        let addressee = match method {
+    fn on_notification(&self, by: &Rc<Upstream>, message: &ServerMessage<'_>) {
+        let ServerMessage { method, params, line, related_call } = *message;
+        let recipient = match method {
             "notifications/tools/list_changed"
             | "notifications/prompts/list_changed"
             | "notifications/resources/list_changed" => {
-                self.pass_changed(by, method, line);
+                self.forward_list_changed(by, method, line);
                 return by.lists_changed();
             }
             "notifications/resources/updated" => {
-                return self.resource_updated(by.key(), params, line);
+                return self.notify_resource_updated(by.key(), params, line);
             }
             "notifications/cancelled" => {
                 if let Some(id) = Params::read(params).request_id() {
                     for client in self.clients() {
-                        client.unask(by, id, line);
+                        client.cancel_question(by, id, line);
                     }
-                    self.parked.unask(by, id);
+                    self.parked.cancel_question(by, id);
                 }
                 return;
             }
-            "notifications/tasks/status" => self.task_changed(by, params, during),
+            "notifications/tasks/status" => self.task_recipient(by, params, related_call),
             "notifications/tasks" if by.is_modern() => {
-                return self.task_told(by, params, line);
+                return self.forward_task(by, params, line);
             }
             "notifications/elicitation/complete" => self.owner_of_elicitation(by, params),
-            _ => self.addressee(by, params, during),
+            _ => self.recipient(by, params, related_call),
         };
-        match addressee {
-            Some(Addressee::Client(client, to, ours)) => {
-                let manner = ours.and_then(|ours| by.manner_of(ours));
-                if wants(&client, manner.as_deref(), method, params) {
-                    tell(by, &client, to, line);
+        match recipient {
+            Some(Recipient::Client(client, to, upstream_id)) => {
+                let request_meta =
+                    upstream_id.and_then(|upstream_id| by.request_meta_of(upstream_id));
+                if accepts_notification(&client, request_meta.as_deref(), method, params) {
+                    send_to_client(by, &client, to, line);
                 }
             }
-            // Between two rounds there is nobody to hear it.
-            Some(Addressee::Parked(_)) => {}
+            // Between two rounds no request can carry it.
+            Some(Recipient::Parked(_)) => {}
             None => by.unparsed(line),
         }
     }
 
-    fn asked(&self, by: &Rc<Upstream>, id: &str, asked: &Told<'_>) {
-        let Told { method, params, line, during } = *asked;
-        if during.is_none() {
-            self.has_asked(by);
+    fn on_request(&self, by: &Rc<Upstream>, id: &str, request: &ServerMessage<'_>) {
+        let ServerMessage { method, params, line, related_call } = *request;
+        if related_call.is_none() {
+            self.record_question(by);
         }
         let refuse = |(code, why): (i64, &str)| by.send(&reply::error(id, code, why));
-        let (client, to, ours) = match self.asked_one(by, method, params, during) {
-            Ok(Addressee::Client(client, to, ours)) => (client, to, ours),
-            Ok(Addressee::Parked(hold)) => {
-                let can = can_be_asked(&hold.manner, asked);
-                let asked = can.inspect_err(|_| lacks(by, hold.ours, asked)).and_then(|()| {
-                    let too_many = (-32603, "the client is asked too much at once");
-                    hold.ask(id, method, params).then_some(()).ok_or(too_many)
-                });
-                return asked.unwrap_or_else(refuse);
-            }
-            Err(refusal) => return refuse(refusal),
-        };
-        let manner = ours.and_then(|ours| by.manner_of(ours)).zip(ours);
-        if let Some((manner, ours)) = manner {
+        let (client, to, upstream_id) =
+            match self.question_recipient(by, method, params, related_call) {
+                Ok(Recipient::Client(client, to, upstream_id)) => (client, to, upstream_id),
+                Ok(Recipient::Parked(pending)) => {
+                    let can = check_question(&pending.request_meta, request);
+                    let result = can
+                        .inspect_err(|_| {
+                            record_missing_capability(by, pending.upstream_id, request);
+                        })
+                        .and_then(|()| {
+                            let too_many = (-32603, "too many requests to the client are open");
+                            pending.ask(id, method, params).then_some(()).ok_or(too_many)
+                        });
+                    return result.unwrap_or_else(refuse);
+                }
+                Err(refusal) => return refuse(refusal),
+            };
+        let request_meta =
+            upstream_id.and_then(|upstream_id| by.request_meta_of(upstream_id)).zip(upstream_id);
+        if let Some((request_meta, upstream_id)) = request_meta {
             by.touch(client.number());
-            let asked = self.ask_modern(by, (id, ours), &manner, asked);
-            return asked.unwrap_or_else(refuse);
+            let result = self.ask_modern_client(by, (id, upstream_id), &request_meta, request);
+            return result.unwrap_or_else(refuse);
         }
-        let wants = Wants::read(params);
+        let wants = RequiredCapabilities::read(params);
         if let Err(refusal) = client.allows(method, &wants) {
             return refuse(refusal);
         }
         if let Some(elicitation) = wants.elicitation() {
-            self.owners.borrow_mut().elicited(by.key(), client.number(), &elicitation);
+            self.ownership.borrow_mut().add_elicitation(by.key(), client.number(), &elicitation);
         }
         by.touch(client.number());
         match client.ask(by, id, line, to) {
-            // Its waiting calls may be needed for an answer.
+            // An answer may depend on the client's queued calls.
             Ok(()) => {
-                by.has_asked(client.number(), during);
-                self.is_over(by);
+                by.record_server_request(client.number(), related_call);
+                self.on_call_end(by);
             }
             Err(fault) => by.send(&reply::fault(id, &fault)),
         }
     }
 
-    fn answers<'t>(&self, by: &Rc<Upstream>, answer: &Answer<'t>) -> Option<(&'t str, String)> {
-        if by.is_modern() && answer.follow != &Follow::Nothing {
-            self.follow_modern(by.key(), answer);
+    fn on_response<'t>(
+        &self,
+        by: &Rc<Upstream>,
+        answer: &ClientResponse<'t>,
+    ) -> Option<(&'t str, String)> {
+        if by.is_modern() && answer.response_kind != &ResponseKind::Other {
+            self.track_modern_task(by.key(), answer);
             return None;
         }
-        let mut owners = self.owners.borrow_mut();
+        let mut ownership = self.ownership.borrow_mut();
         let (key, client) = (by.key(), answer.client.number());
-        match (answer.follow, answer.outcome) {
-            (Follow::NewTask, Outcome::Result(result)) => {
-                let (id, life) = tasks::begun(result)?;
-                let token = answer.token.map(|token| (answer.ours, token.into()));
-                let asked = &answer.asked.name;
-                owners.begun(key, client, NewTask { id: &id, asked, life, token }, Instant::now());
+        match (answer.response_kind, answer.outcome) {
+            (ResponseKind::NewTask, Outcome::Result(result)) => {
+                let (id, life) = tasks::created_legacy(result)?;
+                let token = answer.token.map(|token| (answer.upstream_id, token.into()));
+                let alias = &answer.alias.name;
+                ownership.add_task(
+                    key,
+                    client,
+                    NewTask { id: &id, alias, life, token },
+                    Instant::now(),
+                );
             }
-            (Follow::Task, Outcome::Result(result)) => {
-                if let Some((id, true)) = tasks::told(result) {
-                    owners.ended(key, &id);
+            (ResponseKind::Task, Outcome::Result(result)) => {
+                if let Some((id, true)) = tasks::status(result) {
+                    ownership.end_task(key, &id);
                 }
             }
-            // Whether it failed or not, there is nothing more to come.
-            (Follow::Outcome(id), _) => owners.ended(key, id),
-            (Follow::Tasks, Outcome::Result(result)) if !key.holder.is_client() => {
-                return tasks::only(result, |id| owners.owner_of_task(key, id) == Some(client));
+            // The task ends with its result, successful or not.
+            (ResponseKind::TaskResult(id), _) => ownership.end_task(key, id),
+            (ResponseKind::TaskList, Outcome::Result(result)) if !key.holder.is_client() => {
+                return tasks::filter_list(result, |id| {
+                    ownership.owner_of_task(key, id) == Some(client)
+                });
             }
             _ => {}
         }
         if let Outcome::Error(error) = answer.outcome {
             for id in elicitations_in(error) {
-                owners.elicited(key, client, &id);
+                ownership.add_elicitation(key, client, &id);
             }
         }
         None
     }
 
-    fn progressed(&self, by: &Rc<Upstream>, token: u64, part: &str, line: &[u8]) {
-        let owners = self.owners.borrow();
-        let found = owners.by_token(by.key(), token).map(|(it, token)| (it, token.to_owned()));
-        drop(owners);
+    fn on_progress(&self, by: &Rc<Upstream>, token: u64, part: &str, line: &[u8]) {
+        let ownership = self.ownership.borrow();
+        let found = ownership.by_token(by.key(), token).map(|(it, token)| (it, token.to_owned()));
+        drop(ownership);
         let Some((number, token)) = found else { return };
-        if let Some(Addressee::Client(client, to, _)) = self.at(by, number) {
+        if let Some(Recipient::Client(client, to, _)) = self.recipient_for(by, number) {
             let mut edits = Edits::of(line);
             edits.replace(part, token);
-            tell(by, &client, to, &edits.to_vec());
+            send_to_client(by, &client, to, &edits.to_vec());
         }
     }
 
-    fn is_over(&self, by: &Rc<Upstream>) {
+    fn on_call_end(&self, by: &Rc<Upstream>) {
         if let Some(server) = self.server(by.key().server.as_str()) {
             server.release();
         }
     }
 
-    fn lost(&self, by: &Upstream, calls: Vec<UnansweredCall>, why: Cause<'_>) {
-        self.lose(by, calls, why);
+    fn on_calls_lost(&self, by: &Upstream, calls: Vec<UnansweredCall>, why: Cause<'_>) {
+        self.recover_calls(by, calls, why);
     }
 
-    fn wants_elsewhere(
+    fn on_url_elicitation_error(
         &self,
         client: &Rc<Client>,
         request: (&str, StreamNo),
-        manner: &RequestMeta,
-        bond: &Bond,
+        request_meta: &RequestMeta,
+        binding: &StateBinding,
         error: &str,
     ) -> bool {
-        self.ask_elsewhere(client, request, manner, bond, error)
+        self.request_url_elicitation(client, request, request_meta, binding, error)
     }
 }
 
-/// Has a server's message reach somebody.
-fn tell(by: &Rc<Upstream>, client: &Client, to: Route, line: &[u8]) {
-    client.tell(line, to);
+/// Sends a server's message to a client.
+fn send_to_client(by: &Rc<Upstream>, client: &Client, to: Route, line: &[u8]) {
+    client.send(line, to);
     by.touch(client.number());
 }
 
-/// The elicitations that have to be completed before a request can be done, if an error
-/// names any.
+/// Returns the elicitations that an error requires to be completed.
 fn elicitations_in(error: &str) -> Vec<String> {
     #[derive(serde::Deserialize)]
     struct Named {
@@ -441,21 +463,21 @@ fn elicitations_in(error: &str) -> Vec<String> {
     all.filter_map(|it| it["elicitationId"].as_str()).map(str::to_owned).collect()
 }
 
-/// Whether a client wants to know something that belongs to it.
-fn wants(
+/// Returns true if a client accepts this notification.
+fn accepts_notification(
     client: &Client,
-    manner: Option<&RequestMeta>,
+    request_meta: Option<&RequestMeta>,
     method: &str,
     params: Option<&str>,
 ) -> bool {
     if method != "notifications/message" {
-        return manner.is_none() || method != "notifications/elicitation/complete";
+        return request_meta.is_none() || method != "notifications/elicitation/complete";
     }
     let word = Params::read(params).level().and_then(envelope::text_of);
-    let level = word.and_then(|word| Level::read(&word));
-    let least = match manner {
-        Some(RequestMeta { level: None, .. }) => return false, // It did not ask for any.
-        Some(manner) => manner.level,
+    let level = word.and_then(|word| Level::parse(&word));
+    let least = match request_meta {
+        Some(RequestMeta { level: None, .. }) => return false, // The client has not requested logs.
+        Some(request_meta) => request_meta.level,
         None => client.level(),
     };
     match (level, least) {

@@ -1,5 +1,5 @@
-//! Clients that a door cannot tell apart, since they come with one request each: they share the
-//! instances of servers that live for one client.
+//! Groups of one-request clients that the listener cannot tell apart. Each group shares isolated
+//! instances.
 
 use std::time::Duration;
 
@@ -9,59 +9,57 @@ use xy_config::settings::Isolation;
 use super::{ClientGroup, Router};
 use crate::client::Client;
 
-/// An instance for all whom the door cannot tell apart lives for so long after the last of
-/// their requests.
-const HOUSE_IDLE: Duration = Duration::from_mins(10);
+/// How long the isolated instances of a group outlive its last request.
+const GROUP_IDLE_TIMEOUT: Duration = Duration::from_mins(10);
 
-/// So many such instances are told apart; more of one token share one.
+/// Maximum number of groups; further clients of one token share one.
 const MAX_GROUPS: usize = 256;
 
-/// What a client says of itself at greater length tells it from nobody.
-const LONGEST_INFO: usize = 1024;
+/// Maximum length of a `clientInfo` that distinguishes groups.
+const MAX_INFO: usize = 1024;
 
 impl Router {
-    /// Whether this is the number of clients that a door cannot tell apart.
-    pub(crate) fn is_house(&self, number: u64) -> bool {
-        self.groups.borrow().values().any(|group_id| group_id.number == number)
+    /// Returns true if `number` is the number of a group.
+    pub(crate) fn is_group(&self, number: u64) -> bool {
+        self.groups.borrow().values().any(|group| group.number == number)
     }
 
-    /// What clients of this number say of themselves, as it was written.
-    pub(crate) fn info_of_house(&self, number: u64) -> Option<Box<str>> {
+    /// Returns the `clientInfo` of a group, as JSON text.
+    pub(crate) fn group_info(&self, number: u64) -> Option<Box<str>> {
         let groups = self.groups.borrow();
-        let found = groups.iter().find(|(_, group_id)| group_id.number == number);
+        let found = groups.iter().find(|(_, group)| group.number == number);
         found.map(|((_, info), _)| info.clone())
     }
 
-    /// Whether requests of such clients are open.
-    pub(crate) fn is_open(&self, number: u64) -> bool {
-        self.groups.borrow().values().any(|group_id| group_id.number == number && group_id.open > 0)
+    /// Returns true if the group has open requests.
+    pub(crate) fn has_open_requests(&self, number: u64) -> bool {
+        self.groups.borrow().values().any(|group| group.number == number && group.open > 0)
     }
 
-    /// A request of somebody comes in whom the door cannot tell from others that have the same
-    /// token and say the same of themselves.
-    pub(crate) fn group_id(&self, client: &Client, info: Option<&str>) {
+    /// Adds a one-request client to the group of its token and `clientInfo`.
+    pub(crate) fn join_group(&self, client: &Client, info: Option<&str>) {
         if client.group_id() != client.number() {
-            return; // It is in already.
+            return; // The client has joined already.
         }
         let mut groups = self.groups.borrow_mut();
-        let info = info.filter(|info| info.len() <= LONGEST_INFO).unwrap_or_default();
-        let mut key = (client.entry().who, info.into());
+        let info = info.filter(|info| info.len() <= MAX_INFO).unwrap_or_default();
+        let mut key = (client.entry().principal, info.into());
         if groups.len() >= MAX_GROUPS && !groups.contains_key(&key) {
-            key.1 = "".into(); // All others of this token.
+            key.1 = "".into(); // All other clients of this token.
         }
-        let group_id = groups.entry(key).or_insert_with(|| ClientGroup {
+        let group = groups.entry(key).or_insert_with(|| ClientGroup {
             number: self.new_number(),
             token: client.token().id,
             open: 0,
             left_at: Instant::now(),
             is_closing: false,
         });
-        group_id.open += 1;
-        client.joins(group_id.number);
+        group.open += 1;
+        client.set_group_id(group.number);
     }
 
-    /// Such a request is over: their instances stay for a while.
-    pub(super) fn left_house(&self, client: &Client) {
+    /// Removes a client from its group. The group's instances stay for a while.
+    pub(super) fn leave_group(&self, client: &Client) {
         let number = client.group_id();
         let mut groups = self.groups.borrow_mut();
         let Some(it) = groups.values_mut().find(|it| it.number == number) else { return };
@@ -71,11 +69,11 @@ impl Router {
             return;
         }
         it.is_closing = true;
-        let (router, mut close_at) = (self.me(), it.left_at + HOUSE_IDLE);
+        let (router, mut close_at) = (self.me(), it.left_at + GROUP_IDLE_TIMEOUT);
         tokio::task::spawn_local(async move {
             loop {
                 sleep_until(close_at).await;
-                match router.close_house(number) {
+                match router.close_group(number) {
                     Some(later) => close_at = later,
                     None => return,
                 }
@@ -83,14 +81,14 @@ impl Router {
         });
     }
 
-    /// Ends the instances of those who have stayed away for long enough; otherwise when to look
-    /// again, unless somebody else will.
-    fn close_house(&self, number: u64) -> Option<Instant> {
+    /// Closes a group that was idle for long enough and ends its instances. Otherwise returns when
+    /// to look again, or `None` if a later departure will.
+    fn close_group(&self, number: u64) -> Option<Instant> {
         let mut groups = self.groups.borrow_mut();
         let it = groups.values_mut().find(|it| it.number == number)?;
-        let close_at = it.left_at + HOUSE_IDLE;
+        let close_at = it.left_at + GROUP_IDLE_TIMEOUT;
         if it.open > 0 {
-            it.is_closing = false; // The last of them looks again.
+            it.is_closing = false; // The next departure looks again.
             return None;
         }
         if close_at > Instant::now() {
@@ -98,7 +96,7 @@ impl Router {
         }
         groups.retain(|_, it| it.number != number);
         drop(groups);
-        // Also those that are not up just now: nobody would ever release them.
+        // Release instances that are down as well, or they would stay forever.
         for server in self.servers() {
             server.forget_user(number);
             if server.settings.borrow().isolation == Isolation::Client {

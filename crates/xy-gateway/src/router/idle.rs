@@ -1,4 +1,4 @@
-//! Instances that sleep while nobody uses them: who goes, and who is woken.
+//! Idle stop and wake-up of instances.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -10,106 +10,108 @@ use xy_supervisor::instance::Holder;
 use super::Router;
 use crate::backend::Backend;
 use crate::client::Client;
-use crate::idle::{Idleness, Use, Verdict};
+use crate::idle::{IdleDecision, Idleness, Use};
 use crate::upstream::Upstream;
 
 impl Router {
-    /// What an instance is used for.
+    /// Returns the current uses of an instance.
     pub(crate) fn use_of(&self, server: &Rc<Backend>, upstream: &Upstream) -> Use {
         let key = upstream.key();
         let watched = self.watched(server, key.holder);
-        let beside = server.beside(upstream).map(|it| self.use_of(server, &it)).unwrap_or_default();
+        let beside =
+            server.companion(upstream).map(|it| self.use_of(server, &it)).unwrap_or_default();
         Use {
-            calls: upstream.calls_of_others() + beside.calls,
+            calls: upstream.external_calls() + beside.calls,
             waiting: server.waiting_for(key.holder) + beside.waiting,
-            tasks: self.owners.borrow().kept_at(key, Instant::now()) + beside.tasks,
+            tasks: self.ownership.borrow().task_count_at(key, Instant::now()) + beside.tasks,
             watched: watched.uris.len() + watched.tasks.len() + beside.watched,
             has_client: match key.holder {
                 Holder::Shared | Holder::Era(_) => false,
-                Holder::Client(number) => self.client(number).is_some() || self.is_open(number),
+                Holder::Client(number) => {
+                    self.client(number).is_some() || self.has_open_requests(number)
+                }
             },
             is_new: upstream.introduction().is_none() || upstream.known().is_none(),
         }
     }
 
-    /// For how long nobody has used an instance; `None` if somebody does.
+    /// Returns how long an instance has been unused; `None` if it is in use.
     pub(crate) fn idle_for(&self, server: &Rc<Backend>, upstream: &Upstream) -> Option<Duration> {
         let called_at = called_at(server, upstream);
-        Idleness::so_far(self.use_of(server, upstream), called_at, Instant::now())
+        Idleness::duration(self.use_of(server, upstream), called_at, Instant::now())
     }
 
-    /// Closes an instance if nobody uses it: whether it goes. Whoever wants it from here on
-    /// waits for its next life.
+    /// Stops accepting calls for an unused instance; returns true if it may stop. Later calls wait
+    /// for the next instance.
     pub(crate) fn close_if_idle(&self, server: &Rc<Backend>, upstream: &Upstream) -> bool {
         let may = server.may_sleep(upstream.key().holder);
         let goes = may && !self.use_of(server, upstream).is_any();
         if goes {
-            take_no_more(server, upstream);
+            stop_accepting(server, upstream);
         }
         goes
     }
 
-    /// Closes an instance if nobody has used it for long enough; else when to look again.
-    pub(crate) fn looks_at_use(
+    /// Decides whether an instance has been idle long enough to stop, or when to look again.
+    pub(crate) fn check_idle(
         &self,
         server: &Rc<Backend>,
         upstream: &Upstream,
         idle: &mut Idleness,
         idle_stop: Duration,
-    ) -> Verdict {
+    ) -> IdleDecision {
         let used = self.use_of(server, upstream);
-        let verdict = idle.look(used, called_at(server, upstream), idle_stop, Instant::now());
-        if verdict == Verdict::Rest {
-            take_no_more(server, upstream);
+        let decision = idle.check(used, called_at(server, upstream), idle_stop, Instant::now());
+        if decision == IdleDecision::Stop {
+            stop_accepting(server, upstream);
         }
-        verdict
+        decision
     }
 
-    /// A client wants to know who a server is: one that is known and may sleep is not woken
-    /// for that.
-    pub(crate) fn want_to_know(&self, server: &Rc<Backend>, client: &Rc<Client>) {
+    /// Requests an instance for an introduction, unless the server may sleep and is known.
+    pub(crate) fn request_introduction(&self, server: &Rc<Backend>, client: &Rc<Client>) {
         let may_sleep = server.primary_or_self().settings.borrow().rules.may_sleep();
         if !may_sleep || server.shown_to(client).is_none() {
-            self.want(server, client);
+            self.request_instance(server, client);
         }
     }
 
-    /// An instance is wanted: one that lives for a single client, or that sleeps.
-    pub(crate) fn want(&self, server: &Rc<Backend>, client: &Rc<Client>) {
-        self.want_for(server, server.holder(client));
+    /// Requests the instance that serves a client: an isolated or a sleeping one.
+    pub(crate) fn request_instance(&self, server: &Rc<Backend>, client: &Rc<Client>) {
+        self.request_instance_for(server, server.holder(client));
     }
 
-    /// The same, by for whom it lives.
-    pub(crate) fn want_for(&self, server: &Rc<Backend>, holder: Holder) {
+    /// Requests the instance of a holder.
+    pub(crate) fn request_instance_for(&self, server: &Rc<Backend>, holder: Holder) {
         let server = &server.primary_or_self();
         if server.upstream(holder).is_some() {
             return;
         }
         if holder == Holder::Shared {
-            server.need(); // It may be about to sleep, which we do not know yet.
-            if !server.is_away(holder) {
-                return; // It comes by itself.
+            server.need_shared(); // The instance may be about to stop.
+            if !server.is_asleep(holder) {
+                return; // The instance starts by itself.
             }
         }
-        self.hold(server, holder);
+        self.start_instance(server, holder);
     }
 
-    /// Wakes those of a server's instances that sleep though somebody needs them.
+    /// Wakes the sleeping instances of a server that are needed.
     pub(crate) fn wake_needed(&self, server: &Rc<Backend>) {
-        if server.home().is_some() {
-            return; // They are another's, who looks for all names.
+        if server.primary().is_some() {
+            return; // Its primary looks for all aliases.
         }
-        for holder in server.all_away() {
+        for holder in server.all_asleep() {
             let watched = self.watched(server, holder);
             let is_watched = !watched.uris.is_empty() || !watched.tasks.is_empty();
             let is_needed = holder == Holder::Shared && server.was_needed();
             if is_needed || is_watched || server.waiting_for(holder) > 0 {
-                self.hold(server, holder);
+                self.start_instance(server, holder);
             }
         }
     }
 
-    /// Has the shared process serve those who need a second one, which has failed.
+    /// Falls back to the shared process for clients of a second process that has failed.
     pub(crate) fn second_failed(&self, server: &Rc<Backend>, second: Holder, why: &str) {
         let is_needed = server.waiting_for(second) > 0;
         if is_needed || !self.watched(server, second).uris.is_empty() {
@@ -117,40 +119,40 @@ impl Router {
         }
     }
 
-    /// Has the shared process serve the clients of a second one, which does not start.
+    /// Serves the clients of a second process that does not start from the shared one.
     fn fall_back_to_shared(&self, server: &Rc<Backend>, second: Holder, why: &CallError) {
         server.refuse_second(&why.to_string());
         self.move_watchers_to_shared(server);
         server.send_again_all(second);
     }
 
-    /// Has all who watch resources at the second instance of a server watch at the shared one.
+    /// Moves the subscriptions of a server's second process to the shared one.
     pub(crate) fn move_watchers_to_shared(&self, server: &Rc<Backend>) {
         if !self.subscriptions.borrow_mut().move_to_shared(&server.name) {
             return;
         }
         if let Some(shared) = server.upstream(Holder::Shared) {
-            self.restore_watched(server, &shared);
+            self.restore_subscriptions(server, &shared);
         }
     }
 
-    /// Has an instance come, unless that is being done.
-    fn hold(&self, server: &Rc<Backend>, holder: Holder) {
-        if !server.begins_to_hold(holder) {
+    /// Starts an instance, unless it is being started.
+    fn start_instance(&self, server: &Rc<Backend>, holder: Holder) {
+        if !server.begin_wake(holder) {
             return;
         }
         let coming = match self.check_instance_share(&server.name, holder) {
             Ok(()) => self.control.hold(&server.name, holder),
             Err(full) => Box::pin(std::future::ready(Err(full))),
         };
-        let (router, server, looks) = (self.me(), server.clone(), server.looks());
+        let (router, server, looks) = (self.me(), server.clone(), server.report_count());
         tokio::task::spawn_local(async move {
-            let came = coming.await;
-            server.has_held(holder, came.is_ok());
-            if came.is_ok() && server.looks() != looks {
-                router.wake_needed(&server); // It may have come and gone meanwhile.
+            let result = coming.await;
+            server.end_wake(holder, result.is_ok());
+            if result.is_ok() && server.report_count() != looks {
+                router.wake_needed(&server); // The instance may have started and stopped meanwhile.
             }
-            match came {
+            match result {
                 Ok(()) => {}
                 Err(fault) if holder.era().is_some() => {
                     router.fall_back_to_shared(&server, holder, &fault);
@@ -167,14 +169,14 @@ impl Router {
 
 /// Returns when a call of a process last began or ended.
 fn called_at(server: &Backend, upstream: &Upstream) -> Instant {
-    let beside = server.beside(upstream).map(|it| it.called_at());
+    let beside = server.companion(upstream).map(|it| it.called_at());
     beside.map_or(upstream.called_at(), |beside| beside.max(upstream.called_at()))
 }
 
 /// Sends nothing more to a process.
-fn take_no_more(server: &Backend, upstream: &Upstream) {
-    upstream.take_no_more();
-    if let Some(beside) = server.beside(upstream) {
-        beside.take_no_more();
+fn stop_accepting(server: &Backend, upstream: &Upstream) {
+    upstream.stop_accepting();
+    if let Some(beside) = server.companion(upstream) {
+        beside.stop_accepting();
     }
 }

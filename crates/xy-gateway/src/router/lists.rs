@@ -1,4 +1,4 @@
-//! What there is, for clients that ask: from what is known, never by asking a server.
+//! Lists for clients, from what is known of the servers. Never asks a server.
 
 use std::rc::Rc;
 
@@ -6,23 +6,23 @@ use xy_protocol::error::CallError;
 
 use super::Router;
 use crate::backend::{Availability, Backend};
-use crate::catalog::{self, Kind, Known};
-use crate::client::{Client, Shown};
-use crate::era;
+use crate::catalog::{self, Known};
+use crate::client::{Client, ListVersion};
 use crate::instructions;
+use crate::kind::Kind;
 use crate::names;
 use crate::reply;
+use crate::revision;
 
-/// One answer to a list is at most about this long: some clients read lines of 8 MiB.
+/// Approximate maximum size of a page: some clients limit lines to 8 MiB.
 const PAGE_BYTES: usize = 4 * 1024 * 1024;
 
-/// Where there are more names than this, an unknown one is compared with none, as everybody
-/// waits meanwhile: that many cost some 20 ms.
-const MOST_COMPARED: usize = 50_000;
+/// Maximum number of names to compare with an unknown one. All clients wait meanwhile: this many
+/// take about 20 ms.
+const MAX_COMPARED_NAMES: usize = 50_000;
 
 impl Router {
-    /// Whether something is known of every server that a client is shown, or has been waited
-    /// for long enough.
+    /// Returns true if every server that the client sees is known, or was awaited long enough.
     pub(crate) fn is_known(&self, client: &Client) -> bool {
         let is_missed = |server: &Rc<Backend>| server.is_shown() && !server.was_waited_for.get();
         let servers = self.servers.borrow();
@@ -30,8 +30,8 @@ impl Router {
         seen.all(|server| server.known_to(client).is_some() || !is_missed(server))
     }
 
-    /// Somebody has waited for what is not known yet, in vain. Nobody else does: whoever
-    /// comes later is told when there is more.
+    /// Marks all unknown servers as awaited in vain. Later lists do not wait for them; clients are
+    /// notified when they become known.
     pub(crate) fn give_up_waiting(&self) {
         let servers = self.servers.borrow();
         for server in servers.values().filter(|server| server.known.borrow().is_none()) {
@@ -39,46 +39,46 @@ impl Router {
         }
     }
 
-    /// One answer to a client that asks for a list of everything.
+    /// Returns one page of a list over all servers.
     pub(crate) fn list(
         &self,
         client: &Client,
         kind: Kind,
         after: Option<&str>,
     ) -> Result<String, CallError> {
-        client.shows(kind, Shown::Print(self.print(kind, client)));
+        client.set_list_version(kind, ListVersion::Fingerprint(self.fingerprint(kind, client)));
         let own = client.own_tools(kind);
         let servers = self.servers.borrow();
         let known: Vec<Rc<Known>> =
             servers.values().filter_map(|server| server.shown_to(client)).collect();
         // Another daemon searches by itself.
-        let is_listed = |shown: &&catalog::Shown| shown.is_listed || client.is_daemon();
-        let all = known.iter().flat_map(|known| known.shown(kind).iter().filter(is_listed));
+        let is_listed = |shown: &&catalog::ExposedItem| shown.is_listed || client.is_daemon();
+        let all = known.iter().flat_map(|known| known.exposed(kind).iter().filter(is_listed));
         let all = own.iter().chain(all);
         if kind == Kind::Tools && after.is_none() {
-            self.look_at_crowd(client, all.clone().count());
+            self.check_client_limit(client, all.clone().count());
         }
-        let cut = catalog::cut(all, after, PAGE_BYTES)
-            .ok_or_else(|| reply::invalid("there is no such `cursor` any more: begin again"))?;
-        let items: Vec<&str> = cut.shown.iter().map(|shown| &*shown.text).collect();
-        let next = cut.next.map(|cursor| format!(r#","nextCursor":{}"#, names::quoted(&cursor)));
+        let page = catalog::paginate(all, after, PAGE_BYTES)
+            .ok_or_else(|| reply::invalid("the `cursor` has expired: list again without it"))?;
+        let items: Vec<&str> = page.shown.iter().map(|shown| &*shown.text).collect();
+        let next = page.next.map(|cursor| format!(r#","nextCursor":{}"#, names::quoted(&cursor)));
         let (key, next) = (kind.key(), next.unwrap_or_default());
         Ok(format!(r#"{{"{key}":[{}]{next}}}"#, items.join(",")))
     }
 
-    /// How xy introduces itself to a client.
+    /// Returns the introduction of xy to a client.
     pub(crate) fn introduction(&self, client: &Client, version: &str) -> String {
-        let ours = env!("CARGO_PKG_VERSION");
+        let own_version = env!("CARGO_PKG_VERSION");
         let instructions = names::quoted(&self.instructions(client));
-        let tasks = self.task_capabilities(client).filter(|_| version == era::LATEST);
+        let tasks = self.task_capabilities(client).filter(|_| version == revision::LATEST);
         let tasks = tasks.map(|tasks| format!(r#","tasks":{tasks}"#)).unwrap_or_default();
         format!(
-            r#"{{"protocolVersion":"{version}","capabilities":{{"tools":{{"listChanged":true}},"prompts":{{"listChanged":true}},"resources":{{"subscribe":true,"listChanged":true}},"completions":{{}},"logging":{{}}{tasks}}},"serverInfo":{{"name":"xy","title":"xy","version":"{ours}"}},"instructions":{instructions}}}"#
+            r#"{{"protocolVersion":"{version}","capabilities":{{"tools":{{"listChanged":true}},"prompts":{{"listChanged":true}},"resources":{{"subscribe":true,"listChanged":true}},"completions":{{}},"logging":{{}}{tasks}}},"serverInfo":{{"name":"xy","title":"xy","version":"{own_version}"}},"instructions":{instructions}}}"#
         )
     }
 
-    /// What servers say of how to use them, as far as there is room. Those that the profile
-    /// names come first, in the order in which it does, and then all others by name.
+    /// Combines the instructions of all visible servers, as far as there is room. The order is that
+    /// of the profile, and then alphabetical.
     fn instructions(&self, client: &Client) -> String {
         let scope = client.scope();
         let is_search =
@@ -92,7 +92,7 @@ impl Router {
         };
         let mut servers = self.servers_of(client);
         if let Some(scope) = scope {
-            servers.sort_by_key(|server| scope.rank(server.name.as_str())); // Else as they were.
+            servers.sort_by_key(|server| scope.rank(server.name.as_str())); // Stable.
         }
         let said: Vec<(String, String)> = servers
             .iter()
@@ -101,26 +101,27 @@ impl Router {
                 Some((server.name.to_string(), words))
             })
             .collect();
-        instructions::combined(first, &said)
+        instructions::combine(first, &said)
     }
 
-    /// There is no tool or prompt of this name.
-    pub(crate) fn unknown(&self, client: &Client, kind: Kind, name: &str) -> CallError {
+    /// Returns the error for an unknown tool or prompt, with suggestions.
+    pub(crate) fn unknown_name(&self, client: &Client, kind: Kind, name: &str) -> CallError {
         let what = if kind == Kind::Tools { "tool" } else { "prompt" };
         let shown = xy_protocol::control::quoted(name);
         let fault = reply::invalid(format!("Unknown {what}: {shown}"));
         let known: Vec<Rc<Known>> =
             self.servers().iter().filter_map(|it| it.shown_to(client)).collect();
         let own = client.offered_own(kind);
-        let names = known.iter().flat_map(|known| known.shown(kind)).chain(&own);
+        let names = known.iter().flat_map(|known| known.exposed(kind)).chain(&own);
         let names = names.map(|shown| &*shown.name).filter(|it| *it != name);
-        let are_few = known.iter().map(|it| it.shown(kind).len()).sum::<usize>() <= MOST_COMPARED;
+        let are_few =
+            known.iter().map(|it| it.exposed(kind).len()).sum::<usize>() <= MAX_COMPARED_NAMES;
         let near = if are_few { names::nearest(name, names) } else { Vec::new() };
         if let Some(question) = names::did_you_mean(&near) {
             return fault.hint(question);
         }
-        match names::inside(name).and_then(|(server, _)| self.server_for(client, server)) {
-            Some(server) => match &*server.standing.borrow() {
+        match names::split_exposed(name).and_then(|(server, _)| self.server_for(client, server)) {
+            Some(server) => match &*server.availability.borrow() {
                 Availability::Down(why) => {
                     fault.cause(format!("`{}` is not running: {why}", server.name))
                 }
@@ -130,7 +131,7 @@ impl Router {
         }
     }
 
-    /// The only server that has this resource.
+    /// Returns the only visible server with this resource.
     pub(crate) fn owner_of(&self, client: &Client, uri: &str) -> Result<Rc<Backend>, CallError> {
         let has = |server: &Rc<Backend>| {
             server.shown_to(client).is_some_and(|known| known.has_resource(uri))
@@ -138,7 +139,7 @@ impl Router {
         };
         let mut owners: Vec<Rc<Backend>> = Vec::new();
         for server in self.servers().into_iter().filter(has) {
-            // Several names of one process have the same resources.
+            // Aliases of one process have the same resources.
             let is_another =
                 |it: &Rc<Backend>| it.primary_or_self().name != server.primary_or_self().name;
             if owners.iter().all(is_another) {
@@ -147,11 +148,11 @@ impl Router {
         }
         match (owners.pop(), owners.is_empty()) {
             (Some(owner), true) => Ok(owner),
-            (None, _) => Err(no_resource(uri)),
+            (None, _) => Err(unknown_resource(uri)),
             (Some(last), false) => {
                 owners.push(last);
                 let names: Vec<String> =
-                    owners.iter().map(|it| names::uri_outside(it.name.as_str(), uri)).collect();
+                    owners.iter().map(|it| names::exposed_uri(it.name.as_str(), uri)).collect();
                 Err(reply::invalid("several servers have this resource")
                     .hint(format!("say which: {}", names.join(", "))))
             }
@@ -159,7 +160,7 @@ impl Router {
     }
 }
 
-/// There is no resource of this URI.
-pub(crate) fn no_resource(uri: &str) -> CallError {
+/// Returns the error for an unknown resource.
+pub(crate) fn unknown_resource(uri: &str) -> CallError {
     reply::invalid(format!("Resource not found: {}", xy_protocol::control::quoted(uri)))
 }

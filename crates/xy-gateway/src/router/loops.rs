@@ -1,4 +1,5 @@
-//! Which daemons stand before and behind the servers, so that no daemon serves itself.
+//! Loop protection: tracks the daemons before and behind the servers, so that no daemon serves
+//! itself.
 
 use std::rc::Rc;
 
@@ -12,7 +13,7 @@ use crate::upstream::Upstream;
 use crate::via::{self, Daemons, Horizon, Via};
 
 impl Router {
-    /// This daemon.
+    /// Returns the id of this daemon.
     pub(crate) fn this_daemon(&self) -> &Daemons {
         &self.this_daemon
     }
@@ -37,7 +38,7 @@ impl Router {
         via.is_loop(&self.this_daemon, &self.daemons_behind(client), claims)
     }
 
-    /// The daemons that a client reaches: this one, and those behind the servers it is shown.
+    /// Returns the daemons that a client reaches: this one, and those behind the visible servers.
     pub(crate) fn daemons_behind(&self, client: &Client) -> Daemons {
         match &client.entry().view {
             View::Server(name) => {
@@ -52,8 +53,8 @@ impl Router {
         }
     }
 
-    /// Returns true if a server is hidden from a client, which is another daemon, as the server
-    /// says that it leads back there.
+    /// Returns true if a server is hidden from a client daemon, since the server claims to lead
+    /// back to it.
     pub(crate) fn is_beyond_horizon(&self, client: &Client, server: &str) -> bool {
         client.is_daemon()
             && self.server(server).is_some_and(|it| !claim(&it).is_empty())
@@ -68,11 +69,11 @@ impl Router {
         via::horizon(&self.this_daemon, client.via().unwrap_or_default().asker(), claims)
     }
 
-    /// Forgets what a server offers that leads back here.
+    /// Forgets the lists of a server that leads back to this daemon.
     pub(crate) fn hide_loop(&self, server: &Rc<Backend>) {
         server.forget_lists();
         self.lists_changed();
-        self.tell_news();
+        self.notify_change();
     }
 }
 
@@ -86,7 +87,7 @@ fn claim(server: &Backend) -> Daemons {
     all
 }
 
-/// An id that no other daemon has.
+/// Returns a random daemon id.
 pub(super) fn new_id() -> String {
     let mut bits = [0; 16];
     if getrandom::fill(&mut bits).is_err() {

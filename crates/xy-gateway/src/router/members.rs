@@ -1,4 +1,4 @@
-//! Servers come and go.
+//! Adding and removing servers.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -10,68 +10,71 @@ use crate::backend::{Availability, Backend};
 use crate::manifest::Remembered;
 
 impl Router {
-    /// Makes those of them known here that are new, with what is remembered of each. That is on
-    /// disk, which may take its time: calls to others go on meanwhile.
-    pub(crate) async fn recall(&self, all: impl IntoIterator<Item = &Arc<ServerSettings>>) {
+    /// Adds the servers that are new, with their stored manifests. Reading these may take a while;
+    /// calls to other servers go on meanwhile.
+    pub(crate) async fn restore_servers(
+        &self,
+        all: impl IntoIterator<Item = &Arc<ServerSettings>>,
+    ) {
         let is_new = |it: &&Arc<ServerSettings>| self.server(it.name.as_str()).is_none();
         let new: Vec<_> = all.into_iter().filter(is_new).cloned().collect();
         if new.is_empty() {
             return;
         }
-        for (settings, remembered) in self.manifests.recall(new).await {
-            self.server_with(&settings, remembered);
+        for (settings, remembered) in self.manifests.load(new).await {
+            self.ensure_server_with(&settings, remembered);
         }
     }
 
-    /// The server of a life that begins. It may be over by now, and the server removed, or nobody
-    /// has told us of it yet; whoever does says that it is there.
-    pub(crate) async fn server_of_life(&self, settings: &Arc<ServerSettings>) -> Rc<Backend> {
+    /// Returns the server of a new instance. The instance may precede the configuration or outlive
+    /// it: then the server is hidden until it is configured.
+    pub(crate) async fn server_of_instance(&self, settings: &Arc<ServerSettings>) -> Rc<Backend> {
         let known = || self.server(settings.name.as_str());
         if let Some(server) = known() {
             return server;
         }
-        let recalled = self.manifests.recall(vec![settings.clone()]).await.pop();
+        let recalled = self.manifests.load(vec![settings.clone()]).await.pop();
         known().unwrap_or_else(|| {
-            let server = self.server_with(settings, recalled.and_then(|it| it.1));
+            let server = self.ensure_server_with(settings, recalled.and_then(|it| it.1));
             server.is_removed.set(true);
             server
         })
     }
 
-    /// The server with these settings; of one that is new here nothing is remembered.
-    pub(crate) fn server_of(&self, settings: &Arc<ServerSettings>) -> Rc<Backend> {
-        self.server_with(settings, None)
+    /// Returns the server with these settings, adding it without a manifest if it is new.
+    pub(crate) fn ensure_server(&self, settings: &Arc<ServerSettings>) -> Rc<Backend> {
+        self.ensure_server_with(settings, None)
     }
 
-    fn server_with(
+    fn ensure_server_with(
         &self,
         settings: &Arc<ServerSettings>,
         remembered: Option<Remembered>,
     ) -> Rc<Backend> {
         self.server(settings.name.as_str()).unwrap_or_else(|| {
-            let server = Backend::new(settings.clone(), remembered, self.lot.clone());
+            let server = Backend::new(settings.clone(), remembered, self.queue_budget.clone());
             let waiting = server.counts.waiting.clone();
-            self.seen.send_modify(|seen| drop(seen.waiting.insert(server.name.clone(), waiting)));
+            self.status
+                .send_modify(|status| drop(status.waiting.insert(server.name.clone(), waiting)));
             self.servers.borrow_mut().insert(server.name.clone(), server.clone());
-            self.find_homes(); // It may be that of others.
+            self.resolve_primaries(); // The server may be the primary of others.
             server
         })
     }
 
-    /// A server is there no more, or not yet: its first instance may speak before anybody has
-    /// told us of it. As long as it has one it is only hidden.
+    /// Removes a server. As long as it has instances, it is only hidden.
     pub(crate) fn remove(&self, server: &Rc<Backend>) {
         if !server.has_instances() {
             self.servers.borrow_mut().remove(&server.name);
             self.subscriptions.borrow_mut().forget_server(&server.name);
-            self.seen.send_modify(|seen| {
-                seen.waiting.remove(&server.name);
-                seen.unframed.remove(&server.name);
+            self.status.send_modify(|status| {
+                status.waiting.remove(&server.name);
+                status.unframed.remove(&server.name);
             });
             self.manifests.forget(&server.name);
-            self.find_homes();
+            self.resolve_primaries();
         }
-        server.find_others(); // Who asked under a name that stays waits for its next process.
+        server.reroute_waiting(); // Calls under a remaining alias wait for its next process.
         self.set_availability(server, Availability::Down("it has been removed".to_owned()));
     }
 }

@@ -1,5 +1,4 @@
-//! Calls of modern clients that legacy servers have asked something in: they are parked until
-//! the client comes back.
+//! Parking of modern clients' calls in which legacy servers request input.
 
 use std::rc::Rc;
 
@@ -8,139 +7,152 @@ use serde_json::value::RawValue;
 use tokio::time::{sleep, sleep_until};
 
 use super::Router;
-use crate::bridge::pending_input::{self, Kept, NewHold, PendingInput, ReplyTo};
-use crate::bridge::{Across, Bond};
-use crate::capabilities::{Capabilities, Wants};
+use crate::bridge::pending_input::{self, NewPendingInput, ParkedEntry, PendingInput, ReplyTo};
+use crate::bridge::{EraTranslation, StateBinding};
+use crate::budget::Reservation;
+use crate::capabilities::{Capabilities, RequiredCapabilities};
 use crate::client::Client;
 use crate::frontend::StreamNo;
-use crate::held::Held;
-use crate::modern::{MISSING_CAPABILITY, RequestMeta, Wrong};
+use crate::modern::{MISSING_CAPABILITY, RequestError, RequestMeta};
 use crate::reply;
 use crate::upstream::{Caller, Upstream, UpstreamEvents};
 
-/// Why a server's question is refused: a code and a sentence.
+/// The reason why a server's request is rejected: a code and a message.
 type Refusal = (i64, &'static str);
 
-/// The error that says that a user has to go elsewhere first.
+/// The error code for a required URL elicitation.
 const URL_ELICITATION_REQUIRED: i64 = -32042;
 
 impl Router {
-    /// For what is kept of requests that may have to be sent again.
-    pub(crate) fn hold_bytes(&self) -> Held {
-        let most = usize::try_from(self.lot.park.held_bytes).unwrap_or(usize::MAX);
-        Held::of(&self.kept, most)
+    /// Returns a byte counter for stored requests, bounded over all clients.
+    pub(crate) fn byte_budget(&self) -> Reservation {
+        let most = usize::try_from(self.queue_budget.park.held_bytes).unwrap_or(usize::MAX);
+        Reservation::new(&self.retained_bytes, most)
     }
 
-    /// A legacy server asks something in a call of a modern client, which is parked for it.
+    /// Parks a modern client's call, in which a legacy server requests input.
     pub(super) fn park(
         &self,
         by: &Rc<Upstream>,
-        ours: u64,
+        upstream_id: u64,
         (id, method, params): (&str, &str, Option<&str>),
     ) -> Result<(), Refusal> {
         let not_so = (-32603, "the client cannot be asked anything during this request");
         let Some(Caller::Client {
             client,
-            asked,
-            id: theirs,
+            alias,
+            id: client_id,
             stream,
             token,
-            follow,
-            manner,
-            across,
-        }) = by.detach_call(ours)
+            response_kind,
+            request_meta,
+            translation,
+        }) = by.detach_call(upstream_id)
         else {
             return Err(not_so);
         };
-        let (Some(manner), Some(across)) = (manner, across) else { return Err(not_so) };
-        let Across::ToLegacy { method: call, bond: Some(bond), lacks } = *across else {
+        let (Some(request_meta), Some(translation)) = (request_meta, translation) else {
+            return Err(not_so);
+        };
+        let EraTranslation::ToLegacy { method: call, binding: Some(binding), missing } =
+            *translation
+        else {
             return Err(not_so);
         };
         let info = by.introduction().and_then(|it| it.info.clone());
-        let reply_to = ReplyTo { client: client.clone(), id: theirs.clone(), stream };
-        let new = NewHold {
+        let reply_to = ReplyTo { client: client.clone(), id: client_id.clone(), stream };
+        let new = NewPendingInput {
             reply_to,
-            manner: manner.clone(),
+            request_meta: request_meta.clone(),
             method: call.clone(),
-            bond,
+            binding,
             upstream: Rc::downgrade(by),
-            asked: asked.clone(),
-            ours,
+            alias: alias.clone(),
+            upstream_id,
             info,
-            lacks,
+            missing,
         };
-        let hold = self.parked.park(new);
-        let parked = hold.filter(|hold| {
-            let is_asked = hold.ask(id, method, params);
+        let pending = self.parked.park(new);
+        let parked = pending.filter(|pending| {
+            let is_asked = pending.ask(id, method, params);
             if !is_asked {
-                self.parked.forget(hold.number);
+                self.parked.forget(pending.number);
             }
             is_asked
         });
-        let Some(hold) = parked else {
-            let across = Across::ToLegacy { method: call, bond: Some(bond), lacks };
-            let across = Some(Box::new(across));
-            let manner = Some(manner);
-            let id = theirs;
-            let back = Caller::Client { client, asked, id, stream, token, follow, manner, across };
-            by.attach(ours, back);
+        let Some(pending) = parked else {
+            let translation =
+                EraTranslation::ToLegacy { method: call, binding: Some(binding), missing };
+            let translation = Some(Box::new(translation));
+            let request_meta = Some(request_meta);
+            let id = client_id;
+            let back = Caller::Client {
+                client,
+                alias,
+                id,
+                stream,
+                token,
+                response_kind,
+                request_meta,
+                translation,
+            };
+            by.attach(upstream_id, back);
             return Err((-32603, "too many calls wait for their clients"));
         };
-        by.attach(ours, Caller::Parked(hold.clone()));
-        self.flush_soon(hold);
+        by.attach(upstream_id, Caller::PendingInput(pending.clone()));
+        self.flush_soon(pending);
         Ok(())
     }
 
-    /// Has a client hear what is asked in its call, together with what is asked at the same
-    /// time.
-    pub(crate) fn flush_soon(&self, hold: Rc<PendingInput>) {
+    /// Sends the collected requests for input to the client after a short delay.
+    pub(crate) fn flush_soon(&self, pending: Rc<PendingInput>) {
         let router = self.me();
         tokio::task::spawn_local(async move {
-            sleep(pending_input::ASKED_AT_ONCE).await;
-            router.flush(&hold);
-            sleep(pending_input::HOLDS_UP).await;
-            if let Some(upstream) = hold.upstream.upgrade() {
-                router.is_over(&upstream); // It holds up no other of its client's any more.
+            sleep(pending_input::QUESTION_BATCH_DELAY).await;
+            router.flush(&pending);
+            sleep(pending_input::MAX_SLOT_HOLD).await;
+            if let Some(upstream) = pending.upstream.upgrade() {
+                router.on_call_end(&upstream); // It no longer delays the client's other calls.
             }
         });
     }
 
-    fn flush(&self, hold: &Rc<PendingInput>) {
-        let Some((ReplyTo { client, id, stream }, came)) = hold.flush() else { return };
-        if let Some(came) = came {
-            self.parked.forget(hold.number);
-            hold.end();
-            return match hold.answer(came, &id) {
-                Ok(line) => client.answered(&id, stream, &line),
-                Err(fault) => client.failed(&id, stream, &fault),
+    fn flush(&self, pending: &Rc<PendingInput>) {
+        let Some((ReplyTo { client, id, stream }, result)) = pending.flush() else { return };
+        if let Some(result) = result {
+            self.parked.forget(pending.number);
+            pending.end();
+            return match pending.answer(result, &id) {
+                Ok(line) => client.respond(&id, stream, &line),
+                Err(fault) => client.respond_error(&id, stream, &fault),
             };
         }
-        if !hold.upstream.upgrade().is_some_and(|upstream| upstream.is_parked(hold)) {
-            // It was cancelled meanwhile.
-            self.parked.forget(hold.number);
-            hold.end();
+        if !pending.upstream.upgrade().is_some_and(|upstream| upstream.awaits_input(pending)) {
+            // The call was cancelled meanwhile.
+            self.parked.forget(pending.number);
+            pending.end();
             return;
         }
-        let state = self.parked.state(hold.number, &hold.bond);
-        client.answered(&id, stream, &reply::result(&id, &hold.asks(&state)));
-        self.give_up_in_time();
-        if let Some(upstream) = hold.upstream.upgrade() {
-            self.is_over(&upstream); // It may hold up no other of its client's.
+        let state = self.parked.state(pending.number, &pending.binding);
+        client.respond(&id, stream, &reply::result(&id, &pending.input_required_result(&state)));
+        self.start_expiry_task();
+        if let Some(upstream) = pending.upstream.upgrade() {
+            self.on_call_end(&upstream); // The call may no longer delay the client's other calls.
         }
     }
 
-    /// Has calls given up that nobody comes back for.
-    fn give_up_in_time(&self) {
+    /// Starts the task that abandons expired parked calls, unless it runs.
+    fn start_expiry_task(&self) {
         if self.is_sweeping.replace(true) {
             return;
         }
         let router = self.me();
         tokio::task::spawn_local(async move {
             loop {
-                let (overdue, next) = router.parked.overdue();
-                for kept in overdue {
-                    if let Kept::Call(hold) = kept {
-                        give_up(&hold);
+                let (expired, next) = router.parked.take_expired();
+                for entry in expired {
+                    if let ParkedEntry::Call(pending) = entry {
+                        abandon(&pending);
                     }
                 }
                 let Some(next) = next else { return router.is_sweeping.set(false) };
@@ -149,55 +161,56 @@ impl Router {
         });
     }
 
-    /// A client has gone that would have to come back for these.
-    pub(super) fn give_up_parked(&self, client: &Client) {
-        for hold in self.parked.tied_to(client.number()) {
-            self.parked.forget(hold.number);
-            give_up(&hold);
+    /// Abandons the calls that only this client, now closed, could resume.
+    pub(super) fn abandon_parked(&self, client: &Client) {
+        for pending in self.parked.tied_to(client.number()) {
+            self.parked.forget(pending.number);
+            abandon(&pending);
         }
     }
 
-    /// A server refused a request until its client's user has done something elsewhere.
-    pub(super) fn ask_elsewhere(
+    /// Asks a modern client for the URL elicitations that a server requires before a request.
+    /// Returns false if `error` requires none.
+    pub(super) fn request_url_elicitation(
         &self,
         client: &Rc<Client>,
         (id, stream): (&str, StreamNo),
-        manner: &RequestMeta,
-        bond: &Bond,
+        request_meta: &RequestMeta,
+        binding: &StateBinding,
         error: &str,
     ) -> bool {
-        let Some(wanted) = elsewhere(error) else { return false };
-        let wants = Wants::read(Some(r#"{"mode":"url"}"#));
-        let capabilities = Capabilities::read(&manner.capabilities);
+        let Some(wanted) = url_elicitations(error) else { return false };
+        let wants = RequiredCapabilities::read(Some(r#"{"mode":"url"}"#));
+        let capabilities = Capabilities::read(&request_meta.capabilities);
         if capabilities.allow("elicitation/create", &wants, false).is_err() {
-            let message = "the user has to go elsewhere first, which this client cannot show";
+            let message = "the user has to open a URL first, which this client does not support";
             let data = r#"{"requiredCapabilities":{"elicitation":{"url":{}}}}"#.to_owned();
-            let wrong = Wrong { data: Some(data), ..Wrong::new(MISSING_CAPABILITY, message) };
-            client.answered(id, stream, &wrong.line(id));
+            let wrong =
+                RequestError { data: Some(data), ..RequestError::new(MISSING_CAPABILITY, message) };
+            client.respond(id, stream, &wrong.line(id));
             return true;
         }
         let Some(number) = self.parked.allow_again(client.group_id()) else { return false };
-        let state = self.parked.state(number, bond);
-        let result = pending_input::asking(&wanted, &state, None);
-        client.answered(id, stream, &reply::result(id, &result));
-        self.give_up_in_time();
+        let state = self.parked.state(number, binding);
+        let result = pending_input::input_required(&wanted, &state, None);
+        client.respond(id, stream, &reply::result(id, &result));
+        self.start_expiry_task();
         true
     }
 }
 
-/// Nobody comes back for a call: its server is told.
-fn give_up(hold: &Rc<PendingInput>) {
-    if hold.end()
-        && let Some(upstream) = hold.upstream.upgrade()
-        && upstream.is_parked(hold)
+/// Cancels a call at its server, as the client did not come back.
+fn abandon(pending: &Rc<PendingInput>) {
+    if pending.end()
+        && let Some(upstream) = pending.upstream.upgrade()
+        && upstream.awaits_input(pending)
     {
-        upstream.cancel(hold.ours, "its client did not come back");
+        upstream.cancel(pending.upstream_id, "its client did not come back");
     }
 }
 
-/// What a user has to do elsewhere before a request can be done, if an error says so, as what
-/// a modern client is asked.
-fn elsewhere(error: &str) -> Option<String> {
+/// Returns the URL elicitations that an error requires, as input requests of the modern era.
+fn url_elicitations(error: &str) -> Option<String> {
     #[derive(Deserialize)]
     struct Named<'t> {
         code: i64,
@@ -207,10 +220,10 @@ fn elsewhere(error: &str) -> Option<String> {
     #[derive(Deserialize)]
     struct Data<'t> {
         #[serde(borrow)]
-        elicitations: Vec<Elsewhere<'t>>,
+        elicitations: Vec<UrlElicitation<'t>>,
     }
     #[derive(Deserialize)]
-    struct Elsewhere<'t> {
+    struct UrlElicitation<'t> {
         #[serde(borrow)]
         url: &'t RawValue,
         #[serde(borrow)]
@@ -219,7 +232,7 @@ fn elsewhere(error: &str) -> Option<String> {
     let Ok(Named { code: URL_ELICITATION_REQUIRED, data }) = serde_json::from_str(error) else {
         return None;
     };
-    let all = data.elicitations.iter().enumerate().map(|(place, Elsewhere { url, message })| {
+    let all = data.elicitations.iter().enumerate().map(|(place, UrlElicitation { url, message })| {
         format!(
             r#""q{}":{{"method":"elicitation/create","params":{{"mode":"url","url":{url},"message":{message}}}}}"#,
             place + 1

@@ -1,4 +1,4 @@
-//! What profiles show: which there are, and who lives by them.
+//! Profiles: which exist, and what their clients see.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -9,22 +9,24 @@ use xy_config::settings::Profiles;
 
 use super::Router;
 use crate::backend::Backend;
-use crate::catalog::{Kind, Known};
+use crate::catalog::Known;
 use crate::client::{Client, Visibility};
 use crate::client_limits;
 use crate::frontend::{Refusal, View};
-use crate::scope::{Scope, There};
+use crate::kind::Kind;
+use crate::scope::{Inventory, Scope};
+use crate::tools;
 
-/// What is told of profiles and of clients, at most, each.
-const MOST_WARNINGS: usize = 50;
+/// Maximum number of warnings about profiles, and about clients.
+const MAX_WARNINGS: usize = 50;
 
-/// So many names are compared with patterns when lines are looked for that are about nothing:
-/// everybody waits meanwhile.
-const MOST_COMPARED: usize = 500_000;
+/// Maximum number of comparisons in a search for lines that match nothing: all clients wait
+/// meanwhile.
+const MAX_COMPARISONS: usize = 500_000;
 
-/// Who somebody is, at what it is shown: what it has begun at one profile it does not find at
-/// another, which may hide that.
-pub(super) fn who_at(who: u64, view: &View) -> u64 {
+/// Derives an identity per profile, so that tasks begun under one profile are invisible under
+/// another.
+pub(super) fn identity_in(who: u64, view: &View) -> u64 {
     match view {
         View::Profile(name) if name != DEFAULT_PROFILE => {
             let bytes = who.to_be_bytes().into_iter().chain(name.bytes());
@@ -37,8 +39,8 @@ pub(super) fn who_at(who: u64, view: &View) -> u64 {
 }
 
 impl Router {
-    /// What a client with this view is shown.
-    pub(super) fn lens_of(&self, view: &View) -> Result<Visibility, Refusal> {
+    /// Returns the visibility filter of a view.
+    pub(super) fn visibility_of(&self, view: &View) -> Result<Visibility, Refusal> {
         match view {
             View::All | View::Server(_) => Ok(Visibility::All),
             View::Profile(name) => match self.scopes.borrow().get(name) {
@@ -49,23 +51,24 @@ impl Router {
         }
     }
 
-    /// The rule of a profile, if a file says one.
+    /// Returns the rule of a profile, if it has a file.
     pub(crate) fn scope(&self, name: &str) -> Option<Rc<Scope>> {
         self.scopes.borrow().get(name).cloned()
     }
 
-    /// The names of all profiles: there is always one that shows everything if no file says more.
+    /// Returns the names of all profiles. The default profile exists without a file and shows
+    /// everything.
     pub(super) fn profile_names(&self) -> BTreeSet<String> {
         let scopes = self.scopes.borrow();
         scopes.keys().cloned().chain([DEFAULT_PROFILE.to_owned()]).collect()
     }
 
-    /// Whether who is bound to a profile may be shown one server with nothing between. One that
-    /// its profile hides is to it like one that does not exist.
+    /// Checks that a token bound to a profile may use a server's own endpoint. A hidden server
+    /// looks like an unknown one.
     pub(crate) fn check_bound(&self, profile: &str, server: &str) -> Result<(), Refusal> {
-        match self.lens_of(&View::Profile(profile.to_owned()))? {
+        match self.visibility_of(&View::Profile(profile.to_owned()))? {
             Visibility::All => Ok(()),
-            Visibility::Scope(scope) if scope.shows_whole(server) => Ok(()),
+            Visibility::Scope(scope) if scope.shows_all_of(server) => Ok(()),
             Visibility::Scope(scope) if scope.decide_server(server).shown => {
                 Err(Refusal::Outside { server: server.into(), profile: profile.into() })
             }
@@ -73,8 +76,7 @@ impl Router {
         }
     }
 
-    /// The files say this of profiles now. Those who live by one that has changed are told
-    /// what has changed for them.
+    /// Replaces the profiles, and notifies clients of what has changed for them.
     pub(crate) fn set_profiles(&self, profiles: &Profiles) {
         let mut scopes = self.scopes.borrow_mut();
         scopes.retain(|name, scope| profiles.get(name).is_some_and(|it| it == scope.settings()));
@@ -83,18 +85,20 @@ impl Router {
             scopes.entry(name.clone()).or_insert_with(made);
         }
         drop(scopes);
-        self.crowded.borrow_mut().clear();
+        self.limit_warnings.borrow_mut().clear();
         for client in self.clients() {
-            client.look_through(self.lens_of(&client.entry().view).unwrap_or(Visibility::Nothing));
+            client.set_visibility(
+                self.visibility_of(&client.entry().view).unwrap_or(Visibility::Nothing),
+            );
         }
         self.lists_changed();
-        self.tell_news();
+        self.notify_change();
     }
 
-    /// A client is shown so many tools, which may be more than it can take.
-    pub(super) fn look_at_crowd(&self, client: &Client, count: usize) {
-        let Some(name) = client.called() else { return };
-        let Some(most) = client_limits::most_tools(&name).filter(|most| count > *most) else {
+    /// Warns if a client sees more tools than it supports.
+    pub(super) fn check_client_limit(&self, client: &Client, count: usize) {
+        let Some(name) = client.name() else { return };
+        let Some(most) = client_limits::max_tools(&name).filter(|most| count > *most) else {
             return;
         };
         let profile = match &client.entry().view {
@@ -102,20 +106,20 @@ impl Router {
             View::All | View::Server(_) => return,
         };
         let key = (profile.to_owned(), name.clone());
-        let mut crowded = self.crowded.borrow_mut();
-        if crowded.contains_key(&key) || crowded.len() >= MOST_WARNINGS {
+        let mut limit_warnings = self.limit_warnings.borrow_mut();
+        if limit_warnings.contains_key(&key) || limit_warnings.len() >= MAX_WARNINGS {
             return;
         }
         let warning = client_limits::warning(&name, profile, count, most);
         tracing::warn!("{warning}");
-        crowded.insert(key, warning);
-        drop(crowded);
-        self.tell_warnings();
+        limit_warnings.insert(key, warning);
+        drop(limit_warnings);
+        self.publish_warnings();
     }
 
-    /// Looks for lines of profiles that are about nothing, and for profiles that show nothing,
-    /// as far as servers are known. Each is told once.
-    pub(super) fn look_over_profiles(&self) {
+    /// Warns about profile lines that match nothing and profiles that show nothing, as far as
+    /// servers are known. Each warning is logged once.
+    pub(super) fn check_profiles(&self) {
         let servers = self.servers();
         let names: Vec<&str> = servers.iter().map(|it| it.name.as_str()).collect();
         let is_unknown = |it: &&Rc<Backend>| it.known.borrow().is_none();
@@ -125,7 +129,7 @@ impl Router {
             .iter()
             .filter_map(|it| Some((it.name.as_str(), it.known.borrow().clone()?)))
             .collect();
-        let left = Cell::new(MOST_COMPARED);
+        let left = Cell::new(MAX_COMPARISONS);
         let has = |kind: Kind, fits: &dyn Fn(&str, &str) -> bool| {
             let mut items = known.iter().flat_map(|(server, known)| {
                 known.lists.of(kind).iter().map(move |item| (*server, &*item.name))
@@ -135,27 +139,30 @@ impl Router {
                 left.get() == 0 || fits(server, name)
             })
         };
-        let there = There { servers: &names, unknown: &unknown, has: &has };
+        let own_tools = tools::own_names();
+        let inventory =
+            Inventory { servers: &names, own_tools: &own_tools, unknown: &unknown, has: &has };
         let mut idle = BTreeSet::new();
         for scope in self.scopes.borrow().values() {
             let file = &scope.settings().file;
-            let lines = scope.idle_lines(&there).into_iter();
-            idle.extend(lines.map(|(line, why)| format!("{file}:{line} is about nothing: {why}")));
-            idle.extend(scope.emptiness(&there).map(|why| format!("{file} {why}")));
+            let lines = scope.unmatched_lines(&inventory).into_iter();
+            idle.extend(lines.map(|(line, why)| format!("{file}:{line} matches nothing: {why}")));
+            idle.extend(scope.empty_reason(&inventory).map(|why| format!("{file} {why}")));
         }
-        while idle.len() > MOST_WARNINGS {
+        while idle.len() > MAX_WARNINGS {
             idle.pop_last();
         }
-        let before = self.idle_lines.replace(idle.clone());
+        let before = self.unmatched_lines.replace(idle.clone());
         for line in idle.difference(&before) {
             tracing::warn!("{line}");
         }
-        self.tell_warnings();
+        self.publish_warnings();
     }
 
-    fn tell_warnings(&self) {
-        let idle = self.idle_lines.borrow();
-        let all: Vec<String> = idle.iter().chain(self.crowded.borrow().values()).cloned().collect();
-        self.tell_seen(|seen| &mut seen.warnings, all);
+    fn publish_warnings(&self) {
+        let idle = self.unmatched_lines.borrow();
+        let all: Vec<String> =
+            idle.iter().chain(self.limit_warnings.borrow().values()).cloned().collect();
+        self.update_status(|status| &mut status.warnings, all);
     }
 }

@@ -1,9 +1,9 @@
-//! Everything that the gateway keeps and that grows, counted.
+//! The retained counts: number and size of everything the gateway keeps that can grow.
 
 use super::Router;
 use crate::retained::Retained;
 
-/// What is counted of those who may not be there: nothing is told as nothing.
+/// Counts that are reported as zero when there are no clients.
 const OF_CLIENTS: [&str; 6] = [
     "client_batches",
     "client_listens",
@@ -14,31 +14,34 @@ const OF_CLIENTS: [&str; 6] = [
 ];
 
 impl Router {
-    /// How much of everything there is.
-    pub(crate) fn census(&self) -> Retained {
-        let mut census = Retained::default();
+    /// Counts everything that the gateway keeps.
+    pub(crate) fn retained_counts(&self) -> Retained {
+        let mut counts = Retained::default();
         for what in OF_CLIENTS {
-            census.add(what, 0);
+            counts.add(what, 0);
         }
-        census.add("clients", self.clients.borrow().len());
-        // More than those are in memory only if something still holds one that has gone.
-        census.add("clients_in_memory", self.clients_alive.get());
+        counts.add("clients", self.clients.borrow().len());
+        // Exceeds `clients` only while something still holds a closed client.
+        counts.add("clients_in_memory", self.clients_alive.get());
         for client in self.clients() {
-            client.count(&mut census);
+            client.count(&mut counts);
         }
-        census.add("servers", self.servers.borrow().len());
+        counts.add("servers", self.servers.borrow().len());
         for server in self.servers() {
-            server.count(&mut census);
+            server.count(&mut counts);
         }
-        self.subscriptions.borrow().count(&mut census);
-        self.owners.borrow().count(&mut census);
-        self.parked.count(&mut census);
-        census.add("houses", self.groups.borrow().len());
-        census.add("request_copies_bytes", self.kept.get());
-        census.add("manifests", self.manifests.len());
-        census.add("profiles", self.scopes.borrow().len());
-        census.add("search_layers", self.indexed.borrow().len());
-        census.add("warnings", self.idle_lines.borrow().len() + self.crowded.borrow().len());
-        census
+        self.subscriptions.borrow().count(&mut counts);
+        self.ownership.borrow().count(&mut counts);
+        self.parked.count(&mut counts);
+        counts.add("houses", self.groups.borrow().len());
+        counts.add("request_copies_bytes", self.retained_bytes.get());
+        counts.add("manifests", self.manifests.len());
+        counts.add("profiles", self.scopes.borrow().len());
+        counts.add("search_layers", self.indexed.borrow().len());
+        counts.add(
+            "warnings",
+            self.unmatched_lines.borrow().len() + self.limit_warnings.borrow().len(),
+        );
+        counts
     }
 }

@@ -1,7 +1,7 @@
-//! What one token may have of what all clients share, so that none locks out others.
+//! Fair shares of limited resources, so that no token locks out others.
 //!
-//! Local clients are the user's own and have no token; where there are no tokens, nobody can be
-//! told from others. Neither has a share.
+//! Local clients belong to the user and have no token. Without tokens, all HTTP clients look alike.
+//! Neither has a share.
 
 use std::rc::Rc;
 
@@ -12,38 +12,38 @@ use xy_supervisor::instance::Holder;
 
 use super::Router;
 use crate::backend::Backend;
-use crate::http::{ANYBODY, HttpStatus as _};
+use crate::http::{ANONYMOUS, HttpStatus as _};
 use crate::share;
 
-/// The id that stands for clients of the local socket.
+/// The token id of local clients.
 pub(crate) const LOCAL: u64 = 0;
 
-/// The token of a client, as far as shares are concerned.
+/// The token of a client, for the accounting of shares.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TokenUse {
     pub(crate) id: u64,
 }
 
 impl TokenUse {
-    /// Returns true if it may take one more of something limited, of which it holds `own`, and
-    /// all together hold `all`.
+    /// Returns true if the token may take one more of a resource with limit `most`. It holds `own`
+    /// of `all` that are taken.
     pub(crate) fn may_take(self, own: usize, all: usize, most: usize) -> bool {
-        matches!(self.id, LOCAL | ANYBODY) || share::may_take(own, all, most)
+        matches!(self.id, LOCAL | ANONYMOUS) || share::may_take(own, all, most)
     }
 }
 
 impl Router {
     #[cfg(test)]
     pub(crate) fn limit_hits(&self, now: tokio::time::Instant) -> Vec<crate::LimitHit> {
-        self.seen.borrow().limit_hits.recent(now)
+        self.status.borrow().limit_hits.recent(now)
     }
 
-    /// Sets how many instances there may be at one time.
+    /// Sets the maximum number of instances.
     pub(crate) fn set_instances_max(&self, most: usize) {
         self.instances_max.set(most);
     }
 
-    /// Checks that the token of a client may have one more instance that lives for one client.
+    /// Checks that a client's token may have one more isolated instance.
     pub(super) fn check_instance_share(
         &self,
         server: &ServerName,
@@ -51,7 +51,7 @@ impl Router {
     ) -> Result<(), CallError> {
         let Holder::Client(number) = holder else { return Ok(()) };
         let Some(token) = self.token_of(number) else { return Ok(()) };
-        // All others: the one that is to come is among them already.
+        // All other holders: the new one is already among them.
         let others = |it: &Rc<Backend>| -> Vec<Holder> {
             let is_it = |other: &Holder| it.name == *server && *other == holder;
             it.holders().into_iter().filter(|other| !is_it(other)).collect()
@@ -63,7 +63,7 @@ impl Router {
             Holder::Client(number) => self.token_of(*number).is_some_and(|it| it.id == token.id),
             Holder::Shared | Holder::Era(_) => false,
         };
-        // Of all instances, and of those that one server may have for single clients.
+        // The limits on all instances, and on the isolated instances of one server.
         let bounds = [(all, self.instances_max.get()), (here, MAX_CLIENT_INSTANCES)];
         let full = bounds.iter().find_map(|(there, most)| {
             let own = there.iter().filter(is_own).count();
@@ -80,7 +80,7 @@ impl Router {
             .hint("end some of these clients, or raise `most` in `instances { … }` of xy.kdl"))
     }
 
-    /// The token of a client, or of clients that a door cannot tell apart.
+    /// Returns the token of a client or of a client group.
     fn token_of(&self, number: u64) -> Option<TokenUse> {
         if let Some(client) = self.client(number) {
             return Some(client.token());

@@ -1,4 +1,4 @@
-//! Whether all is well, and how much of everything there is, for those who watch.
+//! Readiness, limits and metrics of the gateway.
 
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -9,30 +9,30 @@ use xy_supervisor::instance::Holder;
 
 use super::Router;
 use crate::backend::Backend;
-use crate::catalog::Kind;
 use crate::http::HttpStatus;
+use crate::kind::Kind;
 use crate::metrics;
 
-/// What is counted of each server: its name, what it says, and the number.
+/// A gauge per server: name, help and value.
 type Number<'n> = (&'n str, &'n str, &'n dyn Fn(&Backend) -> usize);
 
-/// The same of what only ever grows.
+/// A counter per server: name, help and value.
 type Counter<'n> = (&'n str, &'n str, &'n dyn Fn(&Backend) -> u64);
 
 impl HttpStatus for Router {
     fn is_ready(&self) -> bool {
         let is_there = |server: &Rc<Backend>| {
             let is_shared = server.settings.borrow().isolation == Isolation::Shared;
-            let is_away = || server.is_away(Holder::Shared);
-            !is_shared || server.upstream(Holder::Shared).is_some() || is_away()
+            let is_asleep = || server.is_asleep(Holder::Shared);
+            !is_shared || server.upstream(Holder::Shared).is_some() || is_asleep()
         };
         self.servers().iter().filter(|server| server.is_shown()).all(is_there)
     }
 
     fn limit_hit(&self, limit: &'static str, token: Option<u64>) {
-        self.seen.send_if_modified(|seen| {
-            seen.limit_hits.note(limit, token, Instant::now());
-            false // Nobody waits for it: it is looked at when somebody asks.
+        self.status.send_if_modified(|status| {
+            status.limit_hits.record(limit, token, Instant::now());
+            false // Nobody waits for it: readers look when asked.
         });
     }
 
@@ -59,7 +59,7 @@ impl HttpStatus for Router {
             "xy_ids_owned",
             gauge,
             "Tasks and elicitations of clients.",
-            self.owners.borrow().len(),
+            self.ownership.borrow().len(),
         );
         metrics::single(
             out,
@@ -68,7 +68,7 @@ impl HttpStatus for Router {
             "Calls that wait for their clients to come back.",
             self.parked.len(),
         );
-        self.census().write(out);
+        self.retained_counts().write(out);
         let numbers: [Number<'_>; 4] = [
             ("xy_server_up", "Whether a server can be called.", &|it| {
                 usize::from(!it.is_hidden() && !it.all_upstreams().is_empty())

@@ -1,4 +1,4 @@
-//! What lines mean, and that nothing gets around them.
+//! What the lines of a profile mean, and that nothing bypasses them.
 
 use proptest::prelude::*;
 use xy_config::check_text;
@@ -16,11 +16,11 @@ fn scope(text: &str) -> Scope {
     Scope::new(settings(text))
 }
 
-/// One row: a profile, what is asked of it, whether it is shown, and the line that says so.
+/// A row: the profile, the kind, server and name of an item, if it is shown, and the deciding line.
 type Row = (&'static str, Kind, &'static str, &'static str, bool, Option<u32>);
 
 #[test]
-fn what_lines_mean() {
+fn lines_decide_what_is_shown() {
     use Kind::{Prompts, Resources, Templates, Tools};
     const PARTS: &str = "server \"git\" {\n tools {\n  allow \"read_*\" \"status\"\n  deny \"read_secret\"\n }\n prompts { deny \"*\" }\n resources {\n  allow \"file:///srv/*\"\n  deny \"*.key\"\n }\n}";
     const UNION: &str = "allow \"git__status\"\nserver \"files\" { tools { allow \"read_*\" } }";
@@ -62,7 +62,7 @@ fn what_lines_mean() {
 }
 
 #[test]
-fn a_uri_in_disguise_is_not_shown_where_uris_are_judged() {
+fn disguised_uri_is_hidden_where_rules_match_uris() {
     let only = scope("server \"s\" { resources { allow \"file:///srv/*\" } }");
     let but = scope("server \"s\" { resources { deny \"file:///etc/*\" } }");
     for disguised in [
@@ -87,47 +87,48 @@ fn a_uri_in_disguise_is_not_shown_where_uris_are_judged() {
     for plain in ["file:///srv/a%20b", "file:///srv/", "file:///srv/a?x=..#y", "file:///srv/a..b"] {
         assert!(only.decide(Kind::Resources, "s", plain).shown, "{plain}");
     }
-    let long = format!("file:///srv/{}", "a".repeat(LONGEST_URI));
+    let long = format!("file:///srv/{}", "a".repeat(MAX_URI_BYTES));
     assert!(!only.decide(Kind::Resources, "s", &long).shown);
 }
 
 #[test]
-fn names_and_descriptions_can_be_others() {
+fn tools_can_be_renamed_and_redescribed() {
     let scope = scope(
         "tool \"git__status\" { name \"st\"; description \"What changed\" }\n\
          tool \"git__log\" { name \"files__read\" }\n\
          name-budget 44",
     );
-    let name = |kind, server, name| scope.look(kind, server, name).map(|look| look.name);
+    let name = |kind, server, name| scope.appearance(kind, server, name).map(|look| look.name);
     assert_eq!(name(Kind::Tools, "git", "status").as_deref(), Some("st"));
     assert_eq!(name(Kind::Prompts, "git", "status").as_deref(), Some("git__status"));
     assert_eq!(scope.renamed("st"), Some(("git", "status")));
     assert_eq!(scope.renamed("git__status"), None);
-    let look = scope.look(Kind::Tools, "git", "status").unwrap();
+    let look = scope.appearance(Kind::Tools, "git", "status").unwrap();
     assert_eq!((look.description, look.is_listed), (Some("What changed"), true));
     assert_eq!(name(Kind::Tools, "files", "read"), None, "another has its name");
     assert_eq!(name(Kind::Prompts, "files", "read").as_deref(), Some("files__read"));
     let (long, wide) = ("x".repeat(100), "s".repeat(32));
     let long = name(Kind::Tools, "files", &long).unwrap();
     assert_eq!(long.len(), 44);
-    assert_eq!(names::inside(&long).unwrap().0, "files");
+    assert_eq!(names::split_exposed(&long).unwrap().0, "files");
     assert_eq!(name(Kind::Tools, &wide, "a_tool_of_some_length").unwrap().len(), 44);
 }
 
 #[test]
-fn in_search_only_what_is_pinned_is_listed() {
+fn search_lists_only_pinned_tools() {
     let scope =
         scope("tools \"search\"\npin \"git__*\" \"st\"\ntool \"a__status\" { name \"st\" }");
     assert!(scope.is_search());
-    let is_listed =
-        |server, name| scope.look(Kind::Tools, server, name).is_some_and(|look| look.is_listed);
+    let is_listed = |server, name| {
+        scope.appearance(Kind::Tools, server, name).is_some_and(|look| look.is_listed)
+    };
     assert!(is_listed("git", "push") && is_listed("a", "status"));
     assert!(!is_listed("a", "other"));
-    assert!(scope.look(Kind::Prompts, "a", "p").unwrap().is_listed);
+    assert!(scope.appearance(Kind::Prompts, "a", "p").unwrap().is_listed);
 }
 
 #[test]
-fn managing_tools_are_hidden_like_others_or_all_at_once() {
+fn managing_tools_are_hidden_one_by_one_or_all() {
     assert!(scope("servers \"git\"").decide_own("add_server").shown);
     assert!(!scope("manage #false").decide_own("add_server").shown);
     assert!(scope("manage #true").decide_own("add_server").shown);
@@ -137,7 +138,7 @@ fn managing_tools_are_hidden_like_others_or_all_at_once() {
 }
 
 #[test]
-fn a_server_is_shown_whole_only_if_nothing_of_it_can_be_hidden() {
+fn server_is_completely_shown_only_if_no_rule_can_hide_anything() {
     let table = [
         ("", true),
         ("servers \"git\"", true),
@@ -150,21 +151,21 @@ fn a_server_is_shown_whole_only_if_nothing_of_it_can_be_hidden() {
         ("tools \"search\"\npin \"git__status\"", true),
     ];
     for (text, expected) in table {
-        assert_eq!(scope(text).shows_whole("git"), expected, "{text}");
+        assert_eq!(scope(text).shows_all_of("git"), expected, "{text}");
     }
 }
 
 #[test]
-fn a_broken_profile_shows_nothing() {
+fn broken_profile_shows_nothing() {
     let closed = Scope::new(Arc::new(ProfileSettings::closed("p", "profiles/p.kdl")));
     for kind in Kind::ALL {
         assert!(!closed.decide(kind, "git", "x").shown);
     }
-    assert!(!closed.decide_own("list_servers").shown && !closed.shows_whole("git"));
+    assert!(!closed.decide_own("list_servers").shown && !closed.shows_all_of("git"));
 }
 
 #[test]
-fn lines_about_nothing_are_known() {
+fn lines_without_effect_are_reported() {
     let scope = scope(
         "servers \"git\" \"gone\"\nallow \"git__status\" \"git__stats\" \"list_servers\"\n\
          server \"nobody\" { tools { deny \"x\" } }\n\
@@ -176,27 +177,37 @@ fn lines_about_nothing_are_known() {
         kind == Kind::Tools && tools.iter().any(|(server, name)| fits(server, name))
     };
     let idle_without = |unknown: &[&str]| {
-        scope.idle_lines(&There { servers: &["git", "files"], unknown, has: &has })
+        scope.unmatched_lines(&Inventory {
+            servers: &["git", "files"],
+            own_tools: &crate::tools::own_names(),
+            unknown,
+            has: &has,
+        })
     };
     let lines = |idle: &[(u32, String)]| idle.iter().map(|(line, _)| *line).collect::<Vec<_>>();
     let idle = idle_without(&[]);
     assert_eq!(lines(&idle), [1, 2, 3, 6, 8], "{idle:?}");
     assert!(idle[1].1.contains("git__stats"), "{idle:?}");
-    // What is not known of one server hides only what may be about it.
+    // An unknown server excuses only the lines that may apply to it.
     assert_eq!(lines(&idle_without(&["files"])), [1, 2, 3, 6, 8]);
     assert_eq!(lines(&idle_without(&["git"])), [1, 3]);
 }
 
 #[test]
-fn a_profile_that_shows_nothing_is_known_although_each_line_is_about_something() {
+fn empty_profile_is_reported_although_each_line_has_effect() {
     const NOTHING: Option<&str> = Some("shows nothing at all");
     const NO_TOOL: Option<&str> = Some("shows no tool");
-    // `a` has a tool and a prompt, `b` a tool alone, and of `c` nothing is known yet.
+    // `a` has a tool and a prompt, `b` has one tool, and nothing is known of `c` yet.
     let all = [(Kind::Tools, "a", "x"), (Kind::Prompts, "a", "ask"), (Kind::Tools, "b", "x")];
     let has = |kind: Kind, fits: &dyn Fn(&str, &str) -> bool| {
         all.iter().any(|(its, server, name)| *its == kind && fits(server, name))
     };
-    let there = There { servers: &["a", "b", "c"], unknown: &["c"], has: &has };
+    let there = Inventory {
+        servers: &["a", "b", "c"],
+        own_tools: &crate::tools::own_names(),
+        unknown: &["c"],
+        has: &has,
+    };
     let table = [
         ("", None),
         ("servers \"a\"", None),
@@ -214,21 +225,26 @@ fn a_profile_that_shows_nothing_is_known_although_each_line_is_about_something()
         ("servers \"c\"", None),
     ];
     for (text, expected) in table {
-        let said = scope(text).emptiness(&there);
-        let is_so = match (said, expected) {
-            (Some(said), Some(expected)) => said.starts_with(expected),
-            (said, expected) => said == expected,
+        let reason = scope(text).empty_reason(&there);
+        let is_so = match (reason, expected) {
+            (Some(reason), Some(expected)) => reason.starts_with(expected),
+            (reason, expected) => reason == expected,
         };
-        assert!(is_so, "{text}: {said:?}");
+        assert!(is_so, "{text}: {reason:?}");
     }
-    let nobody = There { servers: &["a"], unknown: &[], has: &|_, _| false };
-    assert_eq!(scope("servers \"b\"").emptiness(&nobody), None, "there is nothing to show");
+    let nobody = Inventory {
+        servers: &["a"],
+        own_tools: &crate::tools::own_names(),
+        unknown: &[],
+        has: &|_, _| false,
+    };
+    assert_eq!(scope("servers \"b\"").empty_reason(&nobody), None, "there is nothing to show");
 }
 
 proptest! {
-    /// Whatever is said besides, what is denied is never shown.
+    /// A denied item is never shown, whatever else the profile says.
     #[test]
-    fn deny_wins_whatever_else_is_said(
+    fn deny_wins_over_all_other_lines(
         servers in proptest::collection::vec("[ab*]{1,3}", 0..3),
         allow in proptest::collection::vec("[ab_*]{1,5}", 0..3),
         deny in proptest::collection::vec("[ab_*]{1,5}", 1..3),
@@ -252,6 +268,6 @@ proptest! {
             && (allow.is_empty() || matches(&allow, &whole));
         prop_assert_eq!(decision.shown, expected);
         let is_why = decision.line.is_some() || decision.shown;
-        prop_assert!(is_why, "what is hidden is hidden by a line: {decision:?}");
+        prop_assert!(is_why, "a hidden item has a deciding line: {decision:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! `add_server`: begin a server, and say which tools have come with it.
+//! `add_server`: starts a server and returns its tools.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -8,14 +8,14 @@ use serde_json::{Value, json};
 use xy_protocol::control::{Add, Request};
 use xy_protocol::error::CallError;
 
-use super::{object, or_default, report};
-use crate::control::Asker;
+use super::{object_schema, or_default, report};
+use crate::control::Requester;
 use crate::router::Router;
 
-/// What can be asked for.
+/// The arguments of the tool.
 #[derive(Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Asked {
+pub(super) struct Arguments {
     name: String,
     #[serde(default)]
     command: Option<String>,
@@ -73,29 +73,33 @@ pub(super) fn definition() -> Value {
     json!({
         "title": "Add an MCP server",
         "description": "Starts an MCP server that speaks over stdin and stdout (`command`), or uses one that runs somewhere else (`url`), and offers its tools here as `<name>__<tool>`. Answers once it is ready, with the names of its tools; if it does not start or cannot be reached, nothing is added. If one that was started dies later, it is not started again: use `reload_server`.",
-        "inputSchema": object(input, &["name"]),
-        "outputSchema": report::brief_schema(),
+        "inputSchema": object_schema(input, &["name"]),
+        "outputSchema": report::summary_schema(),
         "annotations": { "readOnlyHint": false, "destructiveHint": true, "openWorldHint": true },
     })
 }
 
-pub(super) async fn call(router: &Rc<Router>, by: Asker, asked: Asked) -> Result<Value, CallError> {
-    let name = asked.name.clone();
+pub(super) async fn call(
+    router: &Rc<Router>,
+    by: Requester,
+    arguments: Arguments,
+) -> Result<Value, CallError> {
+    let name = arguments.name.clone();
     // The agent that adds a server decides whether to start it again.
-    let restart_policy = asked.command.is_some().then(|| "never".to_owned());
+    let restart_policy = arguments.command.is_some().then(|| "never".to_owned());
     let add = Add {
         restart_policy,
-        name: asked.name,
-        command: asked.command,
-        args: asked.args,
-        env: asked.env,
-        cwd: asked.cwd,
-        url: asked.url,
-        headers: asked.headers,
-        transport: asked.transport,
-        persist: asked.persist,
+        name: arguments.name,
+        command: arguments.command,
+        args: arguments.args,
+        env: arguments.env,
+        cwd: arguments.cwd,
+        url: arguments.url,
+        headers: arguments.headers,
+        transport: arguments.transport,
+        persist: arguments.persist,
         ..Add::default()
     };
     router.control.manage(by, Request::Add(add)).await?;
-    report::once_its_tools_are_known(router, &name).await
+    report::report_with_tools(router, &name).await
 }

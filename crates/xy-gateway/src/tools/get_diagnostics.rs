@@ -1,4 +1,4 @@
-//! `get_diagnostics`: everything that helps to find out what is wrong, without secrets.
+//! `get_diagnostics`: returns everything needed for troubleshooting, without secrets.
 
 use std::rc::Rc;
 
@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 use xy_protocol::control::Request;
 use xy_protocol::error::CallError;
 
-use super::object;
+use super::object_schema;
 use crate::router::Router;
 
-/// What can be asked for: nothing.
+/// The tool takes no arguments.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Asked {}
+pub(super) struct Arguments {}
 
 pub(super) fn definition() -> Value {
     let thing = |what: &str| json!({ "type": "object", "description": what });
@@ -49,12 +49,12 @@ pub(super) fn definition() -> Value {
     json!({
         "title": "Get diagnostics of xy",
         "description": "Everything that helps to find out why something does not work: versions, paths, the settings and the state of each server, its last exit, its last lines of stderr, restarts and numbers. Secrets are masked. Changes nothing; `self_test` repairs.",
-        "inputSchema": object(json!({}), &[]),
-        "outputSchema": object(output, &required),
+        "inputSchema": object_schema(json!({}), &[]),
+        "outputSchema": object_schema(output, &required),
         "annotations": { "readOnlyHint": true, "openWorldHint": false },
     })
 }
 
-pub(super) async fn call(router: &Rc<Router>, Asked {}: Asked) -> Result<Value, CallError> {
+pub(super) async fn call(router: &Rc<Router>, Arguments {}: Arguments) -> Result<Value, CallError> {
     router.control.call(Request::Diagnostics).await
 }

@@ -1,4 +1,4 @@
-//! One server, as xy's own tools tell of it.
+//! Reports on one server for xy's own tools.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -12,29 +12,26 @@ use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::{Health, ReasonKind, ServerEntry, ServerState, ServerStatus, Wanted};
 use xy_supervisor::instance::Holder;
 
-use super::{name_schema, object};
-use crate::catalog::Kind;
+use super::{name_schema, object_schema};
+use crate::kind::Kind;
 use crate::router::Router;
 
-/// How long an answer waits for a server that runs to say which tools it has.
-const TOLD_WITHIN: Duration = Duration::from_secs(5);
+/// How long to wait for a running server to list its tools.
+const TOOLS_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A server that has just begun to run: in short, with the tools it has now.
-pub(super) async fn once_its_tools_are_known(
-    router: &Rc<Router>,
-    name: &str,
-) -> Result<Value, CallError> {
-    let mut news = router.news();
-    let _ = timeout(TOLD_WITHIN, async {
-        while !is_told(router, name) && news.changed().await.is_ok() {}
+/// Reports on a server that has just started, as soon as its tools are known.
+pub(super) async fn report_with_tools(router: &Rc<Router>, name: &str) -> Result<Value, CallError> {
+    let mut changes = router.changes();
+    let _ = timeout(TOOLS_TIMEOUT, async {
+        while !has_listed_tools(router, name) && changes.changed().await.is_ok() {}
     })
     .await; // A server that is slow to list its tools runs all the same.
     let status = router.control.call(Request::Status(ByName { name: name.to_owned() })).await?;
-    Ok(brief(&read(status)?, &tools_of(router, name)))
+    Ok(summary(&read(status)?, &tools_of(router, name)))
 }
 
-/// Whether the life that a server lives now has said what it offers.
-fn is_told(router: &Router, name: &str) -> bool {
+/// Returns true if the current instance of a server has listed its tools.
+fn has_listed_tools(router: &Router, name: &str) -> bool {
     router.server(name).is_some_and(|server| {
         let is_shared = server.settings.borrow().isolation == Isolation::Shared;
         let has_listed = || server.upstream(Holder::Shared).is_some_and(|it| it.known().is_some());
@@ -42,28 +39,28 @@ fn is_told(router: &Router, name: &str) -> bool {
     })
 }
 
-/// The names outside of a server's tools, as far as clients are shown them.
+/// Returns the exposed names of a server's tools.
 pub(super) fn tools_of(router: &Router, name: &str) -> Vec<String> {
     let known = router.server(name).and_then(|server| server.shown());
-    let shown = known.iter().flat_map(|known| known.shown(Kind::Tools));
+    let shown = known.iter().flat_map(|known| known.exposed(Kind::Tools));
     shown.map(|shown| shown.name.to_string()).collect()
 }
 
-/// Reads an answer of the daemon's.
+/// Parses an answer of the daemon.
 pub(super) fn read<T: DeserializeOwned>(answer: Value) -> Result<T, CallError> {
     serde_json::from_value(answer).map_err(|cause| {
         CallError::new(ErrorKind::Internal, "the daemon's answer could not be read").cause(cause)
     })
 }
 
-fn brief(status: &ServerStatus, tools: &[String]) -> Value {
+fn summary(status: &ServerStatus, tools: &[String]) -> Value {
     let entry = &status.entry;
     let note = &entry.not_restarted;
-    json!({ "name": entry.name, "status": word(entry), "tools": tools, "pid": entry.pid, "note": note })
+    json!({ "name": entry.name, "status": status_word(entry), "tools": tools, "pid": entry.pid, "note": note })
 }
 
-/// The schema of that.
-pub(super) fn brief_schema() -> Value {
+/// Returns the schema of a summary.
+pub(super) fn summary_schema() -> Value {
     let properties = json!({
         "name": name_schema(),
         "status": status_schema(),
@@ -71,11 +68,11 @@ pub(super) fn brief_schema() -> Value {
         "pid": or_null("The leader of its processes"),
         "note": note_schema(),
     });
-    object(properties, &["name", "status", "tools", "pid", "note"])
+    object_schema(properties, &["name", "status", "tools", "pid", "note"])
 }
 
-/// All that is told of a server in a list.
-pub(super) fn full(status: &ServerStatus, tools: &[String]) -> Value {
+/// Returns the details of a server for a list.
+pub(super) fn details(status: &ServerStatus, tools: &[String]) -> Value {
     let mut words = status.command.iter();
     let command = words.next().map_or("", String::as_str);
     let args: Vec<&String> = words.collect();
@@ -84,7 +81,7 @@ pub(super) fn full(status: &ServerStatus, tools: &[String]) -> Value {
         "command": command,
         "args": args,
         "url": status.entry.url,
-        "status": word(&status.entry),
+        "status": status_word(&status.entry),
         "tools": tools,
         "pid": status.entry.pid,
         "uptime_seconds": status.entry.uptime_secs,
@@ -93,7 +90,8 @@ pub(super) fn full(status: &ServerStatus, tools: &[String]) -> Value {
     })
 }
 
-/// A server that has failed for its file has no command to show why.
+/// Returns the warnings about a server. A server with a malformed file has no command that would
+/// show the problem.
 fn warnings(entry: &ServerEntry) -> Vec<String> {
     let is_bad = entry.reason_kind == Some(ReasonKind::BadFile);
     let reason = entry.reason.iter().filter(|_| is_bad);
@@ -102,8 +100,8 @@ fn warnings(entry: &ServerEntry) -> Vec<String> {
     reason.chain(entry.warnings.iter().cloned()).collect()
 }
 
-/// The schema of that.
-pub(super) fn full_schema() -> Value {
+/// Returns the schema of the details.
+pub(super) fn details_schema() -> Value {
     let properties = json!({
         "name": name_schema(),
         "command": { "type": "string" },
@@ -132,7 +130,7 @@ pub(super) fn full_schema() -> Value {
         "note",
         "warnings",
     ];
-    object(properties, &required)
+    object_schema(properties, &required)
 }
 
 fn status_schema() -> Value {
@@ -151,16 +149,15 @@ fn or_null(what: &str) -> Value {
     json!({ "type": ["integer", "null"], "description": what })
 }
 
-/// What a server is doing, in the few words that matter to whoever manages it: it comes, it
-/// is there, it has ended by itself, or somebody wants it to be down.
-fn word(entry: &ServerEntry) -> &'static str {
+/// Returns the state of a server in the words of xy's own tools.
+fn status_word(entry: &ServerEntry) -> &'static str {
     match (entry.state, entry.wanted) {
         (ServerState::Running, _) => "running",
         (ServerState::Starting, _) | (ServerState::Stopping, Wanted::Up) => "starting",
-        // One that lives somewhere else has not died for being out of reach.
+        // An unreachable remote server has not crashed.
         (ServerState::Restarting, _) if entry.health == Health::Unreachable => "starting",
         (ServerState::Restarting | ServerState::Failed, _) => "crashed",
-        // It lived and nobody stopped it: its policy leaves it as it is.
+        // The process ended by itself, and the policy does not restart it.
         (ServerState::Stopped, Wanted::Up) if entry.last_exit.is_some() => "crashed",
         (ServerState::Stopped | ServerState::Stopping | ServerState::Asleep, _) => "stopped",
     }
@@ -183,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_there_comes_has_crashed_or_is_meant_to_be_down() {
+    fn status_word_follows_from_state_and_wanted_state() {
         for (state, wanted, has_lived, expected) in [
             ("running", "up", false, "running"),
             ("starting", "up", false, "starting"),
@@ -196,10 +193,10 @@ mod tests {
             ("stopped", "up", false, "stopped"),
             ("stopped", "down", true, "stopped"),
         ] {
-            assert_eq!(word(&entry(state, wanted, has_lived)), expected, "{state} {wanted}");
+            assert_eq!(status_word(&entry(state, wanted, has_lived)), expected, "{state} {wanted}");
         }
         let silent =
             ServerEntry { health: Health::Unreachable, ..entry("restarting", "up", false) };
-        assert_eq!(word(&silent), "starting");
+        assert_eq!(status_word(&silent), "starting");
     }
 }

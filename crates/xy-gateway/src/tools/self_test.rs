@@ -1,4 +1,4 @@
-//! `self_test`: look at everything, repair what is broken, and say how it is.
+//! `self_test`: checks everything, repairs what is broken and returns a report.
 
 use std::rc::Rc;
 
@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 use xy_protocol::control::{Request, SelfTest};
 use xy_protocol::error::CallError;
 
-use super::{name_schema, object};
-use crate::control::Asker;
+use super::{name_schema, object_schema};
+use crate::control::Requester;
 use crate::router::Router;
 
-/// What can be asked for.
+/// The arguments of the tool.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Asked {
+pub(super) struct Arguments {
     #[serde(default)]
     repair: Option<bool>,
 }
@@ -44,8 +44,8 @@ pub(super) fn definition() -> Value {
     json!({
         "title": "Test and repair xy itself",
         "description": "Looks whether everything works: the daemon, each server (its process, and a real question to it), the HTTP gateway, folders, sockets, and processes that nobody owns. Unless `repair` is false, a server that is dead or hangs is started again, and what has vanished is made again; each repair is proved by a second look. Use it when tools fail, time out or are missing. It can take half a minute.",
-        "inputSchema": object(json!({ "repair": repair }), &[]),
-        "outputSchema": object(output, &["success", "timestamp", "health", "diagnostics", "summary"]),
+        "inputSchema": object_schema(json!({ "repair": repair }), &[]),
+        "outputSchema": object_schema(output, &["success", "timestamp", "health", "diagnostics", "summary"]),
         "annotations": { "readOnlyHint": false, "destructiveHint": true, "idempotentHint": true, "openWorldHint": false },
     })
 }
@@ -77,8 +77,8 @@ fn health_schema() -> Value {
 
 pub(super) async fn call(
     router: &Rc<Router>,
-    by: Asker,
-    Asked { repair }: Asked,
+    by: Requester,
+    Arguments { repair }: Arguments,
 ) -> Result<Value, CallError> {
     router.control.manage(by, Request::SelfTest(SelfTest { repair: repair.unwrap_or(true) })).await
 }

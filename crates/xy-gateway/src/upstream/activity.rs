@@ -1,10 +1,10 @@
-//! How much a server has said so far: by that one can tell whether it lives.
+//! Counts of what a server has sent, by which a health check sees that it is alive.
 
 use std::cell::Cell;
 
 use super::Upstream;
 
-/// Counts; of two counts it only matters whether they are equal.
+/// Counters of received messages and reads. Callers only compare them for equality.
 #[derive(Debug, Default)]
 pub(super) struct Activity {
     messages: Cell<u64>,
@@ -12,20 +12,20 @@ pub(super) struct Activity {
 }
 
 impl Activity {
-    /// It has said something, which is a message or is none.
-    pub(super) fn message(&self, is_one: bool) {
+    /// Records a received text; only a valid message counts.
+    pub(super) fn record_message(&self, is_one: bool) {
         self.messages.set(self.messages.get().wrapping_add(u64::from(is_one)));
     }
 }
 
 impl Upstream {
-    /// Something was read from it, which need not be whole.
-    pub(super) fn was_read(&self) {
-        self.heard.reads.set(self.heard.reads.get().wrapping_add(1));
+    /// Records that bytes were read from the server, whether or not they are a whole message.
+    pub(super) fn record_read(&self) {
+        self.activity.reads.set(self.activity.reads.get().wrapping_add(1));
     }
 
-    /// How many messages it has said, and how often anything was read from it.
-    pub(crate) fn heard_so_far(&self) -> (u64, u64) {
-        (self.heard.messages.get(), self.heard.reads.get())
+    /// Returns the number of received messages, and the number of reads.
+    pub(crate) fn activity_count(&self) -> (u64, u64) {
+        (self.activity.messages.get(), self.activity.reads.get())
     }
 }

@@ -1,37 +1,37 @@
-//! Messages that a server writes over several lines, which the protocol forbids. Pure.
+//! Reassembly of messages that a server writes over several lines, which MCP forbids. Pure.
 //!
-//! Lines that begin a JSON object or array are held until later lines close it. A line that
-//! cannot go on with it shows that all of them were something else: ordinary output.
+//! Lines that begin a JSON object or array are held until later lines close it. A line that cannot
+//! continue the JSON shows that all of them are ordinary output.
 
 use tokio::time::{Duration, Instant};
 
-use super::wire::MAX_MESSAGE;
+use crate::message_text::MAX_MESSAGE;
 
-/// How long lines are held. A message is written in one go; output of another kind is not kept
-/// from the log for longer.
-const HELD_WITHIN: Duration = Duration::from_secs(3);
+/// Time for which lines are held. A server writes a message in one go, and other output must soon
+/// reach the log.
+const HOLD_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Maximum depth of containers; no message is read that is nested deeper.
-const MOST_NESTED: usize = 128;
+/// Maximum nesting depth; the parser of messages accepts no more.
+const MAX_DEPTH: usize = 128;
 
-/// The lines of a message that has begun.
+/// The held lines of a message that has begun.
 #[derive(Debug, Default)]
 pub(super) struct Assembler {
-    /// The lines so far, each with its end.
+    /// The lines so far, each with its line end.
     text: Vec<u8>,
     scan: Scan,
     overdue_at: Option<Instant>,
 }
 
-/// What became of a line.
+/// The result of adding a line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// It is held: more has to come.
+    /// The line is held: the message is not complete.
     Held,
-    /// With this line the JSON is whole; these are all its lines.
+    /// The line completes the JSON. Contains all its lines.
     Whole(Vec<u8>),
-    /// What was held before is no message: these lines. This line was not taken.
-    NotOne(Vec<u8>),
+    /// The held lines are no message. Contains them, without the new line.
+    NotMessage(Vec<u8>),
 }
 
 impl Assembler {
@@ -40,7 +40,8 @@ impl Assembler {
         self.text.is_empty()
     }
 
-    /// Takes the first line of what may be a message over several; false if it is not.
+    /// Begins with the first line of what may be a message. Returns false if the line cannot begin
+    /// one.
     pub(super) fn begin(&mut self, line: &[u8], now: Instant) -> bool {
         let is_opened = matches!(line.trim_ascii_start().first(), Some(b'{' | b'['));
         self.scan = Scan::default();
@@ -48,14 +49,14 @@ impl Assembler {
             return false;
         }
         self.hold(line);
-        self.overdue_at = Some(now + HELD_WITHIN);
+        self.overdue_at = Some(now + HOLD_TIMEOUT);
         true
     }
 
-    /// Takes the next line.
+    /// Adds the next line.
     pub(super) fn go_on(&mut self, line: &[u8]) -> Step {
         if self.text.len() + line.len() > MAX_MESSAGE {
-            return Step::NotOne(self.give_up());
+            return Step::NotMessage(self.give_up());
         }
         match self.scan.line(line) {
             Scanned::Open => {
@@ -66,16 +67,16 @@ impl Assembler {
                 self.hold(line);
                 Step::Whole(self.give_up())
             }
-            Scanned::NotJson => Step::NotOne(self.give_up()),
+            Scanned::NotJson => Step::NotMessage(self.give_up()),
         }
     }
 
-    /// When the lines are not held any longer.
+    /// Returns until when the lines are held.
     pub(super) fn overdue_at(&self) -> Option<Instant> {
         self.overdue_at
     }
 
-    /// The lines that are held, which are not any more; without the end of the last.
+    /// Returns the held lines, without the last line end, and holds none any more.
     pub(super) fn give_up(&mut self) -> Vec<u8> {
         self.overdue_at = None;
         let mut text = std::mem::take(&mut self.text);
@@ -89,27 +90,26 @@ impl Assembler {
     }
 }
 
-/// What the lines so far are.
+/// The state of the JSON after a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Scanned {
-    /// The beginning of JSON.
+    /// The beginning of a JSON value.
     Open,
-    /// One value of JSON.
+    /// One complete JSON value.
     Closed,
-    /// Neither.
+    /// No JSON.
     NotJson,
 }
 
-/// Reads JSON line by line, as far as it takes to know where it ends. No token of JSON goes over
-/// the end of a line.
+/// Scanner that reads JSON line by line to find its end. No JSON token spans a line end.
 #[derive(Debug, Default)]
 struct Scan {
-    /// The containers that are open: whether each is an object.
+    /// The open containers: true for an object, false for an array.
     open: Vec<bool>,
     expects: Expects,
 }
 
-/// What may come next.
+/// The tokens that may come next.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Expects {
     #[default]
@@ -135,11 +135,11 @@ impl Scan {
         }
     }
 
-    /// Takes one token, and says how long it is; `None` if none can stand here.
+    /// Takes one token and returns its length, or `None` if it is not allowed here.
     fn token(&mut self, first: u8, text: &[u8]) -> Option<usize> {
         use Expects::{Colon, CommaOrEnd, Key, KeyOrEnd, Value, ValueOrEnd};
         match (first, self.expects) {
-            (b'{' | b'[', Value | ValueOrEnd) if self.open.len() < MOST_NESTED => {
+            (b'{' | b'[', Value | ValueOrEnd) if self.open.len() < MAX_DEPTH => {
                 let is_object = first == b'{';
                 self.open.push(is_object);
                 self.expects = if is_object { KeyOrEnd } else { ValueOrEnd };
@@ -188,7 +188,7 @@ impl Scan {
     }
 }
 
-/// The length of the string that a text begins with.
+/// Returns the length of the string at the beginning of a text.
 fn string(text: &[u8]) -> Option<usize> {
     let mut at = 1;
     loop {
@@ -200,7 +200,7 @@ fn string(text: &[u8]) -> Option<usize> {
     }
 }
 
-/// The length of the number or word that a text begins with.
+/// Returns the length of the number or literal at the beginning of a text.
 fn plain(text: &[u8]) -> Option<usize> {
     let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
     let length = text.iter().take_while(|byte| is_part(byte)).count();
@@ -215,7 +215,7 @@ mod tests {
 
     use super::*;
 
-    /// What becomes of each line: `h`eld, the `w`hole of them, `n`o message, or `-` not begun.
+    /// Returns one letter for each line: `h`eld, `w`hole, `n`o message, or `-` for not begun.
     fn played(lines: &[&str]) -> String {
         let (mut assembler, now) = (Assembler::default(), Instant::now());
         let mut story = String::new();
@@ -227,27 +227,27 @@ mod tests {
             match assembler.go_on(line.as_bytes()) {
                 Step::Held => story.push('h'),
                 Step::Whole(_) => story.push('w'),
-                Step::NotOne(_) => story.push('n'),
+                Step::NotMessage(_) => story.push('n'),
             }
         }
         story
     }
 
     #[test]
-    fn lines_are_held_while_they_may_become_json() {
+    fn lines_are_held_while_they_may_form_json() {
         for (lines, story) in [
             (&["{", "}"][..], "hw"),
             (&["{", r#"  "a": [1, -2.5e+3,"#, r#"  true, null], "b""#, r#": "x\"y{" }"#], "hhhw"),
             (&["[", "{}", ",", "{}", "]"], "hhhhw"),
             (&[r#"{"a":{"#, "", "  ", "}}"], "hhhw"),
-            // Whole on one line, or no JSON: none of this is its matter.
+            // Complete on one line, or no JSON: not held.
             (&["{}"], "-"),
             (&["ready"], "-"),
             (&["{port: 3000}"], "-"),
             (&["[info] it starts"], "-"),
             (&["{} trailing"], "-"),
             (&["\"a\"", "7"], "--"),
-            // Output that only begins like it.
+            // Output that only begins like JSON.
             (&["{", "  port: 3000,"], "hn"),
             (&["[", "it listens"], "hn"),
             (&["{", r#"{"jsonrpc":"2.0","method":"m"}"#], "hn"),
@@ -265,17 +265,17 @@ mod tests {
     }
 
     #[test]
-    fn held_lines_come_back_as_they_were() {
+    fn held_lines_are_returned_unchanged() {
         let (mut assembler, now) = (Assembler::default(), Instant::now());
         assert!(assembler.begin(b"{ ", now));
-        assert_eq!(assembler.overdue_at(), Some(now + HELD_WITHIN));
+        assert_eq!(assembler.overdue_at(), Some(now + HOLD_TIMEOUT));
         assert_eq!(assembler.go_on(b"  \"a\": 1,"), Step::Held);
-        assert_eq!(assembler.go_on(b"no"), Step::NotOne(b"{ \n  \"a\": 1,".to_vec()));
+        assert_eq!(assembler.go_on(b"no"), Step::NotMessage(b"{ \n  \"a\": 1,".to_vec()));
         assert!(assembler.is_empty() && assembler.overdue_at().is_none());
     }
 
     #[test]
-    fn lines_are_held_within_bounds() {
+    fn held_lines_are_limited() {
         let (mut assembler, now) = (Assembler::default(), Instant::now());
         assert!(assembler.begin(b"[", now));
         let long = format!("\"{}\",", "x".repeat(MAX_MESSAGE / 4));
@@ -285,9 +285,9 @@ mod tests {
         }
         assert_eq!(held, 3);
         assert!(assembler.is_empty());
-        let deep = ["[".repeat(MOST_NESTED), "[".to_owned()];
+        let deep = ["[".repeat(MAX_DEPTH), "[".to_owned()];
         assert!(assembler.begin(deep[0].as_bytes(), now));
-        assert!(matches!(assembler.go_on(deep[1].as_bytes()), Step::NotOne(_)));
+        assert!(matches!(assembler.go_on(deep[1].as_bytes()), Step::NotMessage(_)));
     }
 
     fn json() -> impl Strategy<Value = Value> {
@@ -309,13 +309,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_message_over_any_lines_is_given_back(
+        fn message_is_assembled_from_any_line_breaks(
             inside in json(),
             breaks in prop::collection::vec(any::<prop::sample::Index>(), 1..20),
         ) {
             let message = serde_json::json!({ "jsonrpc": "2.0", "id": 1, "result": inside });
             let pretty = serde_json::to_string_pretty(&message).unwrap();
-            // Some of its lines, joined again: breaks are only where a token ends.
+            // Some lines are joined again: breaks remain only where a token ends.
             let mut lines: Vec<String> = pretty.lines().map(str::to_owned).collect();
             for place in breaks {
                 if lines.len() > 2 {
@@ -335,7 +335,7 @@ mod tests {
         }
 
         #[test]
-        fn nothing_is_lost_whatever_comes(
+        fn no_line_is_lost(
             lines in prop::collection::vec("[\\[\\]{}\",:a1 \\\\-]{0,6}", 0..12),
         ) {
             let (mut assembler, now) = (Assembler::default(), Instant::now());
@@ -347,7 +347,7 @@ mod tests {
                     is_taken = match assembler.go_on(line.as_bytes()) {
                         Step::Held => true,
                         Step::Whole(text) => { put(&text); true }
-                        Step::NotOne(text) => { put(&text); false }
+                        Step::NotMessage(text) => { put(&text); false }
                     };
                 }
                 if !is_taken && !assembler.begin(line.as_bytes(), now) {

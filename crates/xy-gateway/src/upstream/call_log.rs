@@ -1,5 +1,5 @@
 //! The debug log of calls: server, tool, client, duration and outcome. It never holds arguments,
-//! results or the words of an error, which may quote them.
+//! results or error messages, which may quote them.
 
 use std::rc::Rc;
 
@@ -11,36 +11,47 @@ use xy_protocol::control::quoted;
 use super::{Caller, Request};
 use crate::client::Client;
 
-/// A call that is told of when it is over.
+/// A call that is logged when it ends.
 #[derive(Debug)]
 pub(crate) struct CallLog {
     server: String,
     method: String,
-    /// The tool, if it is one that is called.
+    /// The tool, for `tools/call`.
     tool: String,
     client: String,
     began: Instant,
     outcome: String,
+    span: tracing::Span,
 }
 
 impl CallLog {
-    /// Begins to measure a call of a client that is sent to a server, if anybody wants to know.
-    pub(super) fn begin(request: &Request<'_>, caller: &Caller) -> Option<Box<Self>> {
-        let Caller::Client { client, asked, .. } = caller else { return None };
-        let (method, about) = request.what;
+    /// Begins an entry for a client's call, if the debug log is enabled.
+    pub(super) fn begin(
+        request: &Request<'_>,
+        caller: &Caller,
+        upstream_id: u64,
+    ) -> Option<Box<Self>> {
+        let Caller::Client { client, alias, .. } = caller else { return None };
+        let (method, about) = request.method_and_target;
         let inside = request.renamed.as_ref().map(|(_, inside)| inside.as_str()).or(about);
         let tool = inside.filter(|_| method == "tools/call").and_then(text_of).unwrap_or_default();
-        Self::of(client, asked.name.as_str(), method, &tool)
+        Self::of(client, Some(upstream_id), alias.name.as_str(), method, &tool)
     }
 
-    /// Begins to measure a call of one of xy's own tools.
+    /// Begins an entry for a call of one of xy's own tools.
     pub(crate) fn of_own(client: &Rc<Client>, tool: &str) -> Option<Box<Self>> {
-        Self::of(client, "xy", "tools/call", tool)
+        Self::of(client, None, "xy", "tools/call", tool)
     }
 
-    fn of(client: &Rc<Client>, server: &str, method: &str, tool: &str) -> Option<Box<Self>> {
+    fn of(
+        client: &Rc<Client>,
+        id: Option<u64>,
+        server: &str,
+        method: &str,
+        tool: &str,
+    ) -> Option<Box<Self>> {
         tracing::enabled!(tracing::Level::DEBUG).then(|| {
-            let name = client.called().map(|name| quoted(&name)).unwrap_or_default();
+            let name = client.name().map(|name| quoted(&name)).unwrap_or_default();
             Box::new(Self {
                 server: server.to_owned(),
                 method: quoted(method),
@@ -48,11 +59,12 @@ impl CallLog {
                 client: format!("{name}#{}", client.number()),
                 began: Instant::now(),
                 outcome: "not answered".to_owned(),
+                span: tracing::debug_span!(parent: client.span(), "call", id),
             })
         })
     }
 
-    /// The server has answered.
+    /// Records the server's response.
     pub(super) fn answered(mut self, outcome: Outcome<'_>) {
         self.outcome = match outcome {
             Outcome::Error(error) => {
@@ -64,7 +76,7 @@ impl CallLog {
         };
     }
 
-    /// It ended like this.
+    /// Records that the call ended without a response.
     pub(crate) fn ended(mut self, outcome: &str) {
         outcome.clone_into(&mut self.outcome);
     }
@@ -72,7 +84,8 @@ impl CallLog {
 
 impl Drop for CallLog {
     fn drop(&mut self) {
-        let Self { server, method, tool, client, began, outcome } = self;
+        let Self { server, method, tool, client, began, outcome, span } = self;
+        let _entered = span.enter();
         let elapsed = began.elapsed();
         tracing::debug!(server, method, tool, client, ?elapsed, outcome, "call");
     }

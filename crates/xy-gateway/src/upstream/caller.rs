@@ -1,4 +1,4 @@
-//! Who waits for what a server answers.
+//! The callers of requests that are sent to a server.
 
 use std::rc::Rc;
 
@@ -7,255 +7,258 @@ use tokio::time::Instant;
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::ServerName;
 
-use super::{Stage, Upstream};
+use super::{State, Upstream};
 use crate::backend::Backend;
-use crate::bridge::Across;
-use crate::bridge::pending_input::{Came, PendingInput};
+use crate::bridge::EraTranslation;
+use crate::bridge::pending_input::{CallResult, PendingInput};
 use crate::client::{Client, Principal};
 use crate::exclusive::Slot;
 use crate::frontend::StreamNo;
 use crate::modern::RequestMeta;
 use crate::reply;
 
-/// Who waits for an answer.
+/// The party that waits for a response.
 pub(crate) enum Caller {
-    /// Nobody any more, since then. The server may still work on it, and say something that
-    /// is meant for whoever asked: a client of this house, if it was one.
-    Nobody { since: Instant, group_id: Option<u64>, follow: Follow },
+    /// A cancelled call, since then. The server may still work on it and send messages meant for
+    /// its client, which belonged to `group_id`.
+    Cancelled { since: Instant, group_id: Option<u64>, response_kind: ResponseKind },
     /// A client.
     Client {
-        /// Which.
         client: Rc<Client>,
-        /// The server, by the name that it used.
-        asked: Rc<Backend>,
-        /// The client's own id of the request, as it was written.
+        /// The server, under the name that the client used.
+        alias: Rc<Backend>,
+        /// The client's id of the request, as written.
         id: Box<str>,
-        /// Where it came in.
+        /// The stream on which the request came.
         stream: StreamNo,
-        /// The client's own token for its progress, as it was written.
+        /// The client's progress token, as written.
         token: Option<Box<str>>,
-        /// How the answer is looked at.
-        follow: Follow,
-        /// What the request said of the client, if that is modern.
-        manner: Option<Rc<RequestMeta>>,
-        /// What stands between them, if they are of different eras.
-        across: Option<Box<Across>>,
+        /// The way in which the response is inspected.
+        response_kind: ResponseKind,
+        /// The client metadata of a modern request.
+        request_meta: Option<Rc<RequestMeta>>,
+        /// The translation between client and server, if their eras differ.
+        translation: Option<Box<EraTranslation>>,
     },
-    /// A modern client that has to answer something first, and then comes back.
-    Parked(Rc<PendingInput>),
-    /// Nobody ever: it was asked for its effect.
-    Unheard,
-    /// Somebody here: the whole answer, as it was written.
-    Own(oneshot::Sender<Answered>),
-    /// The same, for a person who asks something at the control socket.
-    Visitor(oneshot::Sender<Answered>),
-    /// Our own ears: it is not answered as long as they are open, and is no client's.
-    Ears(oneshot::Sender<Answered>),
+    /// A modern client that has to supply input first, and then comes back.
+    PendingInput(Rc<PendingInput>),
+    /// Without a caller: the request was sent for its effect only.
+    Detached,
+    /// A part of the gateway, which gets the whole response as written.
+    Internal(oneshot::Sender<Answered>),
+    /// A user of the control socket, who gets the whole response as written.
+    Admin(oneshot::Sender<Answered>),
+    /// The event subscription. It is answered only when it ends, and belongs to no client.
+    Subscription(oneshot::Sender<Answered>),
 }
 
-/// The whole answer, as it was written, or why there is none.
+/// The whole response as written, or the error why there is none.
 pub(super) type Answered = Result<Box<str>, CallError>;
 
-/// How the answer to a call is looked at, before it is passed on.
+/// The way in which the response to a call is inspected before it is forwarded.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Follow {
-    /// Not at all.
-    Nothing,
-    /// It may be a new task.
+pub(crate) enum ResponseKind {
+    /// Forwarded without inspection.
+    Other,
+    /// May create a task.
     NewTask,
-    /// It tells of a task.
+    /// Describes a task.
     Task,
-    /// It is what came of this task.
-    Outcome(Box<str>),
-    /// It lists tasks, some of which may be others'.
-    Tasks,
+    /// The result of this task.
+    TaskResult(Box<str>),
+    /// A list of tasks, some of which may belong to others.
+    TaskList,
 }
 
-impl Follow {
-    /// Whether it is about a task that was begun before. What a server says about that names
-    /// the task, so clients need not take turns for it.
+impl ResponseKind {
+    /// Returns true if the call is about an existing task. The server names the task in what it
+    /// sends about it, so such calls need no exclusive access.
     pub(crate) fn is_of_task(&self) -> bool {
-        matches!(self, Self::Task | Self::Outcome(_) | Self::Tasks)
+        matches!(self, Self::Task | Self::TaskResult(_) | Self::TaskList)
     }
 }
 
-/// A question of our own. Dropping it takes it back.
-pub(crate) struct Question {
+/// A request of xy itself. Dropping it cancels it.
+pub(crate) struct InternalRequest {
     pub(super) upstream: Rc<Upstream>,
-    pub(super) ours: u64,
+    pub(super) upstream_id: u64,
     pub(super) answered: oneshot::Receiver<Answered>,
 }
 
-impl Question {
-    /// The whole answer, as it was written.
+impl InternalRequest {
+    /// Returns the whole response, as written.
     pub(crate) async fn answer(mut self) -> Result<Box<str>, CallError> {
         self.answered().await
     }
 
-    /// The same. Cancel-safe; must not be asked again.
+    /// Waits for the whole response, as written. Cancel-safe; must not be called again once it has
+    /// returned.
     pub(crate) async fn answered(&mut self) -> Result<Box<str>, CallError> {
         let gone = || CallError::new(ErrorKind::NotRunning, "the server has ended");
         (&mut self.answered).await.unwrap_or_else(|_| Err(gone()))
     }
 
-    /// The server hears nothing else before it has answered.
-    pub(crate) fn comes_first(&self) {
-        self.upstream.wire.barrier(self.ours);
+    /// Holds back all later messages until the server has answered.
+    pub(crate) fn set_barrier(&self) {
+        self.upstream.wire.barrier(self.upstream_id);
     }
 
-    /// It is sent however much else the server is asked: it is to be seen whether that answers.
-    pub(crate) fn goes_beside(&self) {
-        self.upstream.wire.bypass_limit(self.ours);
+    /// Sends the request regardless of the limit on concurrent calls, as health checks need.
+    pub(crate) fn bypass_limit(&self) {
+        self.upstream.wire.bypass_limit(self.upstream_id);
     }
 
-    /// Nobody wants to know the answer.
+    /// Lets the request run and ignores its response.
     pub(crate) fn detach(self) {
-        if let Some(call) = self.upstream.calls.borrow_mut().get_mut(&self.ours) {
-            call.caller = Caller::Unheard;
+        if let Some(call) = self.upstream.calls.borrow_mut().get_mut(&self.upstream_id) {
+            call.caller = Caller::Detached;
         }
     }
 
-    /// The same, and the server need not go on with it; but it is not told so.
+    /// Drops the request without sending `notifications/cancelled`.
     pub(crate) fn forget(self) {
-        self.upstream.wire.given_up(self.ours);
-        self.upstream.calls.borrow_mut().remove(&self.ours);
+        self.upstream.wire.abandon(self.upstream_id);
+        self.upstream.calls.borrow_mut().remove(&self.upstream_id);
     }
 }
 
-impl Drop for Question {
+impl Drop for InternalRequest {
     fn drop(&mut self) {
-        self.upstream.cancel(self.ours, "nobody waits for it any more");
+        self.upstream.cancel(self.upstream_id, "the caller is gone");
     }
 }
 
 impl Upstream {
-    /// The number of the client whose call this is, if it is one that a client waits for.
-    pub(super) fn client_of(&self, ours: u64) -> Option<u64> {
-        match &self.calls.borrow().get(&ours)?.caller {
+    /// Returns the number of the client that waits for this call.
+    pub(super) fn client_of(&self, upstream_id: u64) -> Option<u64> {
+        match &self.calls.borrow().get(&upstream_id)?.caller {
             Caller::Client { client, .. } => Some(client.number()),
             _ => None,
         }
     }
 
-    /// Whether it has to be greeted before anything is asked.
-    pub(super) fn is_to_be_greeted(&self) -> bool {
-        matches!(*self.stage.borrow(), Stage::Greeted)
+    /// Returns true if the handshake comes before any request.
+    pub(super) fn needs_handshake(&self) -> bool {
+        matches!(*self.state.borrow(), State::Handshaking)
     }
 }
 
-/// Whose a call is.
-pub(crate) enum Whose {
-    /// A client's, which asked it there; our id of it.
+/// The owner of a call.
+pub(crate) enum CallOwner {
+    /// A client, the stream on which it made the call, and the upstream id.
     Client(Rc<Client>, StreamNo, u64),
-    /// That of a client that is to come back.
-    Parked(Rc<PendingInput>),
+    /// A client that is to come back with input.
+    PendingInput(Rc<PendingInput>),
 }
 
 impl Caller {
-    /// Whose call it is, as far as somebody waits for it.
-    pub(super) fn whose(&self, ours: u64) -> Option<Whose> {
+    /// Returns the owner of the call, if somebody waits for it.
+    pub(super) fn owner(&self, upstream_id: u64) -> Option<CallOwner> {
         match self {
             Self::Client { client, stream, .. } => {
-                Some(Whose::Client(client.clone(), *stream, ours))
+                Some(CallOwner::Client(client.clone(), *stream, upstream_id))
             }
-            Self::Parked(hold) => Some(Whose::Parked(hold.clone())),
+            Self::PendingInput(pending) => Some(CallOwner::PendingInput(pending.clone())),
             _ => None,
         }
     }
 
-    /// The house of the client that waits, or will come back.
+    /// Returns the group of the client that waits, or will come back.
     pub(super) fn group_id(&self) -> Option<u64> {
         match self {
             Self::Client { client, .. } => Some(client.group_id()),
-            Self::Parked(hold) => Some(hold.group_id),
+            Self::PendingInput(pending) => Some(pending.group_id),
             _ => None,
         }
     }
 
-    /// Whose client it is that waits, or will come back.
+    /// Returns the principal of the client that waits, or will come back.
     pub(super) fn principal(&self) -> Option<Principal> {
         match self {
             Self::Client { client, .. } => Some(client.principal()),
-            Self::Parked(hold) => Some(hold.principal),
+            Self::PendingInput(pending) => Some(pending.principal),
             _ => None,
         }
     }
 
-    /// The number of the client that waits, or will come back.
+    /// Returns the number of the client that waits, or will come back.
     pub(super) fn number(&self) -> Option<u64> {
         match self {
             Self::Client { client, .. } => Some(client.number()),
-            Self::Parked(hold) => Some(hold.client),
+            Self::PendingInput(pending) => Some(pending.client),
             _ => None,
         }
     }
 
-    /// What has a turn with this call, of which this is our id: all calls of a legacy client
-    /// together, and each of a modern one.
-    pub(super) fn unit(&self, ours: u64) -> Option<Slot> {
+    /// Returns the slot that the call occupies: all calls of a legacy client share one, and each
+    /// call of a modern client has its own.
+    pub(super) fn slot(&self, upstream_id: u64) -> Option<Slot> {
         match self {
-            Self::Client { client, manner: None, .. } => Some(Slot::Client(client.number())),
-            Self::Client { .. } | Self::Parked(_) => Some(Slot::Call(ours)),
+            Self::Client { client, request_meta: None, .. } => Some(Slot::Client(client.number())),
+            Self::Client { .. } | Self::PendingInput(_) => Some(Slot::Call(upstream_id)),
             _ => None,
         }
     }
 
-    /// Whether something can be asked of the client in this call.
+    /// Returns true if the client can be sent a request during this call.
     pub(super) fn can_be_asked(&self) -> bool {
         match self {
-            Self::Client { manner: None, .. } | Self::Parked(_) => true,
-            Self::Client { across, .. } => {
-                matches!(across.as_deref(), Some(Across::ToLegacy { bond: Some(_), .. }))
+            Self::Client { request_meta: None, .. } | Self::PendingInput(_) => true,
+            Self::Client { translation, .. } => {
+                matches!(
+                    translation.as_deref(),
+                    Some(EraTranslation::ToLegacy { binding: Some(_), .. })
+                )
             }
             _ => false,
         }
     }
 
-    /// Whether the client has heard what it is asked, and is to come back.
-    pub(super) fn is_away(&self) -> bool {
-        matches!(self, Self::Parked(hold) if hold.is_given())
+    /// Returns true if the client has received the input request and is to come back.
+    pub(super) fn awaits_client(&self) -> bool {
+        matches!(self, Self::PendingInput(pending) if pending.is_delivered())
     }
 
-    /// Whether that has been so for so long that a person seems to be asked.
+    /// Returns true if the client has been away for so long that it seems to ask its user.
     pub(super) fn is_left(&self) -> bool {
-        matches!(self, Self::Parked(hold) if hold.is_left())
+        matches!(self, Self::PendingInput(pending) if pending.is_slow())
     }
 
-    /// Whether the server waits for that: then it says nothing else in this call. One that has
-    /// taken its question back works on.
+    /// Returns true if the server waits for the client's input, so that it sends nothing else in
+    /// this call. A server that has cancelled its request goes on working.
     pub(super) fn is_waited_for(&self) -> bool {
-        matches!(self, Self::Parked(hold) if hold.is_awaited())
+        matches!(self, Self::PendingInput(pending) if pending.is_awaited())
     }
 
-    /// What stands between it and the server.
-    pub(super) fn across(&self) -> Option<&Across> {
+    /// Returns the translation between the client and the server.
+    pub(super) fn translation(&self) -> Option<&EraTranslation> {
         match self {
-            Self::Client { across, .. } => across.as_deref(),
+            Self::Client { translation, .. } => translation.as_deref(),
             _ => None,
         }
     }
 
-    /// The server, by the name that the client used.
-    pub(super) fn asked(&self) -> Option<&Rc<Backend>> {
+    /// Returns the server, under the name that the client used.
+    pub(super) fn alias(&self) -> Option<&Rc<Backend>> {
         match self {
-            Self::Client { asked, .. } => Some(asked),
-            Self::Parked(hold) => Some(&hold.asked),
+            Self::Client { alias, .. } => Some(alias),
+            Self::PendingInput(pending) => Some(&pending.alias),
             _ => None,
         }
     }
 
-    /// It gets no answer by this server, for this reason.
+    /// Completes the call with an error, in which the server has the name that the client used.
     pub(super) fn fail(self, by: &ServerName, fault: &CallError) {
-        let renamed = self.asked().map(|asked| reply::under(&asked.name, by, fault));
+        let renamed = self.alias().map(|alias| reply::with_alias(&alias.name, by, fault));
         let fault = renamed.as_ref().unwrap_or(fault);
         match self {
-            Self::Client { client, id, stream, .. } => client.failed(&id, stream, fault),
-            Self::Parked(hold) => hold.came(Came::Fault(fault.clone())),
-            // The asker may have left.
-            Self::Own(answer) | Self::Visitor(answer) | Self::Ears(answer) => {
+            Self::Client { client, id, stream, .. } => client.respond_error(&id, stream, fault),
+            Self::PendingInput(pending) => pending.set_result(CallResult::Fault(fault.clone())),
+            // The receiver may be gone.
+            Self::Internal(answer) | Self::Admin(answer) | Self::Subscription(answer) => {
                 drop(answer.send(Err(fault.clone())));
             }
-            Self::Nobody { .. } | Self::Unheard => {}
+            Self::Cancelled { .. } | Self::Detached => {}
         }
     }
 
@@ -267,8 +270,8 @@ impl Caller {
         }
     }
 
-    /// Whether anybody waits.
-    pub(super) fn is_there(&self) -> bool {
-        !matches!(self, Self::Nobody { .. } | Self::Unheard)
+    /// Returns true if somebody waits for the response.
+    pub(super) fn is_waiting(&self) -> bool {
+        !matches!(self, Self::Cancelled { .. } | Self::Detached)
     }
 }

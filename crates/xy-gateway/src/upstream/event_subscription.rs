@@ -1,8 +1,8 @@
-//! Listening to a server of the revision without sessions: one request that is not answered as
-//! long as the server has something to say, about its lists and about resources.
+//! Event subscriptions at servers of the modern era: one request that stays open while the server
+//! reports changes of its lists, of resources and of tasks.
 //!
-//! Whoever leads the life of a server keeps one such request open. When other resources are to
-//! be heard of, another is opened before the older one is ended, so that nothing is missed.
+//! The task that runs the session keeps one such request open. When the filter changes, it opens a
+//! new one before it ends the old one, so that no event is missed.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -16,7 +16,7 @@ use xy_protocol::control::quoted;
 use xy_protocol::error::{CallError, ErrorKind};
 
 use super::probe::code_of;
-use super::{Caller, Question, Upstream, ids};
+use super::{Caller, InternalRequest, Upstream, ids};
 use crate::modern::{self, LISTEN, SUBSCRIPTION};
 use crate::params::Params;
 use crate::retained::Retained;
@@ -24,102 +24,102 @@ use crate::retained::Retained;
 const ACKNOWLEDGED: &str = "notifications/subscriptions/acknowledged";
 const CANCELLED: &str = "notifications/cancelled";
 
-/// How long a server may take to say that it listens to what we want.
-const ACKNOWLEDGED_WITHIN: Duration = Duration::from_secs(10);
+/// Maximum time until a server acknowledges a subscription.
+const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The same, and what was wished before it.
-const HEARD_WITHIN: Duration = Duration::from_secs(20);
+/// Maximum time until a caller's filter is active, including the wait for filters before it.
+const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How soon it is tried again, and how late.
-const FIRST_AGAIN: Duration = Duration::from_millis(500);
-const LAST_AGAIN: Duration = Duration::from_secs(60);
+/// Delays between attempts to subscribe.
+const MIN_RETRY_DELAY: Duration = Duration::from_millis(500);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(60);
 
-/// What was heard for so long was good.
-const GOOD_AFTER: Duration = Duration::from_secs(30);
+/// A subscription this old resets the back-off.
+const STABLE_AFTER: Duration = Duration::from_secs(30);
 
-/// Those who wait to be heard of; more than there are clients.
-const MOST_ASKERS: usize = 10_000;
+/// Maximum number of callers that wait for a subscription, more than there are clients.
+const MAX_WAITERS: usize = 10_000;
 
 const METHOD_NOT_FOUND: i64 = -32601;
 
-/// What is to be heard of besides lists.
+/// The events to subscribe to besides list changes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct EventFilter {
     pub(crate) uris: BTreeSet<String>,
     /// The ids of tasks.
     pub(crate) tasks: BTreeSet<String>,
 }
 
-/// What is to be heard of a server, and what is.
+/// The state of the event subscription at one server.
 #[derive(Default)]
-pub(super) struct Ears {
-    wanted: RefCell<Wanted>,
-    /// Whoever waits for that.
-    askers: RefCell<Vec<oneshot::Sender<SubscribeResult>>>,
-    /// There is a wish.
-    wished: Notify,
-    /// The request that is to be acknowledged.
-    opening: RefCell<Option<(u64, oneshot::Sender<Wanted>)>>,
-    /// How many requests are open.
+pub(super) struct EventSubscription {
+    filter: RefCell<EventFilter>,
+    /// The callers that wait until the filter is active.
+    waiters: RefCell<Vec<oneshot::Sender<SubscribeResult>>>,
+    /// Signals that the filter was set.
+    filter_changed: Notify,
+    /// The request that is not acknowledged yet.
+    opening: RefCell<Option<(u64, oneshot::Sender<EventFilter>)>>,
+    /// The number of open requests.
     count: Cell<usize>,
-    /// The one that listens.
+    /// The active request.
     current: Cell<Option<u64>>,
-    /// One that an earlier daemon has left open.
+    /// A request that an earlier daemon has left open.
     earlier: Cell<Option<u64>>,
-    /// Lists were asked for while nothing listened.
+    /// Lists were requested while no subscription was active.
     is_behind: Cell<bool>,
-    /// It is known whether it can be listened to.
+    /// It is known whether the server supports subscriptions.
     is_settled: Cell<bool>,
     settled: Notify,
 }
 
-/// What is heard of, or why nothing is.
-type SubscribeResult = Result<Rc<Wanted>, CallError>;
+/// The active filter, or why there is none.
+type SubscribeResult = Result<Rc<EventFilter>, CallError>;
 
-/// One request that listens. Dropping it ends it.
-struct Ear {
-    question: Question,
-    accepted: Wanted,
+/// An open request. Dropping it cancels it.
+struct OpenSubscription {
+    request: InternalRequest,
+    accepted: EventFilter,
     since: Instant,
 }
 
-impl Drop for Ear {
+impl Drop for OpenSubscription {
     fn drop(&mut self) {
-        let ears = &self.question.upstream.ears;
-        ears.count.set(ears.count.get().saturating_sub(1));
+        let subscription = &self.request.upstream.subscription;
+        subscription.count.set(subscription.count.get().saturating_sub(1));
     }
 }
 
-/// What became of a wish.
-enum Opened {
-    Ear(Ear),
-    /// There is nothing to hear.
-    Nothing,
-    /// The server has no such thing.
-    Lacking,
+/// The result of an attempt to subscribe.
+enum OpenResult {
+    Open(OpenSubscription),
+    /// There is nothing to subscribe to.
+    NothingToWatch,
+    /// The server does not support subscriptions.
+    Unsupported,
 }
 
-impl Ears {
+impl EventSubscription {
     pub(super) fn count(&self) -> usize {
         self.count.get()
     }
 
-    /// How much is kept.
-    pub(super) fn count_all(&self, census: &mut Retained) {
-        let wanted = self.wanted.borrow();
-        census.add("ears", self.count());
-        census.add("ears_wanted", wanted.uris.len() + wanted.tasks.len());
-        census.add("ears_askers", self.askers.borrow().len());
+    /// Adds the retained entries to `counts`.
+    pub(super) fn add_retained(&self, counts: &mut Retained) {
+        let filter = self.filter.borrow();
+        counts.add("ears", self.count());
+        counts.add("ears_wanted", filter.uris.len() + filter.tasks.len());
+        counts.add("ears_askers", self.waiters.borrow().len());
     }
 
-    /// The request that listens.
+    /// Returns the id of the active request.
     pub(super) fn listening(&self) -> Option<u64> {
         self.current.get()
     }
 
-    /// Nothing more will be heard.
-    pub(super) fn give_up(&self) {
-        self.askers.take();
+    /// Fails the callers that wait.
+    pub(super) fn fail_waiters(&self) {
+        self.waiters.take();
     }
 
     fn settle(&self) {
@@ -129,99 +129,119 @@ impl Ears {
 }
 
 impl Upstream {
-    /// From now on this is to be heard of, and nothing else; the answer says which of what is
-    /// wanted by then really is. The wish stands also if nobody waits for the answer.
+    /// Sets the filter, which replaces the one before. Returns the part of it that the server has
+    /// accepted. The filter stays set also if the returned future is dropped.
     pub(crate) fn listen_to(
         &self,
-        wanted: Wanted,
+        filter: EventFilter,
     ) -> impl Future<Output = SubscribeResult> + use<> {
         let server = self.key.server.clone();
-        let (asker, heard) = oneshot::channel();
-        let has_room = self.ears.askers.borrow().len() < MOST_ASKERS;
+        let (waiter, result) = oneshot::channel();
+        let has_room = self.subscription.waiters.borrow().len() < MAX_WAITERS;
         if has_room {
-            self.ears.wanted.replace(wanted);
-            self.ears.askers.borrow_mut().push(asker);
-            self.ears.wished.notify_one();
+            self.subscription.filter.replace(filter);
+            self.subscription.waiters.borrow_mut().push(waiter);
+            self.subscription.filter_changed.notify_one();
         }
         async move {
             if !has_room {
-                let message = format!("too many wait to hear of `{server}`");
+                let message =
+                    format!("too many requests wait to subscribe to events of `{server}`");
                 return Err(CallError::new(ErrorKind::QueueFull, message).hint("try again later"));
             }
-            let gone =
-                || CallError::new(ErrorKind::NotRunning, format!("`{server}` is not listened to"));
-            match timeout(HEARD_WITHIN, heard).await {
-                Ok(heard) => heard.unwrap_or_else(|_| Err(gone())),
-                Err(_) => Err(gone().cause(format!("it took longer than {HEARD_WITHIN:?}"))),
+            let gone = || {
+                CallError::new(
+                    ErrorKind::NotRunning,
+                    format!("there is no event subscription at `{server}`"),
+                )
+            };
+            match timeout(SUBSCRIBE_TIMEOUT, result).await {
+                Ok(result) => result.unwrap_or_else(|_| Err(gone())),
+                Err(_) => Err(gone().cause(format!("it took longer than {SUBSCRIBE_TIMEOUT:?}"))),
             }
         }
     }
 
-    /// An earlier daemon has left this open.
-    pub(crate) fn was_listened_to(&self, earlier: Option<u64>) {
-        self.ears.earlier.set(earlier);
+    /// Records a request that an earlier daemon has left open.
+    pub(crate) fn set_earlier_subscription(&self, earlier: Option<u64>) {
+        self.subscription.earlier.set(earlier);
     }
 
-    /// Lists are asked for now; answers once whatever changes from now on is heard, or never
-    /// will be.
-    pub(crate) async fn listens_before_lists(&self) {
-        let settled = self.ears.settled.notified();
-        if !self.ears.is_settled.get() {
+    /// Waits until a subscription is active, or the server is known not to support one. Lists that
+    /// are requested then miss no change.
+    pub(crate) async fn subscription_settled(&self) {
+        let settled = self.subscription.settled.notified();
+        if !self.subscription.is_settled.get() {
             settled.await;
         }
     }
 
-    /// Lists are asked for now: if nothing listens, once more when something does.
-    pub(crate) fn lists_are_asked(&self) {
+    /// Records that lists are requested now. If no subscription is active, they are requested again
+    /// once one is.
+    pub(crate) fn record_list_request(&self) {
         self.list_versions.requested.set(self.list_versions.current.get());
-        self.ears.is_behind.set(self.ears.current.get().is_none());
+        self.subscription.is_behind.set(self.subscription.current.get().is_none());
     }
 
-    /// Listens to what is wanted, for as long as the server can be asked.
+    /// Keeps the subscription open, for as long as the server accepts requests.
     pub(crate) async fn keep_listening(self: &Rc<Self>) {
         if !self.is_modern() {
             return std::future::pending().await;
         }
-        // Whoever listened before does not any more.
-        self.ears.current.set(None);
-        self.ears.is_settled.set(false);
-        let mut keeper = Keeper { upstream: self, ear: None, again_at: None, delay: FIRST_AGAIN };
+        // A subscription of the previous session has ended.
+        self.subscription.current.set(None);
+        self.subscription.is_settled.set(false);
+        let mut keeper = SubscriptionKeeper {
+            upstream: self,
+            open: None,
+            retry_at: None,
+            delay: MIN_RETRY_DELAY,
+        };
         loop {
             tokio::select! {
-                () = self.ears.wished.notified() => keeper.open().await,
-                why = end_of(&mut keeper.ear) => keeper.lost(&why),
-                () = until(keeper.again_at) => keeper.open().await,
+                () = self.subscription.filter_changed.notified() => keeper.open().await,
+                why = end_of(&mut keeper.open) => keeper.lost(&why),
+                () = until(keeper.retry_at) => keeper.open().await,
             }
         }
     }
 
-    /// Whether this is a request of ours that listens.
-    pub(super) fn is_ear(&self, ours: u64) -> bool {
-        self.ears.count() > 0
+    /// Returns true if this call is a subscription.
+    pub(super) fn is_subscription(&self, upstream_id: u64) -> bool {
+        self.subscription.count() > 0
             && self
                 .calls
                 .borrow()
-                .get(&ours)
-                .is_some_and(|call| matches!(call.caller, Caller::Ears(_)))
+                .get(&upstream_id)
+                .is_some_and(|call| matches!(call.caller, Caller::Subscription(_)))
     }
 
-    /// Takes what is said to whoever listens about the listening itself.
-    pub(super) fn is_for_ears(self: &Rc<Self>, method: &str, params: Option<&str>) -> bool {
+    /// Handles a notification about a subscription itself. Returns true if it was one.
+    pub(super) fn handle_subscription_notification(
+        self: &Rc<Self>,
+        method: &str,
+        params: Option<&str>,
+    ) -> bool {
         match method {
             ACKNOWLEDGED => {
-                let Some((ours, accepted)) = acknowledged(params) else { return true };
-                let opening =
-                    self.ears.opening.borrow_mut().take_if(|(waiting, _)| *waiting == ours);
+                let Some((upstream_id, accepted)) = acknowledged(params) else { return true };
+                let opening = self
+                    .subscription
+                    .opening
+                    .borrow_mut()
+                    .take_if(|(waiting, _)| *waiting == upstream_id);
                 if let Some((_, opening)) = opening {
-                    let _ = opening.send(accepted); // It may have come too late.
+                    let _ = opening.send(accepted); // The acknowledgement may have come too late.
                 }
                 true
             }
             CANCELLED if self.is_modern() => {
-                let ended = Params::read(params).request_id().and_then(ids::ours);
-                if let Some(ours) = ended.filter(|ours| self.is_ear(*ours)) {
+                let ended = Params::read(params).request_id().and_then(ids::parse);
+                if let Some(upstream_id) =
+                    ended.filter(|upstream_id| self.is_subscription(*upstream_id))
+                {
                     let fault = CallError::new(ErrorKind::NotRunning, "the server has ended it");
-                    self.fail(ours, &fault);
+                    self.fail(upstream_id, &fault);
                 }
                 true
             }
@@ -229,95 +249,99 @@ impl Upstream {
         }
     }
 
-    /// Opens what hears of this, and of all lists that the server tells of.
-    async fn open_ear(self: &Rc<Self>, wanted: &Wanted) -> Result<Opened, CallError> {
-        let Some(params) = self.filter(wanted) else { return Ok(Opened::Nothing) };
-        let question = self.ask_as(LISTEN, Some(&params), Caller::Ears)?;
-        self.ears.count.set(self.ears.count.get() + 1);
-        let ours = question.ours;
-        let mut ear = Ear { question, accepted: Wanted::default(), since: Instant::now() };
+    /// Subscribes to this filter and to all list changes that the server reports.
+    async fn try_open(self: &Rc<Self>, filter: &EventFilter) -> Result<OpenResult, CallError> {
+        let Some(params) = self.listen_params(filter) else {
+            return Ok(OpenResult::NothingToWatch);
+        };
+        let request = self.ask_with(LISTEN, Some(&params), Caller::Subscription)?;
+        self.subscription.count.set(self.subscription.count.get() + 1);
+        let upstream_id = request.upstream_id;
+        let mut open =
+            OpenSubscription { request, accepted: EventFilter::default(), since: Instant::now() };
         let (opening, mut opened) = oneshot::channel();
-        self.ears.opening.replace(Some((ours, opening)));
+        self.subscription.opening.replace(Some((upstream_id, opening)));
         let server = &self.key.server;
         let fault = |kind, why: String| {
-            CallError::new(kind, format!("`{server}` cannot be listened to")).cause(why)
+            CallError::new(kind, format!("could not subscribe to events of `{server}`")).cause(why)
         };
         let answer = tokio::select! {
             biased;
             Ok(accepted) = &mut opened => {
-                ear.accepted = accepted;
-                return Ok(Opened::Ear(ear));
+                open.accepted = accepted;
+                return Ok(OpenResult::Open(open));
             }
-            answer = ear.question.answered() => answer?,
-            () = sleep(ACKNOWLEDGED_WITHIN) => {
-                let why = format!("it did not say what it tells within {ACKNOWLEDGED_WITHIN:?}");
+            answer = open.request.answered() => answer?,
+            () = sleep(ACKNOWLEDGE_TIMEOUT) => {
+                let why = format!("it did not acknowledge the subscription within {ACKNOWLEDGE_TIMEOUT:?}");
                 return Err(fault(ErrorKind::TimedOut, why));
             }
         };
         if code_of(answer.as_bytes()) == Some(METHOD_NOT_FOUND) {
-            return Ok(Opened::Lacking);
+            return Ok(OpenResult::Unsupported);
         }
         let why = super::result_of(&answer).map_or_else(|why| why, |_| "it ended it".to_owned());
         Err(fault(ErrorKind::Internal, why))
     }
 
-    /// What is asked for; `None` if that is nothing.
-    fn filter(&self, wanted: &Wanted) -> Option<String> {
+    /// Returns the params of the request, or `None` if there is nothing to subscribe to.
+    fn listen_params(&self, filter: &EventFilter) -> Option<String> {
         let introduction = self.introduction()?;
         let result: Value = serde_json::from_str(&introduction.result).unwrap_or_default();
-        let mut filter = serde_json::Map::new();
+        let mut notifications = serde_json::Map::new();
         for (what, key) in [
             ("tools", "toolsListChanged"),
             ("prompts", "promptsListChanged"),
             ("resources", "resourcesListChanged"),
         ] {
             if result["capabilities"][what]["listChanged"] == true {
-                filter.insert(key.to_owned(), json!(true));
+                notifications.insert(key.to_owned(), json!(true));
             }
         }
-        if !wanted.uris.is_empty() {
-            filter.insert("resourceSubscriptions".to_owned(), json!(wanted.uris));
+        if !filter.uris.is_empty() {
+            notifications.insert("resourceSubscriptions".to_owned(), json!(filter.uris));
         }
-        if wanted.tasks.is_empty() || !modern::offers_tasks(&introduction.result) {
-            return (!filter.is_empty()).then(|| json!({ "notifications": filter }).to_string());
+        if filter.tasks.is_empty() || !modern::offers_tasks(&introduction.result) {
+            return (!notifications.is_empty())
+                .then(|| json!({ "notifications": notifications }).to_string());
         }
-        filter.insert("taskIds".to_owned(), json!(wanted.tasks));
-        // Only who knows tasks may ask for them.
-        let can: Value = serde_json::from_str(modern::CAN_TASKS).unwrap_or_default();
+        notifications.insert("taskIds".to_owned(), json!(filter.tasks));
+        // Only clients that declare the tasks extension may subscribe to tasks.
+        let can: Value = serde_json::from_str(modern::TASKS_CAPABILITIES).unwrap_or_default();
         let meta = json!({ modern::CAPABILITIES: can });
-        Some(json!({ "notifications": filter, "_meta": meta }).to_string())
+        Some(json!({ "notifications": notifications, "_meta": meta }).to_string())
     }
 }
 
-/// Whoever keeps a server listened to.
-struct Keeper<'k> {
+/// The task that keeps the subscription open.
+struct SubscriptionKeeper<'k> {
     upstream: &'k Rc<Upstream>,
-    ear: Option<Ear>,
-    /// When it is tried again.
-    again_at: Option<Instant>,
+    open: Option<OpenSubscription>,
+    /// The time of the next attempt.
+    retry_at: Option<Instant>,
     delay: Duration,
 }
 
-impl Keeper<'_> {
-    /// Opens what is wanted now, and ends what was there.
+impl SubscriptionKeeper<'_> {
+    /// Opens a subscription with the current filter, and ends the old one.
     async fn open(&mut self) {
-        let ears = &self.upstream.ears;
-        self.again_at = None;
-        // Who asks from now on may want something else.
-        let (wanted, askers) = (ears.wanted.borrow().clone(), ears.askers.take());
-        let mut opened = self.upstream.open_ear(&wanted).await;
-        if opened.is_err() && !wanted.tasks.is_empty() {
-            // Whoever asks for a task must not keep others from hearing of what they watch.
-            let rest = Wanted { tasks: BTreeSet::new(), ..wanted };
-            opened = self.upstream.open_ear(&rest).await;
+        let subscription = &self.upstream.subscription;
+        self.retry_at = None;
+        // Later callers may set another filter.
+        let (filter, waiters) = (subscription.filter.borrow().clone(), subscription.waiters.take());
+        let mut opened = self.upstream.try_open(&filter).await;
+        if opened.is_err() && !filter.tasks.is_empty() {
+            // A server that refuses tasks must not keep others from their resources.
+            let rest = EventFilter { tasks: BTreeSet::new(), ..filter };
+            opened = self.upstream.try_open(&rest).await;
         }
-        let heard = match opened {
-            Ok(Opened::Ear(ear)) => {
-                let accepted = Rc::new(ear.accepted.clone());
-                self.replace(Some(ear));
+        let result = match opened {
+            Ok(OpenResult::Open(open)) => {
+                let accepted = Rc::new(open.accepted.clone());
+                self.replace(Some(open));
                 Ok(accepted)
             }
-            Ok(Opened::Nothing | Opened::Lacking) => {
+            Ok(OpenResult::NothingToWatch | OpenResult::Unsupported) => {
                 self.replace(None);
                 Ok(Rc::default())
             }
@@ -326,52 +350,52 @@ impl Keeper<'_> {
                 Err(fault)
             }
         };
-        ears.settle();
-        for asker in askers {
-            let _ = asker.send(heard.clone()); // It may have left, and shares it with others.
+        subscription.settle();
+        for waiter in waiters {
+            let _ = waiter.send(result.clone()); // The caller may be gone.
         }
     }
 
-    fn replace(&mut self, ear: Option<Ear>) {
-        let ears = &self.upstream.ears;
-        ears.current.set(ear.as_ref().map(|ear| ear.question.ours));
-        if ear.is_some() && ears.is_behind.replace(false) {
+    fn replace(&mut self, open: Option<OpenSubscription>) {
+        let subscription = &self.upstream.subscription;
+        subscription.current.set(open.as_ref().map(|open| open.request.upstream_id));
+        if open.is_some() && subscription.is_behind.replace(false) {
             self.upstream.lists_changed();
         }
-        self.ear = ear;
-        if let Some(earlier) = ears.earlier.take() {
+        self.open = open;
+        if let Some(earlier) = subscription.earlier.take() {
             let message = format!(
                 r#"{{"jsonrpc":"2.0","method":"{CANCELLED}","params":{{"requestId":{earlier}}}}}"#
             );
             self.upstream.send(message.as_bytes());
         }
-        self.upstream.leave_note();
+        self.upstream.save_note();
     }
 
-    /// It is not listened to any more.
+    /// Handles the end of the subscription.
     fn lost(&mut self, why: &str) {
-        let ears = &self.upstream.ears;
-        ears.current.set(None);
-        ears.is_behind.set(true);
-        if self.ear.take().is_some_and(|ear| ear.since.elapsed() >= GOOD_AFTER) {
-            self.delay = FIRST_AGAIN;
+        let subscription = &self.upstream.subscription;
+        subscription.current.set(None);
+        subscription.is_behind.set(true);
+        if self.open.take().is_some_and(|open| open.since.elapsed() >= STABLE_AFTER) {
+            self.delay = MIN_RETRY_DELAY;
         }
         self.fails(why);
     }
 
     fn fails(&mut self, why: &str) {
         tracing::debug!(server = %self.upstream.key, why, "not listened to");
-        if self.ear.is_none() {
-            self.again_at = Some(Instant::now() + self.delay);
-            self.delay = (self.delay * 2).min(LAST_AGAIN);
+        if self.open.is_none() {
+            self.retry_at = Some(Instant::now() + self.delay);
+            self.delay = (self.delay * 2).min(MAX_RETRY_DELAY);
         }
     }
 }
 
-/// Why it was ended; never, if there is none.
-async fn end_of(ear: &mut Option<Ear>) -> String {
-    let Some(ear) = ear else { return std::future::pending().await };
-    match ear.question.answered().await {
+/// Returns why the subscription ended. Never resolves if there is none.
+async fn end_of(open: &mut Option<OpenSubscription>) -> String {
+    let Some(open) = open else { return std::future::pending().await };
+    match open.request.answered().await {
         Ok(answer) => quoted(&answer),
         Err(fault) => fault.to_string(),
     }
@@ -384,15 +408,15 @@ async fn until(at: Option<Instant>) {
     }
 }
 
-/// The request that is acknowledged, and what is heard of.
-fn acknowledged(params: Option<&str>) -> Option<(u64, Wanted)> {
+/// Returns the id of the acknowledged request, and the accepted filter.
+fn acknowledged(params: Option<&str>) -> Option<(u64, EventFilter)> {
     let params: Value = serde_json::from_str(params?).ok()?;
     let id = &params["_meta"][SUBSCRIPTION];
-    let ours = id.as_u64().or_else(|| id.as_str()?.parse().ok())?;
+    let upstream_id = id.as_u64().or_else(|| id.as_str()?.parse().ok())?;
     let accepted = |key: &str| {
         let all = params["notifications"][key].as_array().into_iter().flatten();
         all.filter_map(Value::as_str).map(str::to_owned).collect()
     };
     let (uris, tasks) = (accepted("resourceSubscriptions"), accepted("taskIds"));
-    Some((ours, Wanted { uris, tasks }))
+    Some((upstream_id, EventFilter { uris, tasks }))
 }

@@ -1,5 +1,4 @@
-//! The first words with a server, and the word left for a later daemon, which does not
-//! greet it again.
+//! The handshake with a server, and the note for a later daemon, which resumes without a handshake.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -8,70 +7,89 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep_until};
 use xy_protocol::error::CallError;
-use xy_supervisor::speak::Said;
+use xy_supervisor::protocol::DriverEvent;
 
-use super::http_client::Trouble;
-use super::probe::{Asked, Came, Hello, Next, SETTLES_WITHIN};
-use super::{Question, Stage, Upstream, self_meta};
-use crate::backend::{Greeting, Introductions, SpokenEras};
-use crate::era::{self, Introduction};
+use super::http_client::SessionError;
+use super::probe::{Hello, INITIALIZE_TIMEOUT, Next, ProbeAnswer, ProbeState};
+use super::{InternalRequest, State, Upstream, self_meta};
+use crate::era::{self, Era, Introduction, Introductions, SpokenEras};
 use crate::modern::DISCOVER;
+use crate::revision;
 use crate::via::Daemons;
 
-/// No daemon has come so far by counting.
-const FAR_AWAY: u64 = 1 << 40;
+/// How to begin the handshake with an instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct HandshakePlan {
+    /// The first question.
+    pub(crate) first: Hello,
+    /// The other question is asked too, to learn whether the server speaks that era.
+    pub(crate) learns: bool,
+    /// The server is known to speak the modern era, so it gets more time for `server/discover`.
+    pub(crate) is_known_modern: bool,
+}
 
-/// How long a server may say nothing to the first question before it is asked the older way
-/// too.
-const LATE_AFTER: Duration = Duration::from_secs(2);
+/// The decision about an instance after its handshake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HandshakeOutcome {
+    /// Use it.
+    Use,
+    /// Restart it, and ask for this era first.
+    StartOver(Era),
+}
+
+/// An id that no daemon has reached by counting.
+const UNUSED_ID: u64 = 1 << 40;
+
+/// Time after which a server that has not answered the first question is asked the other one too.
+const FALLBACK_DELAY: Duration = Duration::from_secs(2);
 
 /// Delay before `initialize` for a server that is known to be modern.
-const LATE_AFTER_IF_MODERN: Duration = Duration::from_secs(5);
+const FALLBACK_DELAY_IF_MODERN: Duration = Duration::from_secs(5);
 
-/// The second half of a greeting.
+/// The notification that completes a legacy handshake.
 pub(crate) const INITIALIZED: &[u8] = br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
 
-/// What the speaker of a later daemon has to know of a server.
+/// The note with which a later daemon resumes. Stored by the supervisor.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Note {
-    /// No id below this is free.
+pub(crate) struct ResumeNote {
+    /// No id below this may be used.
     pub(crate) first_id: u64,
-    /// What it said of itself, if it was greeted.
+    /// The server's introduction, after the handshake.
     pub(crate) introduction: Option<Introduction>,
-    /// Whether it was told what to log.
+    /// The log level was sent to the server.
     #[serde(default)]
     pub(crate) is_tuned: bool,
-    /// What the server calls the session, where there are several.
+    /// The server's id of the session, over HTTP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) session: Option<String>,
-    /// The request by which it is listened to.
+    /// The id of the event subscription.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) listening: Option<u64>,
 }
 
-/// How a server is met for the first time.
-pub(crate) struct Meeting<'m> {
-    /// What an older one is told that its clients can do.
+/// The parameters of a handshake.
+pub(crate) struct Handshake<'m> {
+    /// The client capabilities to declare to a legacy server.
     pub(crate) capabilities: &'m str,
-    /// This daemon, which must not be behind it.
+    /// This daemon, which must not be behind the server.
     pub(crate) daemon: &'m Daemons,
-    /// What is asked, and in which order.
-    pub(crate) greeting: Greeting,
-    /// Whether one process hears both questions, so that `initialize` can pin it to an era.
+    /// The questions to ask, and their order.
+    pub(crate) plan: HandshakePlan,
+    /// One process gets both questions, so that `initialize` can pin it to an era.
     pub(crate) is_one_process: bool,
-    /// The question that the server need not know, while it is open: it may not survive that.
+    /// The open question that the server need not know and may not survive.
     pub(crate) probing: Option<&'m Cell<Option<Hello>>>,
-    /// The eras that the server has shown to speak, or not to.
+    /// The eras that the server has shown to speak, or not to speak.
     pub(crate) shown: &'m Cell<SpokenEras>,
 }
 
-impl Note {
+impl ResumeNote {
     pub(crate) fn to_text(&self) -> String {
         serde_json::to_string(self).expect("a plain struct always serialises")
     }
 
-    /// The note that an earlier daemon left. What cannot be read of it is as good as nothing,
-    /// but ids must not be used twice.
+    /// Reads the note of an earlier daemon. An unreadable one counts as empty, except that no id
+    /// may be used twice.
     pub(crate) fn read(text: &str) -> Self {
         #[derive(Deserialize)]
         struct Ids {
@@ -79,125 +97,130 @@ impl Note {
         }
         serde_json::from_str(text).unwrap_or_else(|_| {
             let ids: Option<Ids> = serde_json::from_str(text).ok();
-            let first_id = ids.map_or(FAR_AWAY, |ids| ids.first_id);
+            let first_id = ids.map_or(UNUSED_ID, |ids| ids.first_id);
             Self { first_id, ..Self::default() }
         })
     }
 }
 
 impl Upstream {
-    /// Finds out how to speak with a server, and begins to. `judge` says what came of each
-    /// question. Returns the era that is spoken, and all that the server said of itself.
-    pub(crate) async fn meet(
+    /// Negotiates the protocol. `read_answer` interprets the answer to each question. Returns the
+    /// introduction in the era that is used, and the introductions in all eras that were asked.
+    pub(crate) async fn negotiate(
         self: &Rc<Self>,
-        meeting: Meeting<'_>,
-        mut judge: impl FnMut(Hello, Result<Box<str>, CallError>) -> Came,
-    ) -> Result<(Introduction, Introductions), Trouble> {
-        self.leave_note_surely().await;
-        let Greeting { first, learns, is_known_modern } = meeting.greeting;
-        let late_after = if is_known_modern { LATE_AFTER_IF_MODERN } else { LATE_AFTER };
-        let mut asked = Asked::nothing(meeting.is_one_process, learns);
+        handshake: Handshake<'_>,
+        mut read_answer: impl FnMut(Hello, Result<Box<str>, CallError>) -> ProbeAnswer,
+    ) -> Result<(Introduction, Introductions), SessionError> {
+        self.save_note_reliably().await;
+        let HandshakePlan { first, learns, is_known_modern } = handshake.plan;
+        let fallback_delay =
+            if is_known_modern { FALLBACK_DELAY_IF_MODERN } else { FALLBACK_DELAY };
+        let mut probe = ProbeState::new(handshake.is_one_process, learns);
         let (mut discover, mut initialize) = (None, None);
         let mut late_at = None;
         let mut next = Next::Ask(first);
-        let met = loop {
+        let result = loop {
             match next {
                 Next::Ask(hello) => {
-                    asked.ask(hello);
-                    let place = match hello {
+                    probe.record_asked(hello);
+                    let question_slot = match hello {
                         Hello::Discover => &mut discover,
                         Hello::Initialize => &mut initialize,
                     };
-                    if hello == Hello::Initialize && asked.is_discovered() {
-                        late_at = Some(Instant::now() + SETTLES_WITHIN);
+                    if hello == Hello::Initialize && probe.is_discovered() {
+                        late_at = Some(Instant::now() + INITIALIZE_TIMEOUT);
                         // The server has survived the first question.
-                        meeting.probing.iter().for_each(|probing| probing.set(Some(hello)));
+                        handshake.probing.iter().for_each(|probing| probing.set(Some(hello)));
                     } else if hello == Hello::Discover || (learns && hello == first) {
-                        late_at = Some(Instant::now() + late_after);
-                        self.begin_probing(meeting.probing, hello).await;
+                        late_at = Some(Instant::now() + fallback_delay);
+                        self.begin_probing(handshake.probing, hello).await;
                     }
-                    match self.say_hello(hello, meeting.capabilities) {
-                        Ok(question) => *place = Some(question),
-                        Err(fault) => break Err(Trouble::Hopeless(fault.to_string())),
+                    match self.send_hello(hello, handshake.capabilities) {
+                        Ok(question) => *question_slot = Some(question),
+                        Err(fault) => break Err(SessionError::Hopeless(fault.to_string())),
                     }
                 }
                 Next::AskIn(revision) => {
-                    asked.ask_in(revision);
-                    match self.initialize(revision, meeting.capabilities) {
+                    probe.record_asked_in(revision);
+                    match self.initialize(revision, handshake.capabilities) {
                         Ok(question) => initialize = Some(question),
-                        Err(fault) => break Err(Trouble::Hopeless(fault.to_string())),
+                        Err(fault) => break Err(SessionError::Hopeless(fault.to_string())),
                     }
                 }
                 Next::Wait => {}
                 Next::WaitAtMost(time) => late_at = Some(Instant::now() + time),
-                Next::Open(introduction) if introduction.behind.is_loop_with(meeting.daemon) => {
-                    break Err(Trouble::Loop);
+                Next::Open(introduction) if introduction.behind.is_loop_with(handshake.daemon) => {
+                    break Err(SessionError::Loop);
                 }
                 Next::Open(introduction) => break Ok(introduction),
-                Next::GiveUp(trouble) => break Err(trouble),
+                Next::GiveUp(error) => break Err(error),
             }
             next = tokio::select! {
-                biased; // An answer that has come is not late.
+                biased; // An answer that has arrived is not late.
                 answer = answer_to(&mut discover) => {
-                    asked.came(Hello::Discover, judge(Hello::Discover, answer))
+                    probe.on_answer(Hello::Discover, read_answer(Hello::Discover, answer))
                 }
                 answer = answer_to(&mut initialize) => {
-                    asked.came(Hello::Initialize, judge(Hello::Initialize, answer))
+                    probe.on_answer(Hello::Initialize, read_answer(Hello::Initialize, answer))
                 }
                 () = until(late_at) => {
                     late_at = None;
-                    asked.is_late()
+                    probe.on_timeout()
                 }
             };
-            meeting.shown.set(asked.eras());
-            if asked.is_discovered() && !learns {
-                self.end_probing(meeting.probing).await; // The server bears the question.
+            handshake.shown.set(probe.eras());
+            if probe.is_discovered() && !learns {
+                self.end_probing(handshake.probing).await; // The server has survived the question.
             }
         };
         for left in [discover, initialize].into_iter().flatten() {
-            left.forget(); // Whatever it still says to that.
+            left.forget(); // A late answer is ignored.
         }
-        self.end_probing(meeting.probing).await;
-        met.map(|introduction| (introduction, asked.introductions()))
+        self.end_probing(handshake.probing).await;
+        result.map(|introduction| (introduction, probe.introductions()))
     }
 
-    /// Records that a question is open that the server may not survive. If it dies while two are
-    /// open, the first is to blame.
+    /// Reports that a question is open that the server may not survive. If the server dies while
+    /// two are open, the first is to blame.
     async fn begin_probing(&self, probing: Option<&Cell<Option<Hello>>>, hello: Hello) {
         if let Some(probing) = probing.filter(|it| it.get().is_none()) {
             probing.set(Some(hello));
-            self.say(Said::Probing(true)).await;
+            self.report(DriverEvent::Probing(true)).await;
         }
     }
 
     async fn end_probing(&self, probing: Option<&Cell<Option<Hello>>>) {
         if probing.is_some_and(|probing| probing.take().is_some()) {
-            self.say(Said::Probing(false)).await;
+            self.report(DriverEvent::Probing(false)).await;
         }
     }
 
-    fn say_hello(self: &Rc<Self>, hello: Hello, capabilities: &str) -> Result<Question, CallError> {
+    fn send_hello(
+        self: &Rc<Self>,
+        hello: Hello,
+        capabilities: &str,
+    ) -> Result<InternalRequest, CallError> {
         match hello {
             Hello::Discover => {
-                let daemons = self.company.daemons_before(self);
+                let daemons = self.events.daemons_before(self);
                 self.ask(DISCOVER, Some(&self_meta::params(None, &daemons)))
             }
-            Hello::Initialize => self.initialize(era::LATEST, capabilities),
+            Hello::Initialize => self.initialize(revision::LATEST, capabilities),
         }
     }
 
-    /// Asks `initialize` in this revision.
+    /// Sends `initialize` with this revision.
     fn initialize(
         self: &Rc<Self>,
         revision: &str,
         capabilities: &str,
-    ) -> Result<Question, CallError> {
-        let daemons = self.company.daemons_before(self);
-        let params = era::greeting(revision, capabilities, Some(&daemons));
+    ) -> Result<InternalRequest, CallError> {
+        let daemons = self.events.daemons_before(self);
+        let params = era::initialize_params(revision, capabilities, Some(&daemons));
         self.ask("initialize", Some(&params))
     }
 
-    /// Goes on with a server that an earlier daemon has greeted.
+    /// Resumes with a server after an earlier daemon's handshake.
     pub(crate) async fn resume(
         &self,
         introduction: Introduction,
@@ -207,60 +230,59 @@ impl Upstream {
         self.open(introduction).await
     }
 
-    /// The server can be asked from now on.
+    /// Completes the handshake: requests can be sent from now on.
     pub(crate) async fn open(&self, introduction: Introduction) -> Rc<Introduction> {
         let introduction = Rc::new(introduction);
-        self.stage.replace(Stage::Open(introduction.clone()));
-        self.leave_note_surely().await;
+        self.state.replace(State::Open(introduction.clone()));
+        self.save_note_reliably().await;
         introduction
     }
 
-    /// Tells the supervisor.
-    pub(crate) async fn say(&self, said: Said) {
-        let _ = self.said.send(said).await; // Whoever drove it may be gone.
+    /// Sends an event to the supervisor.
+    pub(crate) async fn report(&self, event: DriverEvent) {
+        let _ = self.driver_events.send(event).await; // The receiver may be gone.
     }
 }
 
 impl Upstream {
-    /// An id that has never been used towards this server.
+    /// Returns an id that was never used towards this server.
     pub(super) fn new_id(&self) -> u64 {
         let (id, is_recorded) = self.ids.borrow_mut().next();
         if !is_recorded {
-            self.leave_note();
+            self.save_note();
         }
         id
     }
 
-    /// Leaves word for the speaker of a later daemon; if there is no room for it, with the
-    /// next id.
-    pub(super) fn leave_note(&self) {
+    /// Saves the note for a later daemon. Without room in the channel, the next id tries again.
+    pub(super) fn save_note(&self) {
         let (note, recorded) = self.note();
-        if self.said.try_send(note).is_ok() {
+        if self.driver_events.try_send(note).is_ok() {
             self.ids.borrow_mut().recorded(recorded);
         }
     }
 
-    /// The same, when there is time to wait for room.
-    pub(super) async fn leave_note_surely(&self) {
+    /// Saves the note for a later daemon, and waits for room in the channel.
+    pub(super) async fn save_note_reliably(&self) {
         let (note, recorded) = self.note();
-        self.say(note).await;
+        self.report(note).await;
         self.ids.borrow_mut().recorded(recorded);
     }
 
-    pub(super) fn note(&self) -> (Said, u64) {
+    pub(super) fn note(&self) -> (DriverEvent, u64) {
         let first_id = self.ids.borrow().to_record();
         let introduction = self.introduction().map(|it| (*it).clone());
         let (is_tuned, session) = (self.is_tuned.get(), self.wire.session());
-        let listening = self.ears.listening();
-        let note = Note { first_id, introduction, is_tuned, session, listening };
-        (Said::Note(note.to_text()), first_id)
+        let listening = self.subscription.listening();
+        let note = ResumeNote { first_id, introduction, is_tuned, session, listening };
+        (DriverEvent::Note(note.to_text()), first_id)
     }
 }
 
-/// The answer to a question, once; never, if there is none.
-async fn answer_to(question: &mut Option<Question>) -> Result<Box<str>, CallError> {
-    let Some(asked) = question else { return std::future::pending().await };
-    let answer = asked.answered().await;
+/// Waits for the answer to a question, and removes the question. Never resolves if there is none.
+async fn answer_to(question: &mut Option<InternalRequest>) -> Result<Box<str>, CallError> {
+    let Some(pending) = question else { return std::future::pending().await };
+    let answer = pending.answered().await;
     *question = None;
     answer
 }
@@ -277,28 +299,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_note_comes_back_as_it_was_and_an_older_one_is_read() {
+    fn resume_note_reads_back_also_from_older_versions() {
         let result = r#"{"protocolVersion":"2025-11-25","capabilities":{"tools":{}}}"#;
         let introduction = Introduction::read(result).ok();
         let session = Some("s".to_owned());
         let listening = Some(9);
-        let note = Note { first_id: 7, introduction, is_tuned: true, session, listening };
-        assert_eq!(Note::read(&note.to_text()), note);
+        let note = ResumeNote { first_id: 7, introduction, is_tuned: true, session, listening };
+        assert_eq!(ResumeNote::read(&note.to_text()), note);
         let newer = r#","is_tuned":true,"session":"s","listening":9"#;
         let older = note.to_text().replace(newer, "");
-        let expected = Note { is_tuned: false, session: None, listening: None, ..note };
-        assert_eq!(Note::read(&older), expected);
+        let expected = ResumeNote { is_tuned: false, session: None, listening: None, ..note };
+        assert_eq!(ResumeNote::read(&older), expected);
     }
 
     #[test]
-    fn what_is_no_note_leaves_its_ids_alone() {
+    fn malformed_resume_note_keeps_ids_unique() {
         for (text, first_id) in [
-            ("", FAR_AWAY),
-            ("{", FAR_AWAY),
-            (r#"{"first_id":-1}"#, FAR_AWAY),
+            ("", UNUSED_ID),
+            ("{", UNUSED_ID),
+            (r#"{"first_id":-1}"#, UNUSED_ID),
             (r#"{"first_id":9,"introduction":7}"#, 9),
         ] {
-            assert_eq!(Note::read(text), Note { first_id, ..Note::default() }, "{text}");
+            assert_eq!(
+                ResumeNote::read(text),
+                ResumeNote { first_id, ..ResumeNote::default() },
+                "{text}"
+            );
         }
     }
 }

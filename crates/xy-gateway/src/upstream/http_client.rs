@@ -1,17 +1,17 @@
-//! A server that listens somewhere: every message is a request over HTTP.
+//! The transport to an HTTP server: each message is a request.
 //!
-//! Each call is a task that posts it and hears its answer to the end, so that a slow one
-//! delays nobody (`call.rs`; `sending.rs` begins it). What wants no answer goes out one after another (`notify.rs`).
-//! `listen.rs` hears what belongs to no call, `fetch.rs` sends single requests, `meaning.rs`
-//! says what their answers mean.
+//! Each call is a task that posts the message and reads the response to its end, so that a slow
+//! call delays no other (`call.rs`; `wire.rs` starts it). Notifications go out one after another
+//! (`notify.rs`). `listen.rs` reads the server's event streams, `fetch.rs` sends single requests,
+//! and `response_class.rs` classifies their responses.
 //!
-//! One of the revision without sessions is told in the head of each request what that is about
-//! (`heads.rs`). Closing the stream of a call is all it hears when that is given up.
+//! A modern server gets the subject of each message in headers too (`headers.rs`). Closing the
+//! stream of a call is the only sign that cancels it.
 //!
-//! What has waited goes in the order of its client (`ordered_send.rs`).
+//! Calls that have waited are sent in the order of their client (`ordered_send.rs`).
 //!
-//! A server of the others may forget the session at any time: then it is greeted again, by whoever leads
-//! this life (`upstream_session/http_client.rs`), and calls that it has not taken are sent again, once.
+//! A legacy server may forget the session at any time. Then `upstream_session/http.rs` repeats the
+//! handshake, and calls that the server has not accepted are sent again, once.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
@@ -30,354 +30,355 @@ use tokio::time::timeout;
 use xy_config::settings::Endpoint;
 
 use super::Upstream;
-use crate::era::MODERN;
-use crate::held::Held;
+use crate::budget::Reservation;
+use crate::revision::MODERN;
 use crate::via;
 
 mod call;
 mod endpoint;
 mod fetch;
-mod heads;
+mod headers;
 mod listen;
-mod meaning;
 mod notify;
 mod ordered_send;
+mod response_class;
 mod send_order;
-mod sending;
+mod wire;
 
-use fetch::{Ask, Failed, Fetch};
-use heads::Heads;
-use ordered_send::Rows;
-use sending::Body;
+use fetch::{FetchError, OutgoingRequest, RequestSender};
+use headers::ToolHeaders;
+use ordered_send::SendOrders;
+use wire::Body;
 
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 const LAST_EVENT: HeaderName = HeaderName::from_static("last-event-id");
 
-/// How long a server may take to take what wants no answer.
-pub(crate) const TAKEN_WITHIN: Duration = Duration::from_secs(10);
+/// Maximum time until a server accepts a notification or response.
+pub(crate) const ACCEPT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The answer to a call that was given up is read for so long.
-const GIVEN_UP_FOR: Duration = Duration::from_secs(10);
+/// Time for which the response to a cancelled call is still read.
+const CANCELLED_READ_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long the end of a session may take.
-const END_WITHIN: Duration = Duration::from_secs(1);
+/// Maximum time for ending a session.
+const END_SESSION_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// News for whoever leads this life; only the first of a kind matters.
-const TROUBLES: usize = 8;
+/// Errors that wait for the session task; only the first of a kind matters.
+const ERROR_QUEUE: usize = 8;
 
-/// A session or a stream that has lived for so long was a good one.
-pub(crate) const GOOD_AFTER: Duration = Duration::from_secs(5);
+/// A session or stream that lived this long resets the back-off.
+pub(crate) const STABLE_AFTER: Duration = Duration::from_secs(5);
 
-/// Calls under way with one server; more wait. Each has a connection, and others need theirs.
-const MOST_AT_ONCE: usize = 256;
+/// Maximum number of concurrent calls to one server; more calls wait. Each has a connection, and
+/// other servers need theirs.
+const MAX_CONCURRENT_CALLS: usize = 256;
 
-/// What may be read of answers that are not whole, of one server.
-const MOST_READING: usize = 128 * 1024 * 1024;
+/// Maximum size of all incomplete responses of one server.
+const MAX_PARTIAL_BYTES: usize = 128 * 1024 * 1024;
 
-/// Longer ids of sessions are not kept.
-const LONGEST_SESSION: usize = 4096;
+/// Maximum length of a session id; longer ones are ignored.
+const MAX_SESSION_ID: usize = 4096;
 
-/// The way to a server that listens.
-pub(crate) struct Web {
+/// The transport to an HTTP server.
+pub(crate) struct HttpClient {
     me: Weak<Self>,
     upstream: RefCell<Weak<Upstream>>,
-    fetch: Fetch,
-    place: Uri,
-    /// Where messages are posted to: the same, or where an older server says.
-    post_to: RefCell<Option<Uri>>,
-    is_older: bool,
+    sender: RequestSender,
+    url: Uri,
+    /// The URL that messages are posted to: `url`, or what a legacy SSE server announces.
+    post_url: RefCell<Option<Uri>>,
+    is_legacy_sse: bool,
     is_remote: bool,
-    /// What its settings want to be sent with everything.
+    /// The headers from the server's settings.
     headers: HeaderMap,
     session: RefCell<Session>,
-    /// The call whose answer begins a session.
-    greeting: Cell<Greeting>,
-    /// The call that asks whether there are sessions at all.
+    /// The state of the handshake that begins a session.
+    handshake: Cell<HandshakeState>,
+    /// The call that probes for the modern era.
     probe: Cell<Option<u64>>,
-    /// Whether the revision without sessions is spoken.
+    /// The server speaks the modern era.
     is_modern: Cell<bool>,
-    /// What heads of calls are made of.
-    heads: Heads,
-    /// How often in a row nobody could be listened to.
-    misses: Cell<u32>,
-    /// How many sessions there have been; calls wait here for the next.
-    sessions: watch::Sender<u64>,
+    /// Cache of the arguments that are mirrored into headers.
+    tool_headers: ToolHeaders,
+    /// Consecutive failures to connect for the event stream.
+    connect_failures: Cell<u32>,
+    /// The number of sessions so far; calls wait here for the next one.
+    session_count: watch::Sender<u64>,
     calls: RefCell<HashMap<u64, AbortHandle>>,
-    /// A call is over.
-    over: Notify,
-    /// Calls of which nobody has taken anything.
+    /// Signals the end of a call.
+    call_finished: Notify,
+    /// Calls that the server has not received.
     unsent: RefCell<HashSet<u64>>,
-    /// Calls of whose answers nothing was heard.
-    unheard: RefCell<HashSet<u64>>,
-    /// Calls that have waited, which go in their order, and what leads them.
-    rows: Rows,
-    leaders: RefCell<JoinSet<()>>,
-    /// Answers to the server's questions that are on their way.
+    /// Calls whose response has not begun.
+    unanswered: RefCell<HashSet<u64>>,
+    /// The order of calls that have waited, and the tasks that keep it.
+    send_orders: SendOrders,
+    order_tasks: RefCell<JoinSet<()>>,
+    /// Tasks that post responses to the server's requests.
     answers: RefCell<JoinSet<()>>,
-    /// What wants no answer, and waits for its turn.
-    untold: RefCell<VecDeque<(u64, Bytes)>>,
-    untold_bytes: Cell<usize>,
-    /// Of calls that are not answered yet.
-    unsent_bytes: Cell<usize>,
-    tell: Notify,
-    /// Something has been told.
-    told: Notify,
-    /// What is still to come before what is put later.
+    /// Notifications that wait to be posted, with their turns.
+    notifications: RefCell<VecDeque<(u64, Bytes)>>,
+    notification_bytes: Cell<usize>,
+    /// Total size of the calls that are not answered yet.
+    call_bytes: Cell<usize>,
+    notification_added: Notify,
+    /// Signals that a turn has ended.
+    turn_ended: Notify,
+    /// Open turns: later messages wait for them.
     turns: RefCell<BTreeSet<u64>>,
     next_turn: Cell<u64>,
-    /// Calls that come first, and their turns.
-    first: RefCell<HashMap<u64, u64>>,
-    /// For calls that are under way: each has a connection.
-    room: Semaphore,
-    /// Calls that need none: those that are to tell whether the server answers.
-    beside: RefCell<HashSet<u64>>,
-    /// What has been read of answers that are not whole.
-    reading: Rc<Cell<usize>>,
-    /// The server has forgotten the session, and that is new.
+    /// Calls that hold back later messages, and their turns.
+    barriers: RefCell<HashMap<u64, u64>>,
+    /// Permits for concurrent calls, each of which has a connection.
+    call_permits: Semaphore,
+    /// Calls that need no permit, such as health checks.
+    unlimited: RefCell<HashSet<u64>>,
+    /// Total size of the incomplete responses.
+    partial_bytes: Rc<Cell<usize>>,
+    /// The server has forgotten the session, and that is not handled yet.
     is_forgotten: Cell<bool>,
-    forgot: Notify,
-    troubles: mpsc::Sender<Trouble>,
+    session_lost: Notify,
+    errors: mpsc::Sender<SessionError>,
     is_closed: Cell<bool>,
 }
 
-/// What is agreed on with a server.
+/// A session with a server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Session {
-    /// As the server called it.
+    /// The id that the server has assigned.
     id: Option<HeaderValue>,
-    /// The revision that was agreed on.
+    /// The negotiated revision.
     version: Option<HeaderValue>,
 }
 
-/// Whether a session is being begun.
+/// The state of the handshake that begins a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Greeting {
-    /// No.
+enum HandshakeState {
+    /// No handshake is due.
     Done,
-    /// The next `initialize` begins one.
+    /// The next `initialize` begins a session.
     Due,
-    /// This call does.
+    /// This call is the `initialize` request.
     Call(u64),
 }
 
-/// Something that whoever leads a life has to do something about.
+/// An error that the session task has to handle.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Trouble {
+pub(crate) enum SessionError {
     /// The server has forgotten the session.
     Forgotten,
-    /// There is no connection to it.
+    /// The server cannot be reached.
     Unreachable(String),
-    /// It could not do what it was asked, for once.
+    /// The server failed, and may work the next time.
     Failing(String),
-    /// It has refused what it was asked.
+    /// The server refused the request.
     Refused(String),
-    /// It does not let us do what it was asked.
+    /// The server denied the request (403).
     Forbidden(String),
-    /// It does not let us in.
+    /// The server cannot be used, and a retry does not help.
     Hopeless(String),
-    /// It leads back to this daemon.
+    /// The server leads back to this daemon.
     Loop,
 }
 
-impl Web {
-    /// The way to `endpoint`, and what is heard of it.
-    pub(crate) async fn to(
+impl HttpClient {
+    /// Creates the transport to `endpoint`. Returns it with the receiver of its errors.
+    pub(crate) async fn new(
         endpoint: &Endpoint,
-    ) -> Result<(Rc<Self>, mpsc::Receiver<Trouble>), String> {
-        let place: Uri =
-            endpoint.url.parse().map_err(|problem| format!("its address: {problem}"))?;
-        let fetch = Fetch::to(&place).await.map_err(|failed| failed.words())?;
+    ) -> Result<(Rc<Self>, mpsc::Receiver<SessionError>), String> {
+        let url: Uri = endpoint.url.parse().map_err(|problem| format!("its address: {problem}"))?;
+        let sender = RequestSender::new(&url).await.map_err(|failed| failed.words())?;
         let headers = headers_of(endpoint)?;
-        let (troubles, trouble) = mpsc::channel(TROUBLES);
-        let web = Rc::new_cyclic(|me: &Weak<Self>| Self {
+        let (errors, error) = mpsc::channel(ERROR_QUEUE);
+        let transport = Rc::new_cyclic(|me: &Weak<Self>| Self {
             me: me.clone(),
             upstream: RefCell::default(),
-            fetch,
-            post_to: RefCell::new((!endpoint.is_older).then(|| place.clone())),
-            place,
-            is_older: endpoint.is_older,
+            sender,
+            post_url: RefCell::new((!endpoint.is_older).then(|| url.clone())),
+            url,
+            is_legacy_sse: endpoint.is_older,
             is_remote: endpoint.is_remote,
             headers,
             session: RefCell::default(),
-            greeting: Cell::new(Greeting::Done),
+            handshake: Cell::new(HandshakeState::Done),
             probe: Cell::new(None),
             is_modern: Cell::new(false),
-            heads: Heads::default(),
-            misses: Cell::new(0),
-            room: Semaphore::new(MOST_AT_ONCE),
-            beside: RefCell::default(),
-            sessions: watch::Sender::new(0),
+            tool_headers: ToolHeaders::default(),
+            connect_failures: Cell::new(0),
+            call_permits: Semaphore::new(MAX_CONCURRENT_CALLS),
+            unlimited: RefCell::default(),
+            session_count: watch::Sender::new(0),
             calls: RefCell::default(),
-            over: Notify::new(),
+            call_finished: Notify::new(),
             unsent: RefCell::default(),
-            unheard: RefCell::default(),
-            rows: Rows::default(),
-            leaders: RefCell::default(),
+            unanswered: RefCell::default(),
+            send_orders: SendOrders::default(),
+            order_tasks: RefCell::default(),
             answers: RefCell::default(),
-            untold: RefCell::default(),
-            untold_bytes: Cell::new(0),
-            unsent_bytes: Cell::new(0),
-            tell: Notify::new(),
-            told: Notify::new(),
+            notifications: RefCell::default(),
+            notification_bytes: Cell::new(0),
+            call_bytes: Cell::new(0),
+            notification_added: Notify::new(),
+            turn_ended: Notify::new(),
             turns: RefCell::default(),
             next_turn: Cell::new(0),
-            first: RefCell::default(),
-            reading: Rc::default(),
+            barriers: RefCell::default(),
+            partial_bytes: Rc::default(),
             is_forgotten: Cell::new(false),
-            forgot: Notify::new(),
-            troubles,
+            session_lost: Notify::new(),
+            errors,
             is_closed: Cell::new(false),
         });
-        Ok((web, trouble))
+        Ok((transport, error))
     }
 
-    /// Whose words it carries.
-    pub(crate) fn speak_for(&self, upstream: &Rc<Upstream>) {
+    /// Sets the upstream whose messages are transported.
+    pub(crate) fn set_upstream(&self, upstream: &Rc<Upstream>) {
         *self.upstream.borrow_mut() = Rc::downgrade(upstream);
     }
 
-    /// Whether it lives somewhere else.
+    /// Returns true if the server runs on another machine.
     pub(crate) fn is_remote(&self) -> bool {
         self.is_remote
     }
 
-    /// Whether it speaks the older pair of HTTP and events.
-    pub(crate) fn is_older(&self) -> bool {
-        self.is_older
+    /// Returns true if the server speaks the older HTTP+SSE transport.
+    pub(crate) fn is_legacy_sse(&self) -> bool {
+        self.is_legacy_sse
     }
 
-    /// Where it is, for people.
-    pub(crate) fn shown(&self) -> String {
-        endpoint::shown(&self.place)
+    /// Returns the URL for people, without secrets.
+    pub(crate) fn display_url(&self) -> String {
+        endpoint::shown(&self.url)
     }
 
-    /// Whether anybody takes a connection there.
-    pub(crate) async fn listens(&self) -> bool {
-        let (Some(host), Some(port)) = (self.place.host(), self.place.port_u16()) else {
+    /// Returns true if a connection to the server can be opened.
+    pub(crate) async fn accepts_connections(&self) -> bool {
+        let (Some(host), Some(port)) = (self.url.host(), self.url.port_u16()) else {
             return false;
         };
-        matches!(timeout(END_WITHIN, TcpStream::connect((host, port))).await, Ok(Ok(_)))
+        matches!(timeout(END_SESSION_TIMEOUT, TcpStream::connect((host, port))).await, Ok(Ok(_)))
     }
 
-    /// There is no session any more: the next greeting begins one.
-    pub(crate) fn begin_anew(&self) {
+    /// Discards the session: the next `initialize` begins a new one.
+    pub(crate) fn reset(&self) {
         self.session.take();
-        // What was to be told within the last one means nothing in the next.
-        for message in self.untold.take() {
-            self.is_told(&message);
+        // Notifications of the last session mean nothing in the next.
+        for message in self.notifications.take() {
+            self.finish_notification(&message);
         }
         self.answers.borrow_mut().abort_all();
         self.is_forgotten.set(false);
         self.is_modern.set(false);
-        self.greeting.set(Greeting::Due);
+        self.handshake.set(HandshakeState::Due);
     }
 
-    /// A session that an earlier daemon began.
+    /// Resumes a session that an earlier daemon began.
     pub(crate) fn resume(&self, id: &str) {
         self.session.borrow_mut().id = HeaderValue::from_str(id).ok();
     }
 
-    /// The server has answered to a greeting: this revision is spoken from now on.
-    pub(crate) fn agree(&self, version: &str) {
-        self.greeting.set(Greeting::Done);
+    /// Sets the negotiated revision, which ends the handshake.
+    pub(crate) fn set_version(&self, version: &str) {
+        self.handshake.set(HandshakeState::Done);
         self.is_modern.set(version == MODERN);
         let mut session = self.session.borrow_mut();
         session.version = HeaderValue::from_str(version).ok();
         if self.is_modern.get() {
-            session.id = None; // It knows none, whatever it says.
+            session.id = None; // A modern server has no sessions, whatever it sends.
         }
     }
 
-    /// Whether the revision without sessions is spoken.
+    /// Returns true if the server speaks the modern era.
     pub(crate) fn is_modern(&self) -> bool {
         self.is_modern.get()
     }
 
-    /// The server can be asked: what waits for that goes on.
-    pub(crate) fn open(&self) {
-        self.sessions.send_modify(|count| *count += 1);
+    /// Opens the session: calls that wait for it go on.
+    pub(crate) fn open_session(&self) {
+        self.session_count.send_modify(|count| *count += 1);
     }
 
-    /// Resolves when the server has forgotten the session.
-    pub(crate) async fn until_forgotten(&self) {
+    /// Waits until the server has forgotten the session.
+    pub(crate) async fn session_forgotten(&self) {
         while !self.is_forgotten.replace(false) {
-            self.forgot.notified().await;
+            self.session_lost.notified().await;
         }
     }
 
-    /// Resolves when everything that was sent has its answer, or is known to get none.
-    pub(crate) async fn until_answered(&self) {
+    /// Waits until every call that was sent is completed.
+    pub(crate) async fn all_answered(&self) {
         let is_answered = || {
             let unsent = self.unsent.borrow();
-            let is_ear = |call| self.upstream().is_some_and(|it| it.is_ear(call));
-            self.calls.borrow().keys().all(|call| unsent.contains(call) || is_ear(*call))
+            let is_subscription = |call| self.upstream().is_some_and(|it| it.is_subscription(call));
+            self.calls.borrow().keys().all(|call| unsent.contains(call) || is_subscription(*call))
         };
         while !is_answered() {
-            self.over.notified().await;
+            self.call_finished.notified().await;
         }
     }
 
-    /// A call is over, however it ended.
-    fn call_is_over(&self, call: u64) {
-        self.over.notify_one();
+    /// Removes a call that has ended.
+    fn finish_call(&self, call: u64) {
+        self.call_finished.notify_one();
         self.calls.borrow_mut().remove(&call);
         self.unsent.borrow_mut().remove(&call);
-        self.unheard.borrow_mut().remove(&call);
-        self.rows.leave(call);
-        self.beside.borrow_mut().remove(&call);
-        let turn = self.first.borrow_mut().remove(&call);
+        self.unanswered.borrow_mut().remove(&call);
+        self.send_orders.remove(call);
+        self.unlimited.borrow_mut().remove(&call);
+        let turn = self.barriers.borrow_mut().remove(&call);
         if let Some(turn) = turn {
             self.end_turn(turn);
         }
     }
 
-    /// Ends a call, and closes its stream.
-    fn end_call(&self, call: u64) {
+    /// Aborts a call, and closes its stream.
+    fn abort_call(&self, call: u64) {
         let task = self.calls.borrow_mut().remove(&call);
         if let Some(task) = task {
             task.abort();
-            self.call_is_over(call);
+            self.finish_call(call);
         }
     }
 
-    /// Ends the session, as far as the server wants to know.
-    pub(crate) async fn end(&self) {
-        if self.is_older || self.session.borrow().id.is_none() {
+    /// Ends the session at the server.
+    pub(crate) async fn end_session(&self) {
+        if self.is_legacy_sse || self.session.borrow().id.is_none() {
             return;
         }
-        let ask = self.ask(Method::DELETE, self.place.clone(), Bytes::new());
-        let _ = timeout(END_WITHIN, self.fetch.send(ask)).await; // It may be gone already.
+        let request = self.request(Method::DELETE, self.url.clone(), Bytes::new());
+        // The server may be gone already.
+        let _ = timeout(END_SESSION_TIMEOUT, self.sender.send(request)).await;
     }
 
-    /// Sends one message.
-    async fn post(&self, message: Bytes) -> Result<Response<Incoming>, Failed> {
-        self.fetch.send(self.posted(message)?).await
+    /// Posts one message.
+    async fn post(&self, message: Bytes) -> Result<Response<Incoming>, FetchError> {
+        self.sender.send(self.post_request(message)?).await
     }
 
-    /// The same of a call, of which it is told when it was sent.
-    async fn post_call(&self, call: u64, message: Bytes) -> Result<Response<Incoming>, Failed> {
-        let mut ask = self.posted(message)?;
+    /// Posts a call, and records when it was sent.
+    async fn post_call(&self, call: u64, message: Bytes) -> Result<Response<Incoming>, FetchError> {
+        let mut request = self.post_request(message)?;
         let (sent, is_sent) = oneshot::channel();
-        ask.sent = Some(sent);
-        let mut sending = pin!(self.fetch.send(ask));
+        request.sent = Some(sent);
+        let mut sending = pin!(self.sender.send(request));
         tokio::select! {
             biased;
             response = &mut sending => return response,
-            Ok(()) = is_sent => self.rows.sent(call),
+            Ok(()) = is_sent => self.send_orders.mark_sent(call),
         }
         sending.await
     }
 
-    fn posted(&self, message: Bytes) -> Result<Ask, Failed> {
-        let to = self.post_to.borrow().clone();
-        let no_place = || Failed::Unconnected("it has not said where it listens".to_owned());
-        let mut ask = self.ask(Method::POST, to.ok_or_else(no_place)?, message);
-        self.add_heads(&mut ask);
-        Ok(ask)
+    fn post_request(&self, message: Bytes) -> Result<OutgoingRequest, FetchError> {
+        let to = self.post_url.borrow().clone();
+        let no_url = || FetchError::Unconnected("it has not announced its endpoint".to_owned());
+        let mut request = self.request(Method::POST, to.ok_or_else(no_url)?, message);
+        self.add_message_headers(&mut request);
+        Ok(request)
     }
 
-    fn ask(&self, method: Method, to: Uri, body: Bytes) -> Ask {
+    fn request(&self, method: Method, to: Uri, body: Bytes) -> OutgoingRequest {
         let mut headers = self.headers.clone();
         if !body.is_empty() {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -390,33 +391,37 @@ impl Web {
         let session = self.session.borrow();
         for (name, value) in [(SESSION, &session.id), (VERSION, &session.version)] {
             if let Some(value) = value
-                && !self.is_older
+                && !self.is_legacy_sse
             {
                 headers.insert(name, value.clone());
             }
         }
-        Ask { method, to, headers, body, sent: None }
+        OutgoingRequest { method, to, headers, body, sent: None }
     }
 
-    /// Whether this call begins a session.
-    fn is_greeted_by(&self, call: u64) -> bool {
-        self.greeting.get() == Greeting::Call(call)
+    /// Returns true if this call begins a session.
+    fn begins_session(&self, call: u64) -> bool {
+        self.handshake.get() == HandshakeState::Call(call)
     }
 
-    /// Whether this call is one that nobody may keep waiting: a first word, one that lasts, or
-    /// one that is to tell whether the server answers.
-    fn needs_no_room(&self, call: u64) -> bool {
-        let is_ear = || self.upstream().is_some_and(|upstream| upstream.is_ear(call));
-        let is_beside = self.beside.borrow().contains(&call);
-        self.is_greeted_by(call) || self.probe.get() == Some(call) || is_beside || is_ear()
+    /// Returns true if this call needs no permit: part of the handshake, a subscription, or a
+    /// health check.
+    fn bypasses_limit(&self, call: u64) -> bool {
+        let is_subscription =
+            || self.upstream().is_some_and(|upstream| upstream.is_subscription(call));
+        let is_unlimited = self.unlimited.borrow().contains(&call);
+        self.begins_session(call)
+            || self.probe.get() == Some(call)
+            || is_unlimited
+            || is_subscription()
     }
 
-    /// The answer to a greeting may name the session.
+    /// Stores the session id that the response to `initialize` carries.
     fn take_session(&self, call: u64, headers: &HeaderMap) {
-        if !self.is_greeted_by(call) {
+        if !self.begins_session(call) {
             return;
         }
-        let id = headers.get(SESSION).filter(|id| id.len() <= LONGEST_SESSION);
+        let id = headers.get(SESSION).filter(|id| id.len() <= MAX_SESSION_ID);
         self.session.borrow_mut().id = id.cloned();
     }
 
@@ -424,28 +429,28 @@ impl Web {
         self.session.borrow().id.is_some()
     }
 
-    /// Whether there is an agreement, and it has not been forgotten.
+    /// Returns true if a session was negotiated and the server has not forgotten it.
     fn is_in_session(&self) -> bool {
         self.session.borrow().version.is_some()
     }
 
-    /// The server has forgotten the session that was the `count`th; whoever leads is told once.
-    fn forgotten(&self, count: u64) {
-        if *self.sessions.borrow() == count && self.is_in_session() {
+    /// Discards the session with this number, and notifies the session task once.
+    fn forget_session(&self, count: u64) {
+        if *self.session_count.borrow() == count && self.is_in_session() {
             self.session.take();
             if let Some(upstream) = self.upstream() {
-                upstream.begin_anew(); // Nobody may be asked without a session.
+                upstream.reset(); // No request may be sent without a session.
             }
             self.is_forgotten.set(true);
-            self.forgot.notify_one();
+            self.session_lost.notify_one();
         }
     }
 
-    fn trouble(&self, trouble: Trouble) {
-        // More of it makes it no worse; but that there is nobody must not get lost over others.
-        if let Err(TrySendError::Full(Trouble::Unreachable(_))) = self.troubles.try_send(trouble) {
+    fn report(&self, error: SessionError) {
+        // A full queue holds enough errors, but an unreachable server must not go unnoticed.
+        if let Err(TrySendError::Full(SessionError::Unreachable(_))) = self.errors.try_send(error) {
             self.is_forgotten.set(true);
-            self.forgot.notify_one();
+            self.session_lost.notify_one();
         }
     }
 
@@ -454,15 +459,15 @@ impl Web {
     }
 }
 
-impl Web {
-    /// What is held of an answer that is not whole.
-    fn reading(&self) -> Held {
-        Held::of(&self.reading, MOST_READING)
+impl HttpClient {
+    /// Returns the budget of an incomplete response.
+    fn partial_budget(&self) -> Reservation {
+        Reservation::new(&self.partial_bytes, MAX_PARTIAL_BYTES)
     }
 }
 
-impl Trouble {
-    /// The same for people.
+impl SessionError {
+    /// Returns the error for people.
     pub(crate) fn words(self) -> String {
         match self {
             Self::Forgotten => "it has forgotten the session".to_owned(),
@@ -476,13 +481,13 @@ impl Trouble {
     }
 }
 
-impl Failed {
-    /// The same for people.
+impl FetchError {
+    /// Returns the error for people.
     pub(super) fn words(&self) -> String {
         match self {
             Self::Unconnected(why) => format!("it cannot be reached: {why}"),
             Self::Broken(why) => format!("the connection broke: {why}"),
-            Self::LedAway(why) | Self::NoTrust(why) => why.clone(),
+            Self::Redirected(why) | Self::NoTrustStore(why) => why.clone(),
         }
     }
 }
@@ -490,9 +495,9 @@ impl Failed {
 fn headers_of(endpoint: &Endpoint) -> Result<HeaderMap, String> {
     let mut headers = HeaderMap::new();
     for (name, value) in &endpoint.headers {
-        let unfit = || format!("the header `{name}` cannot be sent");
-        let name: HeaderName = name.parse().map_err(|_| unfit())?;
-        let mut value = HeaderValue::from_str(value).map_err(|_| unfit())?;
+        let invalid = || format!("the header `{name}` cannot be sent");
+        let name: HeaderName = name.parse().map_err(|_| invalid())?;
+        let mut value = HeaderValue::from_str(value).map_err(|_| invalid())?;
         value.set_sensitive(true);
         headers.insert(name, value);
     }

@@ -1,14 +1,14 @@
-//! Ids towards one server: integers that are never used twice, not even by a later daemon.
+//! Upstream ids: integers that are never used twice towards one server, not even by a later daemon.
+//! Pure.
 //!
-//! They begin small, since some servers keep them in small numbers. A daemon that is killed
-//! leaves word of how far it may have come, so they are recorded in blocks, ahead. Pure.
+//! They begin small, since some servers store them in small integers. A daemon may be killed at any
+//! time, so ids are recorded in blocks, ahead of their use.
 
-/// How many ids are recorded at a time.
+/// Number of ids that are recorded at a time.
 const BLOCK: u64 = 1 << 16;
 
-/// A new block is recorded when so few of the last are left, so that the record is there
-/// long before it is needed.
-const AHEAD: u64 = 1 << 12;
+/// The next block is recorded while this many ids are left, long before it is needed.
+const RESERVE: u64 = 1 << 12;
 
 #[derive(Debug)]
 pub(super) struct Ids {
@@ -22,26 +22,26 @@ impl Ids {
         Self { next: first, recorded: first }
     }
 
-    /// The next id, and whether enough are recorded.
+    /// Returns the next id, and whether enough ids are recorded.
     pub(super) fn next(&mut self) -> (u64, bool) {
         let id = self.next;
         self.next += 1;
-        (id, self.next + AHEAD <= self.recorded)
+        (id, self.next + RESERVE <= self.recorded)
     }
 
-    /// What is to be written down: the id that a later daemon has to begin with.
+    /// Returns the id to record, with which a later daemon has to begin.
     pub(super) fn to_record(&self) -> u64 {
-        if self.next + AHEAD > self.recorded { self.next + BLOCK } else { self.recorded }
+        if self.next + RESERVE > self.recorded { self.next + BLOCK } else { self.recorded }
     }
 
-    /// That is written down.
+    /// Confirms that this id is recorded.
     pub(super) fn recorded(&mut self, first_free: u64) {
         self.recorded = self.recorded.max(first_free);
     }
 }
 
-/// Which of ours an id is, as a server wrote it: for some, all numbers have fractions.
-pub(super) fn ours(id: &str) -> Option<u64> {
+/// Parses an id as a server wrote it. Some servers write all numbers with a fraction.
+pub(super) fn parse(id: &str) -> Option<u64> {
     let whole = match id.split_once('.') {
         Some((whole, fraction)) if fraction.bytes().all(|digit| digit == b'0') => whole,
         _ => id,
@@ -54,17 +54,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_whole_number_is_ours_however_it_is_written() {
+    fn whole_number_id_is_read_in_any_notation() {
         for id in ["41", "41.0", "41.00"] {
-            assert_eq!(ours(id), Some(41), "{id}");
+            assert_eq!(parse(id), Some(41), "{id}");
         }
         for id in ["41.5", "4.1e1", "-41", "\"41\"", "41.0e1", "null", ""] {
-            assert_eq!(ours(id), None, "{id}");
+            assert_eq!(parse(id), None, "{id}");
         }
     }
 
     #[test]
-    fn none_is_used_that_was_not_recorded_before() {
+    fn only_recorded_ids_are_used() {
         let mut ids = Ids::from(5);
         let mut noted = ids.to_record();
         ids.recorded(noted);

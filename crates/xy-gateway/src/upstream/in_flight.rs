@@ -1,31 +1,32 @@
-//! Whose calls are with a server: what its words and its clients' turns depend on.
+//! Attribution of a server's messages to clients, by the calls in flight.
 
 use std::rc::Rc;
 
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::{Call, Caller, ECHO, Follow, Upstream, Whose};
+use super::{CallOwner, Caller, PendingCall, ResponseKind, Upstream};
 use crate::client::Client;
 use crate::exclusive::Flight;
 use crate::retained::Retained;
-use crate::tasks;
+use crate::tasks::{self, CANCELLED_RETENTION};
 
 impl Upstream {
-    /// The client that everything in flight belongs to, and where it asked last; `None` if
-    /// nothing is in flight, or something of somebody else too. What a client has given up
-    /// counts as its own for a while, or that of those whom a door cannot tell from it: the
-    /// server may still work on it. A call that waits for its client's answer is spoken of only
-    /// if there is no other: there the server waits too.
-    pub(crate) fn only_client(&self) -> Option<Whose> {
-        if self.is_strange() {
+    /// Returns the owner of everything in flight: its client and the latest call. Returns `None` if
+    /// nothing is in flight, or calls of several clients are.
+    ///
+    /// A cancelled call counts for its client group for a while, as the server may still work on
+    /// it. A call that waits for client input is chosen only if there is no other, since the server
+    /// waits too.
+    pub(crate) fn only_client(&self) -> Option<CallOwner> {
+        if self.may_hold_foreign_calls() {
             return None;
         }
-        self.forget_given_up();
+        self.prune_cancelled();
         let calls = self.calls.borrow();
-        let (mut groups, mut live, mut waited_for) = (Flight::Nobody, Flight::Nobody, Vec::new());
+        let (mut groups, mut live, mut waited_for) = (Flight::Empty, Flight::Empty, Vec::new());
         for call in calls.values() {
             match &call.caller {
-                caller @ (Caller::Client { .. } | Caller::Parked(_)) => {
+                caller @ (Caller::Client { .. } | Caller::PendingInput(_)) => {
                     if caller.is_waited_for() {
                         waited_for.push(caller);
                         continue;
@@ -33,79 +34,88 @@ impl Upstream {
                     groups = groups.and(caller.group_id().unwrap_or_default());
                     live = live.and(caller.number().unwrap_or_default());
                 }
-                Caller::Nobody { group_id: Some(group_id), .. } => groups = groups.and(*group_id),
-                Caller::Nobody { group_id: None, .. } | Caller::Visitor(_) => return None,
-                Caller::Own(_) | Caller::Ears(_) | Caller::Unheard => {}
+                Caller::Cancelled { group_id: Some(group_id), .. } => {
+                    groups = groups.and(*group_id);
+                }
+                Caller::Cancelled { group_id: None, .. } | Caller::Admin(_) => return None,
+                Caller::Internal(_) | Caller::Subscription(_) | Caller::Detached => {}
             }
         }
         let principal = calls.values().find_map(|call| call.caller.principal());
         let is_clear = match (groups, live, waited_for.as_slice()) {
-            // Nobody else's, but for one of the same person's that the server waits for.
+            // Others may be in flight only if they wait for input and belong to the same principal.
             (Flight::One(_), Flight::One(_), waited_for) => {
-                let is_theirs =
-                    |call: &Call| call.caller.principal().is_none_or(|it| Some(it) == principal);
-                waited_for.is_empty() || calls.values().all(is_theirs)
+                let is_same_principal = |call: &PendingCall| {
+                    call.caller.principal().is_none_or(|it| Some(it) == principal)
+                };
+                waited_for.is_empty() || calls.values().all(is_same_principal)
             }
-            (Flight::Nobody, Flight::Nobody, [_]) => true,
-            (Flight::One(group_id), Flight::Nobody, [it]) => it.group_id() == Some(group_id),
+            (Flight::Empty, Flight::Empty, [_]) => true,
+            (Flight::One(group_id), Flight::Empty, [it]) => it.group_id() == Some(group_id),
             _ => false,
         };
-        let theirs = calls.iter().filter(|(_, call)| is_clear && call.caller.group_id().is_some());
-        // One that can be asked something, if any can.
-        let key = |(ours, call): &(&u64, &Call)| {
+        let candidates =
+            calls.iter().filter(|(_, call)| is_clear && call.caller.group_id().is_some());
+        // Prefers calls during which the client can be sent a request.
+        let key = |(upstream_id, call): &(&u64, &PendingCall)| {
             let caller = &call.caller;
-            (!caller.is_waited_for(), caller.can_be_asked(), **ours)
+            (!caller.is_waited_for(), caller.can_be_asked(), **upstream_id)
         };
-        let (ours, call) = theirs.max_by_key(key)?;
-        call.caller.whose(*ours)
+        let (upstream_id, call) = candidates.max_by_key(key)?;
+        call.caller.owner(*upstream_id)
     }
 
-    /// What this client has asked last, of what is not answered: it may wait for that, or be
-    /// about to come back for it.
-    pub(crate) fn latest_of(&self, client: u64) -> Option<Whose> {
+    /// Returns the latest pending call of this client. The client may wait for it, or be about to
+    /// come back for it.
+    pub(crate) fn latest_of(&self, client: u64) -> Option<CallOwner> {
         let calls = self.calls.borrow();
-        let theirs = calls.iter().filter(|(_, call)| call.caller.group_id() == Some(client));
-        // Where the server waits for the client, it says nothing.
-        let key = |(ours, call): &(&u64, &Call)| (!call.caller.is_waited_for(), **ours);
-        let (ours, call) = theirs.max_by_key(key)?;
-        call.caller.whose(*ours)
+        let candidates = calls.iter().filter(|(_, call)| call.caller.group_id() == Some(client));
+        // A call for whose client input the server waits is the last choice.
+        let key = |(upstream_id, call): &(&u64, &PendingCall)| {
+            (!call.caller.is_waited_for(), **upstream_id)
+        };
+        let (upstream_id, call) = candidates.max_by_key(key)?;
+        call.caller.owner(*upstream_id)
     }
 
-    /// Whether what is asked in a call of a client, of which this is our id, can be asked in no
-    /// other of that client: a legacy client is not asked in a call, and a modern one in that
-    /// call alone. Where the server waits for its answer it asks nothing, unless that is all.
-    pub(crate) fn is_clear(&self, ours: u64) -> bool {
+    /// Returns true if a server request in this call can be meant for no other call of the same
+    /// client.
+    ///
+    /// A legacy client is asked outside of calls, a modern one only within the call. A call whose
+    /// client input the server waits for counts only if this call waits too.
+    pub(crate) fn is_clear(&self, upstream_id: u64) -> bool {
         let calls = self.calls.borrow();
-        let Some(asked) = calls.get(&ours).map(|it| &it.caller) else { return true };
-        let (number, unit) = (asked.number(), asked.unit(ours));
-        calls.iter().all(|(ours, Call { caller, .. })| {
-            let is_other = caller.number() == number && caller.unit(*ours) != unit;
-            !is_other || caller.is_waited_for() && !asked.is_waited_for()
+        let Some(subject) = calls.get(&upstream_id).map(|it| &it.caller) else { return true };
+        let (number, slot) = (subject.number(), subject.slot(upstream_id));
+        calls.iter().all(|(upstream_id, PendingCall { caller, .. })| {
+            let is_other = caller.number() == number && caller.slot(*upstream_id) != slot;
+            !is_other || caller.is_waited_for() && !subject.is_waited_for()
         })
     }
 
-    /// Whether a call of this client is under way that begins a task.
+    /// Returns true if a call of this client is pending that creates a task.
     pub(crate) fn begins_task(&self, client: &Client) -> bool {
         self.calls.borrow().values().any(|call| {
-            matches!(&call.caller, Caller::Client { client: it, follow: Follow::NewTask, .. }
+            matches!(&call.caller, Caller::Client { client: it, response_kind: ResponseKind::NewTask, .. }
                 if it.number() == client.number())
         })
     }
 
-    /// Whose calls are in flight, of those that turns are taken for, as far as it matters to a
-    /// call of this client that waits: calls that it is to come back to hold up no other of its
-    /// own, nor of the same token, once one of them has waited for long enough.
+    /// Returns which slots are in flight, for a queued call of this client.
+    ///
+    /// Calls that wait for the user of the same principal hold up none of its other calls, once one
+    /// of them has waited long enough.
     pub(crate) fn flight(&self, client: &Client) -> Flight {
-        let is_kin = |caller: &Caller| caller.principal() == Some(client.principal());
-        let is_left = |it: &Call| it.caller.is_left() && is_kin(&it.caller);
+        let is_same_principal = |caller: &Caller| caller.principal() == Some(client.principal());
+        let is_left = |it: &PendingCall| it.caller.is_left() && is_same_principal(&it.caller);
         let is_slow = self.calls.borrow().values().any(is_left);
-        self.flight_but(|caller| is_slow && caller.is_away() && is_kin(caller))
+        self.flight_but(|caller| is_slow && caller.awaits_client() && is_same_principal(caller))
     }
 
-    /// The same, as far as it matters to one that comes just now. Requests that come alone may be
-    /// of other programs, which need not wait for a person.
+    /// Returns which slots are in flight, for a new call of this client. One-shot requests may come
+    /// from other programs, which need not wait for a user.
     pub(crate) fn flight_now(&self, client: &Client) -> Flight {
-        if client.stays() {
+        if client.has_session() {
             return self.flight(client);
         }
         self.flight_but(|it| it.is_waited_for() && it.principal() == Some(client.principal()))
@@ -113,131 +123,150 @@ impl Upstream {
 
     fn flight_but(&self, is_nothing: impl Fn(&Caller) -> bool) -> Flight {
         let calls = self.calls.borrow();
-        calls.iter().fold(Flight::Nobody, |flight, (ours, call)| match &call.caller {
-            Caller::Client { follow, .. } if follow.is_of_task() => flight,
+        calls.iter().fold(Flight::Empty, |flight, (upstream_id, call)| match &call.caller {
+            Caller::Client { response_kind, .. } if response_kind.is_of_task() => flight,
             caller if is_nothing(caller) => flight,
-            caller => caller.unit(*ours).map_or(flight, |unit| flight.and(unit)),
+            caller => caller.slot(*upstream_id).map_or(flight, |slot| flight.and(slot)),
         })
     }
 
-    /// Whether it waits for an answer of a client of this house, which is to come back.
+    /// Returns true if a call waits for input of a client of this group that is to come back.
     pub(crate) fn waits_for(&self, group_id: u64) -> bool {
         let calls = self.calls.borrow();
-        calls.values().any(|it| it.caller.is_away() && it.caller.group_id() == Some(group_id))
+        calls.values().any(|it| it.caller.awaits_client() && it.caller.group_id() == Some(group_id))
     }
 
-    /// From now on somebody wants to hear when a call is over.
-    pub(crate) fn take_turns(&self) {
-        self.takes_turns.set(true);
+    /// Reports the end of each client call to `events` from now on.
+    pub(crate) fn report_finished_calls(&self) {
+        self.reports_finished_calls.set(true);
     }
 
-    /// A call is over.
+    /// Records the end of a call, and reports it if requested.
     pub(super) fn call_is_over(self: &Rc<Self>) {
-        self.is_called();
-        if self.takes_turns.get() {
-            self.company.is_over(self);
+        self.record_call();
+        if self.reports_finished_calls.get() {
+            self.events.on_call_end(self);
         }
     }
 
-    /// Nobody waits for a call any more: who did, if anybody.
-    pub(super) fn give_up(&self, ours: u64) -> Option<Caller> {
+    /// Marks a call as cancelled. Returns its caller, if somebody waited for it.
+    pub(super) fn give_up(&self, upstream_id: u64) -> Option<Caller> {
         let mut calls = self.calls.borrow_mut();
-        let call = calls.get_mut(&ours)?;
+        let call = calls.get_mut(&upstream_id)?;
         let since = Instant::now();
         let next = match &call.caller {
-            Caller::Nobody { .. } | Caller::Unheard => return None,
-            Caller::Client { client, follow, .. } => {
-                let (group_id, follow) = (Some(client.group_id()), follow.clone());
-                Caller::Nobody { since, group_id, follow }
+            Caller::Cancelled { .. } | Caller::Detached => return None,
+            Caller::Client { client, response_kind, .. } => {
+                let (group_id, response_kind) = (Some(client.group_id()), response_kind.clone());
+                Caller::Cancelled { since, group_id, response_kind }
             }
-            Caller::Parked(hold) => {
-                Caller::Nobody { since, group_id: Some(hold.group_id), follow: Follow::Nothing }
+            Caller::PendingInput(pending) => Caller::Cancelled {
+                since,
+                group_id: Some(pending.group_id),
+                response_kind: ResponseKind::Other,
+            },
+            Caller::Admin(_) => {
+                Caller::Cancelled { since, group_id: None, response_kind: ResponseKind::Other }
             }
-            Caller::Visitor(_) => Caller::Nobody { since, group_id: None, follow: Follow::Nothing },
-            // It was no client's: what is answered to nobody is let be.
-            Caller::Own(_) | Caller::Ears(_) => return calls.remove(&ours).map(|it| it.caller),
+            // It was no client's call: its response is ignored.
+            Caller::Internal(_) | Caller::Subscription(_) => {
+                return calls.remove(&upstream_id).map(|it| it.caller);
+            }
         };
-        (call.watch, call.kept) = (None, None);
+        (call.timer, call.retry_copy) = (None, None);
         if let Some(log) = call.log.take() {
             log.ended("given up");
         }
         Some(std::mem::replace(&mut call.caller, next))
     }
 
-    /// It has answered what was given up. If that began a task, nobody can ever ask for it:
-    /// it is cancelled, and may be spoken of for a while.
-    pub(super) fn answered_nobody(self: &Rc<Self>, ours: u64, nobody: &Caller, result: &str) {
-        let Caller::Nobody { group_id, follow: Follow::NewTask, .. } = nobody else { return };
+    /// Handles the response to a cancelled call. If that created a task, no client can ever ask for
+    /// it: the task is cancelled, and the server may report on it for a while.
+    pub(super) fn handle_late_response(
+        self: &Rc<Self>,
+        upstream_id: u64,
+        cancelled: &Caller,
+        result: &str,
+    ) {
+        let Caller::Cancelled { group_id, response_kind: ResponseKind::NewTask, .. } = cancelled
+        else {
+            return;
+        };
         let group_id = *group_id;
         let is_modern = self.is_modern();
-        let begun = if is_modern { tasks::created(result) } else { tasks::begun(result) };
+        let begun =
+            if is_modern { tasks::created_modern(result) } else { tasks::created_legacy(result) };
         let Some((id, _)) = begun else { return };
-        let caller = Caller::Nobody { since: Instant::now(), group_id, follow: Follow::Nothing };
-        self.calls.borrow_mut().insert(ours, Call::of(caller, 0));
-        self.forget_in_time();
+        let caller = Caller::Cancelled {
+            since: Instant::now(),
+            group_id,
+            response_kind: ResponseKind::Other,
+        };
+        self.calls.borrow_mut().insert(upstream_id, PendingCall::new(caller, 0));
+        self.prune_cancelled_later();
         let params = if is_modern {
             tasks::params_for_modern(&id)
         } else {
             format!(r#"{{"taskId":{}}}"#, crate::names::quoted(&id))
         };
-        if let Ok(question) = self.ask("tasks/cancel", Some(&params)) {
-            question.detach();
+        if let Ok(request) = self.ask("tasks/cancel", Some(&params)) {
+            request.detach();
         }
     }
 
-    /// Whether it may still speak to clients of another daemon.
-    fn is_strange(&self) -> bool {
-        self.strange_until.is_some_and(|until| Instant::now() < until)
+    /// Returns true if messages may still be meant for clients of an earlier daemon.
+    fn may_hold_foreign_calls(&self) -> bool {
+        self.foreign_until.is_some_and(|until| Instant::now() < until)
     }
 
-    /// Has what was given up just now forgotten once nothing said can be about it, also if
-    /// nobody says anything any more.
-    pub(super) fn forget_in_time(self: &Rc<Self>) {
-        if self.is_forgetting.replace(true) {
+    /// Starts a task that removes cancelled calls once no message can refer to them, unless it runs
+    /// already.
+    pub(super) fn prune_cancelled_later(self: &Rc<Self>) {
+        if self.is_pruning.replace(true) {
             return;
         }
         let forgetting = Rc::downgrade(self);
         tokio::task::spawn_local(async move {
-            sleep(ECHO).await;
+            sleep(CANCELLED_RETENTION).await;
             while let Some(upstream) = forgetting.upgrade() {
-                upstream.forget_given_up();
-                let Some(since) = upstream.first_given_up() else {
-                    return upstream.is_forgetting.set(false);
+                upstream.prune_cancelled();
+                let Some(since) = upstream.first_cancelled() else {
+                    return upstream.is_pruning.set(false);
                 };
                 drop(upstream);
-                sleep_until(since + ECHO).await;
+                sleep_until(since + CANCELLED_RETENTION).await;
             }
         });
     }
 
-    /// When the first was given up of what is not forgotten.
-    fn first_given_up(&self) -> Option<Instant> {
+    /// Returns when the earliest call that is still stored was cancelled.
+    fn first_cancelled(&self) -> Option<Instant> {
         let calls = self.calls.borrow();
-        let since = |call: &Call| match &call.caller {
-            Caller::Nobody { since, .. } => Some(*since),
+        let since = |call: &PendingCall| match &call.caller {
+            Caller::Cancelled { since, .. } => Some(*since),
             _ => None,
         };
         calls.values().filter_map(since).min()
     }
 
-    /// How much is kept for it.
-    pub(crate) fn count(&self, census: &mut Retained) {
+    /// Adds the retained entries of this upstream to `counts`.
+    pub(crate) fn count(&self, counts: &mut Retained) {
         let calls = self.calls.borrow();
-        let given_up = |call: &&Call| matches!(call.caller, Caller::Nobody { .. });
+        let given_up = |call: &&PendingCall| matches!(call.caller, Caller::Cancelled { .. });
         let given_up = calls.values().filter(given_up).count();
-        census.add("calls", calls.len() - given_up);
-        census.add("calls_given_up", given_up);
-        census.add("call_copies_bytes", self.kept.get());
-        census.add("instance_users", self.users.borrow().len());
-        census.add("log_bytes", self.strays.borrow().len());
-        census.add("wire", self.wire.kept());
-        self.ears.count_all(census);
+        counts.add("calls", calls.len() - given_up);
+        counts.add("calls_given_up", given_up);
+        counts.add("call_copies_bytes", self.retry_copy_bytes.get());
+        counts.add("instance_users", self.users.borrow().len());
+        counts.add("log_bytes", self.unparsed_lines.borrow().len());
+        counts.add("wire", self.wire.retained());
+        self.subscription.add_retained(counts);
     }
 
-    /// Forgets calls that were given up so long ago that nothing said now can be about them.
-    fn forget_given_up(&self) {
+    /// Removes calls that were cancelled so long ago that no message can refer to them.
+    fn prune_cancelled(&self) {
         self.calls.borrow_mut().retain(|_, call| match &call.caller {
-            Caller::Nobody { since, .. } => since.elapsed() < ECHO,
+            Caller::Cancelled { since, .. } => since.elapsed() < CANCELLED_RETENTION,
             _ => true,
         });
     }

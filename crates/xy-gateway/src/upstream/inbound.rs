@@ -1,5 +1,5 @@
-//! What a server says, and what each of it means: an answer goes to whoever asked, the rest to
-//! whoever it is about, and what is no message to its log.
+//! Dispatch of a server's messages: responses go to their callers, notifications and requests to
+//! the router, and everything else to the server's log.
 
 use std::fmt::Display;
 use std::rc::Rc;
@@ -11,34 +11,31 @@ use xy_mcp::edit::Edits;
 use xy_mcp::envelope::{self, Malformed, Message, Outcome};
 use xy_mcp::head::Head;
 use xy_supervisor::logs::OWN_PREFIX;
-use xy_supervisor::speak::Said;
+use xy_supervisor::protocol::DriverEvent;
 
-use super::response::SaidError;
-use super::{Answer, Caller, Follow, Told, Upstream, caller, ids, pipes};
-use crate::bridge::Across;
-use crate::bridge::pending_input::Came;
+use super::response::ErrorObject;
+use super::{Caller, ClientResponse, ResponseKind, ServerMessage, Upstream, caller, ids};
+use crate::bridge::EraTranslation;
+use crate::bridge::pending_input::CallResult;
 use crate::bridge::rounds::{self, Round};
 use crate::client::Client;
 use crate::frontend::{Route, StreamNo};
-use crate::large::{LARGE, LargeMessage};
+use crate::gateway_status::UNFRAMED;
+use crate::large::{LARGE_THRESHOLD, LargeMessage};
 use crate::modern::RequestMeta;
 use crate::params::Params;
 
-/// What is said of a server that writes messages over several lines.
-pub(crate) const UNFRAMED: &str = "it writes messages over several lines, which MCP forbids on \
-    stdio: have it write each on one line";
-
 impl Upstream {
-    /// Takes what the server has said, a message or a few; `during` is the call it was said
-    /// about, if that is known.
-    pub(crate) fn handle(self: &Rc<Self>, line: &[u8], during: Option<u64>) {
-        self.hear_unless(line, during, |_| false);
+    /// Handles a message or a batch. `related_call` is the call that it belongs to, if the
+    /// transport tells.
+    pub(crate) fn handle(self: &Rc<Self>, line: &[u8], related_call: Option<u64>) {
+        self.handle_unless(line, related_call, |_| false);
     }
 
-    /// Takes a message over several lines, or such output that only looks like one.
-    pub(super) fn hear_lines(self: &Rc<Self>, mut text: Vec<u8>) {
-        if envelope::parse(&text).is_ok() || batch::parts(&text).is_some() {
-            // No string of JSON has a bare line break.
+    /// Handles lines that are a message together, or ordinary output.
+    pub(super) fn handle_lines(self: &Rc<Self>, mut text: Vec<u8>) {
+        if envelope::parse(&text).is_ok() || batch::split(&text).is_some() {
+            // A JSON string contains no bare line break.
             text.iter_mut().filter(|byte| **byte == b'\n').for_each(|byte| *byte = b' ');
             self.breaks_framing();
         }
@@ -49,246 +46,287 @@ impl Upstream {
         if !self.is_unframed.replace(true) {
             tracing::warn!(server = %self.key, "{UNFRAMED}");
             self.log_own(UNFRAMED);
-            self.company.breaks_framing(self);
+            self.events.on_broken_framing(self);
         }
     }
 
-    /// Takes what the server has said, unless it is no message and `is_held`, as more may come.
-    pub(super) fn hear_unless(
+    /// Handles a line, unless it is no message and `is_held` keeps it, as more lines may follow.
+    pub(super) fn handle_unless(
         self: &Rc<Self>,
         line: &[u8],
-        during: Option<u64>,
+        related_call: Option<u64>,
         is_held: impl FnOnce(&[u8]) -> bool,
     ) {
         let message = envelope::parse(line);
-        // One revision has them, and they mean the same in any other.
-        if let (Err(Malformed::Batch), Some(parts)) = (&message, batch::parts(line)) {
+        // Only one revision defines batches, but they mean the same in any other.
+        if let (Err(Malformed::Batch), Some(parts)) = (&message, batch::split(line)) {
             for part in parts.into_iter().map(|part| part.get().as_bytes()) {
-                if part.starts_with(b"{") { self.handle(part, during) } else { self.unparsed(part) }
+                if part.starts_with(b"{") {
+                    self.handle(part, related_call);
+                } else {
+                    self.unparsed(part);
+                }
             }
             return;
         }
         if message.is_err() && is_held(line) {
             return;
         }
-        self.hear_parsed(message, line, during);
+        self.dispatch(message, line, related_call);
     }
 
     /// Handles a large message, which was parsed on another thread.
-    fn handle_large(self: &Rc<Self>, message: &LargeMessage, during: Option<u64>) {
+    fn handle_large(self: &Rc<Self>, message: &LargeMessage, related_call: Option<u64>) {
         match message.parts() {
-            Some(parts) => parts.iter().for_each(|part| self.handle_large(part, during)),
-            None => self.hear_parsed(message.message(), message.text(), during),
+            Some(parts) => parts.iter().for_each(|part| self.handle_large(part, related_call)),
+            None => self.dispatch(message.message(), message.text(), related_call),
         }
     }
 
-    /// Handles a message of any length. A large one is parsed on another thread meanwhile.
-    pub(super) async fn hear_whole(self: &Rc<Self>, text: Bytes, during: Option<u64>) {
-        if text.len() <= LARGE {
-            return self.handle(&text, during);
+    /// Handles a message of any length. A large one is parsed on another thread.
+    pub(super) async fn handle_whole(self: &Rc<Self>, text: Bytes, related_call: Option<u64>) {
+        if text.len() <= LARGE_THRESHOLD {
+            return self.handle(&text, related_call);
         }
-        self.hear_large_unless(text, during, |_| false).await;
+        self.handle_large_unless(text, related_call, |_| false).await;
     }
 
-    /// Has a large text parsed on another thread and handles it, unless it is no message and
-    /// `is_held`, as more may come. Cancel-safe: nothing is handled before it is parsed.
-    pub(super) async fn hear_large_unless(
+    /// Parses a large text on another thread and handles it, unless it is no message and `is_held`
+    /// keeps it. Cancel-safe: nothing is handled before it is parsed.
+    pub(super) async fn handle_large_unless(
         self: &Rc<Self>,
         text: Bytes,
-        during: Option<u64>,
+        related_call: Option<u64>,
         is_held: impl FnOnce(&[u8]) -> bool,
     ) {
-        let Some(message) = self.company.large_reader().read(text.clone()).await else { return };
+        let Some(message) = self.events.large_reader().read(text.clone()).await else { return };
         let is_message = message.parts().is_some() || message.message().is_ok();
         if is_message {
-            return self.handle_large(&message, during);
+            return self.handle_large(&message, related_call);
         }
         // The original is held or logged: it need not be UTF-8.
         if !is_held(&text) {
-            self.hear_parsed(message.message(), &text, during);
+            self.dispatch(message.message(), &text, related_call);
         }
     }
 
-    fn hear_parsed(
+    fn dispatch(
         self: &Rc<Self>,
         message: Result<Message<'_>, Malformed>,
         line: &[u8],
-        during: Option<u64>,
+        related_call: Option<u64>,
     ) {
-        let during = during.filter(|ours| !self.is_ear(*ours));
-        self.heard.message(message.is_ok());
+        let related_call = related_call.filter(|upstream_id| !self.is_subscription(*upstream_id));
+        self.activity.record_message(message.is_ok());
         match message {
-            Ok(Message::Answer { id: Some(id), outcome: Outcome::Error(error) })
-                if self.is_for_somebody(id) && SaidError::read(error).is_none() =>
+            Ok(Message::Response { id: Some(id), outcome: Outcome::Error(error) })
+                if self.is_forwarded(id) && ErrorObject::read(error).is_none() =>
             {
                 self.unparsed(line);
-                self.answered_badly(id, "its `error` is no object with a `code` and a `message`");
+                self.fail_malformed(id, "its `error` is no object with a `code` and a `message`");
             }
-            Ok(Message::Answer { id: Some(id), outcome }) => self.answered(id, outcome, line),
+            Ok(Message::Response { id: Some(id), outcome }) => {
+                self.handle_response(id, outcome, line);
+            }
             Ok(Message::Notification { method, params }) if method == "notifications/progress" => {
-                self.progressed(params, line);
+                self.handle_progress(params, line);
             }
             Ok(Message::Notification { method, params }) => {
                 let method = &*method;
-                if self.is_for_ears(method, params) {
+                if self.handle_subscription_notification(method, params) {
                     return;
                 }
-                self.company.told(self, &Told { method, params, line, during });
+                self.events
+                    .on_notification(self, &ServerMessage { method, params, line, related_call });
             }
             Ok(Message::Request { id, method, .. }) if method == "ping" => {
                 self.send(&crate::reply::result(id, "{}"));
             }
             Ok(Message::Request { id, method, params }) => {
                 let method = &*method;
-                self.company.asked(self, id, &Told { method, params, line, during });
+                self.events.on_request(
+                    self,
+                    id,
+                    &ServerMessage { method, params, line, related_call },
+                );
             }
             Err(malformed) => {
                 self.unparsed(line);
                 if let Some(id) = id_in(line) {
-                    self.answered_badly(id, &malformed.to_string());
+                    self.fail_malformed(id, &malformed.to_string());
                 }
             }
-            // An answer to nobody is for people to read.
-            Ok(Message::Answer { id: None, .. }) => self.unparsed(line),
+            // A response without an id goes to the log, for people.
+            Ok(Message::Response { id: None, .. }) => self.unparsed(line),
         }
     }
 
-    /// Whether an answer goes to whoever asked as it is.
-    fn is_for_somebody(&self, id: &str) -> bool {
+    /// Returns true if the response is passed to its caller unchanged.
+    fn is_forwarded(&self, id: &str) -> bool {
         let calls = self.calls.borrow();
-        let call = ids::ours(id).and_then(|ours| calls.get(&ours));
+        let call = ids::parse(id).and_then(|upstream_id| calls.get(&upstream_id));
         call.is_some_and(|call| {
-            matches!(call.caller, Caller::Client { .. } | Caller::Parked(_) | Caller::Visitor(_))
+            matches!(
+                call.caller,
+                Caller::Client { .. } | Caller::PendingInput(_) | Caller::Admin(_)
+            )
         })
     }
 
-    fn answered(self: &Rc<Self>, id: &str, outcome: Outcome<'_>, line: &[u8]) {
-        let ours = ids::ours(id);
-        let mut call = ours.and_then(|ours| self.calls.borrow_mut().remove(&ours));
+    fn handle_response(self: &Rc<Self>, id: &str, outcome: Outcome<'_>, line: &[u8]) {
+        let upstream_id = ids::parse(id);
+        let mut call =
+            upstream_id.and_then(|upstream_id| self.calls.borrow_mut().remove(&upstream_id));
         if let Some(log) = call.as_mut().and_then(|call| call.log.take()) {
             log.answered(outcome);
         }
         match call.map(|call| call.caller) {
             Some(Caller::Client {
                 client,
-                asked,
-                id: theirs,
+                alias,
+                id: client_id,
                 stream,
                 token,
-                follow,
-                manner,
-                mut across,
+                response_kind,
+                request_meta,
+                mut translation,
             }) => {
-                let whose = (&client, &*theirs, stream);
-                if self.wants_more(across.as_deref_mut(), manner.as_deref(), whose, outcome) {
+                let request = (&client, &*client_id, stream);
+                if self.requests_input(
+                    translation.as_deref_mut(),
+                    request_meta.as_deref(),
+                    request,
+                    outcome,
+                ) {
                     return self.call_is_over();
                 }
                 let mut edits = Edits::of(line);
-                edits.replace(id, &*theirs);
-                if let Some(across) = across {
+                edits.replace(id, &*client_id);
+                if let Some(translation) = translation {
                     let info = self.introduction().and_then(|it| it.info.clone());
-                    across.edit_answer(outcome, info.as_deref(), &mut edits);
+                    translation.edit_answer(outcome, info.as_deref(), &mut edits);
                 }
-                if follow != Follow::Nothing || matches!(outcome, Outcome::Error(_)) {
-                    let (ours, token) = (ours.unwrap_or_default(), token.as_deref());
-                    let (client, asked, follow) = (&client, &asked, &follow);
-                    let answer = Answer { client, asked, ours, token, follow, outcome };
-                    if let Some((part, new)) = self.company.answers(self, &answer) {
+                if response_kind != ResponseKind::Other || matches!(outcome, Outcome::Error(_)) {
+                    let (upstream_id, token) = (upstream_id.unwrap_or_default(), token.as_deref());
+                    let (client, alias, response_kind) = (&client, &alias, &response_kind);
+                    let answer = ClientResponse {
+                        client,
+                        alias,
+                        upstream_id,
+                        token,
+                        response_kind,
+                        outcome,
+                    };
+                    if let Some((part, new)) = self.events.on_response(self, &answer) {
                         edits.replace(part, new);
                     }
                 }
                 let mut scratch = self.scratch.borrow_mut();
                 scratch.clear();
                 edits.append_to(&mut scratch);
-                client.answered(&theirs, stream, &scratch);
-                scratch.shrink_to(pipes::READ_BYTES);
+                client.respond(&client_id, stream, &scratch);
+                scratch.shrink_to(crate::scratch::READ_BYTES);
                 drop(scratch);
                 self.call_is_over();
             }
-            Some(Caller::Visitor(answer)) => {
-                self.is_called();
-                answer_own(answer, line);
+            Some(Caller::Admin(answer)) => {
+                self.record_call();
+                complete_request(answer, line);
             }
-            // What we ask for ourselves, how it is for one, is no use of it.
-            Some(Caller::Own(answer) | Caller::Ears(answer)) => answer_own(answer, line),
-            Some(nobody @ Caller::Nobody { .. }) => {
-                if let (Some(ours), Outcome::Result(result)) = (ours, outcome) {
-                    self.answered_nobody(ours, &nobody, result);
+            // Internal requests, such as health checks, do not count as use of the server.
+            Some(Caller::Internal(answer) | Caller::Subscription(answer)) => {
+                complete_request(answer, line);
+            }
+            Some(cancelled @ Caller::Cancelled { .. }) => {
+                if let (Some(upstream_id), Outcome::Result(result)) = (upstream_id, outcome) {
+                    self.handle_late_response(upstream_id, &cancelled, result);
                 }
             }
-            Some(Caller::Parked(hold)) => {
-                hold.came(Came::Answer(line.into()));
+            Some(Caller::PendingInput(pending)) => {
+                pending.set_result(CallResult::Response(line.into()));
                 self.call_is_over();
             }
-            Some(Caller::Unheard) => {}
-            // A call of an earlier daemon, or one that is answered twice.
+            Some(Caller::Detached) => {}
+            // A call of an earlier daemon, or one that was already answered.
             None => tracing::debug!(server = %self.key, id, "response for unknown request id"),
         }
     }
 
-    /// Whether an answer wants to know something of a client of the other era first: then that
-    /// client is being asked, or told that it cannot be.
-    fn wants_more(
+    /// Returns true if a response requests input of a client of the other era. Then the client gets
+    /// the request, or the error that it cannot get one.
+    fn requests_input(
         &self,
-        across: Option<&mut Across>,
-        manner: Option<&RequestMeta>,
+        translation: Option<&mut EraTranslation>,
+        request_meta: Option<&RequestMeta>,
         (client, id, stream): (&Rc<Client>, &str, StreamNo),
         outcome: Outcome<'_>,
     ) -> bool {
-        if let Some(wrong) = across.as_ref().and_then(|across| across.instead(outcome)) {
-            client.answered(id, stream, &wrong.line(id));
+        if let Some(wrong) = translation
+            .as_ref()
+            .and_then(|translation| translation.missing_capability_error(outcome))
+        {
+            client.respond(id, stream, &wrong.line(id));
             return true;
         }
-        match (across, outcome) {
-            (Some(Across::ToModern { asked, .. }), Outcome::Result(result)) => {
-                let Some((asked, wanted)) = asked.take().zip(rounds::wanted(result)) else {
+        match (translation, outcome) {
+            (Some(EraTranslation::ToModern { original, .. }), Outcome::Result(result)) => {
+                let Some((original, wanted)) = original.take().zip(rounds::input_requests(result))
+                else {
                     return false;
                 };
-                match Round::begin(client, (id, stream), asked, &wanted) {
-                    Ok(round) if round.is_answered() => round.ask_again(client),
-                    Ok(round) => client.waits_for_answers(id, round, stream),
-                    Err(fault) => client.failed(id, stream, &fault),
+                match Round::begin(client, (id, stream), original, &wanted) {
+                    Ok(round) if round.is_answered() => round.resend(client),
+                    Ok(round) => client.await_input(id, round, stream),
+                    Err(fault) => client.respond_error(id, stream, &fault),
                 }
                 true
             }
-            (Some(Across::ToLegacy { bond: Some(bond), .. }), Outcome::Error(error)) => {
+            (
+                Some(EraTranslation::ToLegacy { binding: Some(binding), .. }),
+                Outcome::Error(error),
+            ) => {
                 let request = (id, stream);
-                manner.is_some_and(|manner| {
-                    self.company.wants_elsewhere(client, request, manner, bond, error)
+                request_meta.is_some_and(|request_meta| {
+                    self.events.on_url_elicitation_error(
+                        client,
+                        request,
+                        request_meta,
+                        binding,
+                        error,
+                    )
                 })
             }
             _ => false,
         }
     }
 
-    fn progressed(self: &Rc<Self>, params: Option<&str>, line: &[u8]) {
+    fn handle_progress(self: &Rc<Self>, params: Option<&str>, line: &[u8]) {
         let Some(part) = Params::read(params).token() else { return self.unparsed(line) };
-        let Some(ours) = ids::ours(part) else { return };
+        let Some(upstream_id) = ids::parse(part) else { return };
         let calls = self.calls.borrow();
-        let Some(call) = calls.get(&ours) else {
+        let Some(call) = calls.get(&upstream_id) else {
             drop(calls);
-            return self.company.progressed(self, ours, part, line);
+            return self.events.on_progress(self, upstream_id, part, line);
         };
-        if let Some(watch) = &call.watch {
-            watch.touch();
+        if let Some(timer) = &call.timer {
+            timer.touch();
         }
         if let Caller::Client { client, stream, token: Some(token), .. } = &call.caller {
             let mut edits = Edits::of(line);
             edits.replace(part, &**token);
-            client.tell(&edits.to_vec(), Route::Related(*stream));
+            client.send(&edits.to_vec(), Route::Related(*stream));
         }
-        // Progress of what has been answered or cancelled is of no use to anybody.
+        // Progress of a completed or cancelled call is dropped.
     }
 
-    /// Has a line that is no message written to the server's log, with the next
-    /// [`Upstream::log_unparsed`].
+    /// Adds a line that is no message to the server's log; [`Upstream::log_unparsed`] writes it.
     pub(crate) fn unparsed(&self, line: &[u8]) {
-        let mut strays = self.strays.borrow_mut();
+        let mut unparsed_lines = self.unparsed_lines.borrow_mut();
         if !line.is_empty() {
-            if !strays.is_empty() {
-                strays.push(b'\n');
+            if !unparsed_lines.is_empty() {
+                unparsed_lines.push(b'\n');
             }
-            strays.extend_from_slice(line);
+            unparsed_lines.extend_from_slice(line);
         }
     }
 
@@ -297,30 +335,32 @@ impl Upstream {
         self.unparsed(format!("{OWN_PREFIX}{words}").as_bytes());
     }
 
-    /// Passes on what has strayed. Cancel-safe; a server that says more than can be logged
-    /// is not heard until that is done.
+    /// Writes the collected lines to the server's log. Cancel-safe. Reading from the server stops
+    /// until there is room in the log.
     pub(crate) async fn log_unparsed(&self) {
-        if self.strays.borrow().is_empty() {
+        if self.unparsed_lines.borrow().is_empty() {
             return;
         }
-        let Ok(room) = self.said.reserve().await else { return };
-        let strays = std::mem::take(&mut *self.strays.borrow_mut());
-        if !strays.is_empty() {
-            room.send(Said::Stray(strays)); // Unless somebody else has passed them on.
+        let Ok(room) = self.driver_events.reserve().await else { return };
+        let unparsed_lines = std::mem::take(&mut *self.unparsed_lines.borrow_mut());
+        if !unparsed_lines.is_empty() {
+            // A concurrent call may have sent them already.
+            room.send(DriverEvent::UnparsedOutput(unparsed_lines));
         }
     }
 }
 
-/// The id in what was to be an answer and is none. Programs print all kinds of things, with
-/// ids of their own, and ask under their own ids too.
+/// Returns the id in a malformed response. Other output may contain ids too, and so may malformed
+/// requests, which are the server's own.
 fn id_in(line: &[u8]) -> Option<&str> {
     let head = Head::of(line);
     let is_object = line.trim_ascii_start().starts_with(b"{");
-    let is_to_be_one = is_object && !head.has_method && (head.is_answer || head.is_rpc);
+    let is_to_be_one = is_object && !head.has_method && (head.is_response || head.is_rpc);
     head.id.filter(|_| is_to_be_one)
 }
 
-/// Somebody here asked, and may have left.
-fn answer_own(asked: oneshot::Sender<caller::Answered>, line: &[u8]) {
-    let _ = asked.send(Ok(String::from_utf8_lossy(line).into())); // All of it was read as JSON.
+/// Completes a request of xy or of an admin user.
+fn complete_request(sender: oneshot::Sender<caller::Answered>, line: &[u8]) {
+    // All of it was parsed as JSON, so it is UTF-8.
+    let _ = sender.send(Ok(String::from_utf8_lossy(line).into()));
 }

@@ -1,10 +1,10 @@
-//! A server that is spoken with over its stdin and stdout: moves the bytes between these and
-//! its [`Upstream`].
+//! The transport to a stdio server: moves bytes between its pipes and its [`Upstream`].
 //!
-//! What is read is handled where it was read, in one buffer that all servers share; only
-//! the beginning of a line whose end has not come is kept. What is to be written is gathered
-//! for one turn of the runtime, and goes out in as few writes as can be without ever leaving
-//! a message half written by a daemon that is killed.
+//! Input is handled in place, in one buffer that all servers share. Only an incomplete last line is
+//! copied.
+//!
+//! Output is gathered for one turn of the runtime, and written in as few writes as possible. A
+//! daemon that is killed never leaves a message half written unannounced.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -21,53 +21,42 @@ use tokio::net::unix::pipe;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 use xy_ipc::framing::{Line, LineSplitter};
-use xy_supervisor::speak::Said;
+use xy_supervisor::protocol::DriverEvent;
 
 use super::Upstream;
 use super::assembler::{Assembler, Step};
-use super::outgoing::{ATOMIC, Block, Outgoing};
-use super::wire::{MAX_MESSAGE, Wire};
+use super::wire::Wire;
+use super::write_buffer::{ATOMIC, Block, WriteBuffer};
 use crate::chunks::Chunks;
-use crate::large::{self, LARGE};
+use crate::large::{self, LARGE_THRESHOLD};
+use crate::message_text::MAX_MESSAGE;
+use crate::scratch::with_scratch;
 
-/// What one read takes.
-pub(crate) const READ_BYTES: usize = 64 * 1024;
+/// Maximum size of one write of a long message before other tasks run, unless the pipe holds more.
+const MAX_WRITE: usize = 64 * 1024;
 
-/// What one write of a long message gives, before others have their turn, unless the pipe holds
-/// more.
-const WRITE_MAX: usize = 64 * 1024;
-
-thread_local! {
-    static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_BYTES]);
-}
-
-/// Runs `read` on this thread's buffer. What it does with the bytes must not read again.
-pub(crate) fn with_scratch<T>(read: impl FnOnce(&mut [u8]) -> T) -> T {
-    SCRATCH.with_borrow_mut(|scratch| read(scratch))
-}
-
-/// The way to a stdio server.
+/// The transport to a stdio server.
 pub(crate) struct Pipes {
-    out: RefCell<Outgoing>,
-    /// There is something to write.
+    out: RefCell<WriteBuffer>,
+    /// Signals that there is something to write.
     flush: Notify,
-    /// Where it is written, while it can be spoken to.
+    /// The server's stdin, until the transport is closed.
     stdin: RefCell<Option<Rc<pipe::Sender>>>,
-    /// What the server says, cut into lines.
+    /// The server's stdout, split into lines.
     lines: RefCell<LineSplitter>,
-    /// A large line and those after it, which wait until it is parsed on another thread.
-    later: RefCell<VecDeque<Bytes>>,
-    /// Lines that may be one message.
+    /// A large line, which is parsed on another thread, and the lines after it.
+    queued_lines: RefCell<VecDeque<Bytes>>,
+    /// Lines that may be one message together.
     assembler: RefCell<Assembler>,
-    /// Whether something is being written that can be torn, or may be written only in its turn.
+    /// A write is under way that could tear a message, or that has to keep its turn.
     is_writing: Cell<bool>,
     is_closed: Cell<bool>,
-    /// From this place on nobody has read, nor will.
+    /// Offset from which nothing was read, or ever will be.
     unread_from: Cell<Option<u64>>,
-    /// What is left of the pipe of a server that is being ended.
+    /// The reading end of stdin, kept while the server is being ended.
     #[cfg(target_os = "linux")]
     rest: RefCell<Option<OwnedFd>>,
-    said: mpsc::Sender<Said>,
+    driver_events: mpsc::Sender<DriverEvent>,
 }
 
 impl Wire for Pipes {
@@ -75,16 +64,16 @@ impl Wire for Pipes {
         self.out.borrow_mut().append(write)
     }
 
-    /// Has what there is written: now, if nobody else speaks with this server, as nothing
-    /// would gather; else a little later, together with what others say.
+    /// Writes the output at once if the server has no other call, as there is nothing to gather.
+    /// Otherwise lets the writing task do it, together with what other clients send.
     fn flush(&self, is_alone: bool) {
         if !(is_alone && self.write_now()) {
             self.flush.notify_one();
         }
     }
 
-    fn is_written(&self, place: u64) -> bool {
-        place < self.out.borrow().written()
+    fn is_written(&self, offset: u64) -> bool {
+        offset < self.out.borrow().written()
     }
 
     fn unread_from(&self) -> Option<u64> {
@@ -95,7 +84,7 @@ impl Wire for Pipes {
     fn read_up_to(&self) -> Option<u64> {
         let stdin = self.stdin.borrow();
         let unread = rustix::io::ioctl_fionread(stdin.as_ref()?.as_fd()).ok()?;
-        // Some of it may be from an earlier daemon.
+        // Part of the unread bytes may be from an earlier daemon.
         Some(self.out.borrow().written().saturating_sub(unread))
     }
 
@@ -103,7 +92,7 @@ impl Wire for Pipes {
         self.out.borrow().len()
     }
 
-    fn kept(&self) -> usize {
+    fn retained(&self) -> usize {
         self.out.borrow().messages()
     }
 
@@ -116,39 +105,43 @@ impl Wire for Pipes {
 }
 
 impl Pipes {
-    /// The way to a server that hears at `stdin`.
-    pub(crate) fn new(stdin: &Rc<pipe::Sender>, said: mpsc::Sender<Said>) -> Rc<Self> {
+    /// Creates the transport to a server with this `stdin`.
+    pub(crate) fn new(
+        stdin: &Rc<pipe::Sender>,
+        driver_events: mpsc::Sender<DriverEvent>,
+    ) -> Rc<Self> {
         Rc::new(Self {
             out: RefCell::default(),
             flush: Notify::new(),
             stdin: RefCell::new(Some(stdin.clone())),
             lines: RefCell::new(LineSplitter::new(MAX_MESSAGE)),
-            later: RefCell::default(),
+            queued_lines: RefCell::default(),
             assembler: RefCell::default(),
             is_writing: Cell::new(false),
             is_closed: Cell::new(false),
             unread_from: Cell::new(None),
             #[cfg(target_os = "linux")]
             rest: RefCell::default(),
-            said,
+            driver_events,
         })
     }
 
-    /// The server is dead, with all that belonged to it.
+    /// Determines what the server has left unread, once it and all its processes are dead.
     #[cfg(target_os = "linux")]
-    pub(crate) fn is_dead(&self) {
+    pub(crate) fn mark_dead(&self) {
         if let Some(rest) = self.rest.take() {
             self.settle(&rest);
         }
     }
 
-    /// Nothing tells what it has read.
+    /// Does nothing: the system does not tell what was read.
     #[cfg(not(target_os = "linux"))]
-    pub(crate) fn is_dead(&self) {}
+    pub(crate) fn mark_dead(&self) {}
 
-    /// Nothing more is written. What is in the pipe stays there if nobody can read it. One that
-    /// lives may still do so before it ends: then an end of it is kept to look again, an end to
-    /// read from, with which the server still hears that its stdin is closed.
+    /// Determines what the server has left unread, as nothing more is written.
+    ///
+    /// A living server may still read before it ends. Then a reading end of the pipe is kept for a
+    /// later look. Unlike a writing end, it does not hide from the server that its stdin is closed.
     #[cfg(target_os = "linux")]
     fn look_at_rest(&self, stdin: &pipe::Sender) {
         if has_no_reader(stdin) {
@@ -158,16 +151,16 @@ impl Pipes {
         }
     }
 
-    /// Nothing tells what was read, at this end of a pipe.
+    /// Does nothing: the system does not tell what was read.
     #[cfg(not(target_os = "linux"))]
     fn look_at_rest(&self, _stdin: &pipe::Sender) {}
 
-    /// What is in this pipe now stays there.
+    /// Records that the bytes that are in this pipe now will never be read.
     #[cfg(target_os = "linux")]
     fn settle(&self, pipe: &impl AsFd) {
         if let Ok(unread) = rustix::io::ioctl_fionread(pipe) {
             let written = self.out.borrow().written();
-            // Some of it may be from an earlier daemon.
+            // Part of the unread bytes may be from an earlier daemon.
             self.unread_from.set(Some(written.saturating_sub(unread)));
         }
     }
@@ -179,7 +172,7 @@ impl Pipes {
         mut stdout: pipe::Receiver,
     ) -> io::Result<()> {
         loop {
-            self.hear_later(upstream).await;
+            self.handle_queued(upstream).await;
             let read = poll_fn(|context| {
                 with_scratch(|scratch| {
                     let mut buffer = ReadBuf::new(scratch);
@@ -209,15 +202,15 @@ impl Pipes {
         Ok(())
     }
 
-    /// Takes what the server has said, line by line.
+    /// Handles bytes from the server, line by line.
     pub(crate) fn take(&self, upstream: &Rc<Upstream>, mut bytes: &[u8]) {
-        upstream.was_read();
+        upstream.record_read();
         let mut lines = self.lines.borrow_mut();
         while let Some(line) = lines.next_line(&mut bytes) {
             match line {
                 Line::Whole(line) if self.must_wait(line) => {
                     let line = Bytes::copy_from_slice(line);
-                    self.later.borrow_mut().push_back(line);
+                    self.queued_lines.borrow_mut().push_back(line);
                 }
                 Line::Whole(line) => self.take_whole(upstream, line),
                 Line::TooLong(head) => {
@@ -230,31 +223,31 @@ impl Pipes {
 
     /// Returns true if a line is large, or stands behind one that is.
     fn must_wait(&self, line: &[u8]) -> bool {
-        let is_large = line.len() > LARGE && self.assembler.borrow().is_empty();
-        is_large || !self.later.borrow().is_empty()
+        let is_large = line.len() > LARGE_THRESHOLD && self.assembler.borrow().is_empty();
+        is_large || !self.queued_lines.borrow().is_empty()
     }
 
-    /// Handles the lines that wait. Cancel-safe: a line leaves the queue when it is handled.
-    async fn hear_later(&self, upstream: &Rc<Upstream>) {
+    /// Handles the queued lines. Cancel-safe: a line leaves the queue when it is handled.
+    async fn handle_queued(&self, upstream: &Rc<Upstream>) {
         loop {
-            let Some(line) = self.later.borrow().front().cloned() else { return };
-            if line.len() <= LARGE || !self.assembler.borrow().is_empty() {
+            let Some(line) = self.queued_lines.borrow().front().cloned() else { return };
+            if line.len() <= LARGE_THRESHOLD || !self.assembler.borrow().is_empty() {
                 self.take_whole(upstream, &line);
             } else {
                 let may_begin =
                     |line: &[u8]| self.assembler.borrow_mut().begin(line, Instant::now());
-                upstream.hear_large_unless(line, None, may_begin).await;
+                upstream.handle_large_unless(line, None, may_begin).await;
             }
-            let heard = self.later.borrow_mut().pop_front();
-            heard.into_iter().for_each(large::free);
+            let handled = self.queued_lines.borrow_mut().pop_front();
+            handled.into_iter().for_each(large::free);
             upstream.log_unparsed().await;
         }
     }
 
-    /// Handles the lines that wait, on this thread. For a server that has ended: there is no time
-    /// for another thread.
-    pub(crate) fn hear_rest(&self, upstream: &Rc<Upstream>) {
-        while let Some(line) = self.later.borrow_mut().pop_front() {
+    /// Handles the queued lines on this thread, for a server that has ended: there is no time for
+    /// another thread.
+    pub(crate) fn handle_rest(&self, upstream: &Rc<Upstream>) {
+        while let Some(line) = self.queued_lines.borrow_mut().pop_front() {
             self.take_whole(upstream, &line);
         }
     }
@@ -267,32 +260,32 @@ impl Pipes {
         }
     }
 
-    /// Takes a line that is a message, or may be the beginning of one.
+    /// Handles a line that is a message, or may begin one.
     fn take_line(&self, upstream: &Rc<Upstream>, line: &[u8]) {
         let may_begin = |line: &[u8]| self.assembler.borrow_mut().begin(line, Instant::now());
-        upstream.hear_unless(line, None, may_begin);
+        upstream.handle_unless(line, None, may_begin);
     }
 
-    /// Takes a line after others that may be the beginning of a message.
+    /// Handles a line that may continue held lines.
     fn take_next(&self, upstream: &Rc<Upstream>, line: &[u8]) {
         let step = self.assembler.borrow_mut().go_on(line);
         match step {
             Step::Held => {}
-            Step::Whole(text) => upstream.hear_lines(text),
-            Step::NotOne(lines) => {
-                hear_each(upstream, &lines);
+            Step::Whole(text) => upstream.handle_lines(text),
+            Step::NotMessage(lines) => {
+                handle_each(upstream, &lines);
                 self.take_line(upstream, line);
             }
         }
     }
 
-    /// Takes lines one by one that were held in vain.
+    /// Handles held lines one by one, as they are no message together.
     fn release_held(&self, upstream: &Rc<Upstream>) {
         let held = self.assembler.borrow_mut().give_up();
-        hear_each(upstream, &held);
+        handle_each(upstream, &held);
     }
 
-    /// Resolves when lines have been held for long enough; never, if there are none.
+    /// Waits until the held lines are overdue. Never resolves if none are held.
     async fn until_overdue(&self) {
         let overdue_at = self.assembler.borrow().overdue_at();
         match overdue_at {
@@ -301,13 +294,13 @@ impl Pipes {
         }
     }
 
-    /// Whether the server has read all that was said to it, as far as anybody can tell.
+    /// Returns true if the server has read everything that was written, as far as the system tells.
     pub(crate) fn is_all_read(&self) -> bool {
         let is_read = |stdin: &Rc<pipe::Sender>| !has_unread(stdin);
         self.out.borrow().len() == 0 && self.stdin.borrow().as_ref().is_none_or(is_read)
     }
 
-    /// Writes all there is if the pipe takes it at once.
+    /// Writes everything if the pipe takes it at once. Returns true if it did.
     fn write_now(&self) -> bool {
         let Some(stdin) = self.stdin.borrow().clone() else { return false };
         let mut out = self.out.borrow_mut();
@@ -322,9 +315,11 @@ impl Pipes {
         is_written
     }
 
-    /// Writes what there is to write, for ever. Must not be dropped amid a message that is
-    /// to arrive. `begun` hears the places of messages that no pipe holds whole, once they are
-    /// written and the server has read some of them.
+    /// Writes output until the pipe fails. Must not be dropped while a message that should arrive
+    /// is half written.
+    ///
+    /// `begun` gets the offset of each message that exceeds the pipe's capacity, once it is written
+    /// and the server has read some of it.
     pub(crate) async fn write_all(
         &self,
         stdin: &pipe::Sender,
@@ -333,20 +328,20 @@ impl Pipes {
         let capacity = capacity(stdin);
         loop {
             self.flush.notified().await;
-            // Whatever else is ready now may want to say something too.
+            // Other ready tasks may have something to write too.
             tokio::task::yield_now().await;
             while let Some(block) = self.next_block(stdin, capacity) {
                 self.is_writing.set(true);
                 match block {
                     Block::AtOnce(bytes) => self.write_block(stdin, bytes, capacity).await?,
                     Block::InParts(bytes) => {
-                        let place = self.out.borrow().written();
+                        let offset = self.out.borrow().written();
                         self.announce().await;
                         self.write_block(stdin, bytes, capacity).await?;
-                        if bytes > capacity && self.is_written(place) && is_begun(stdin, bytes) {
-                            begun(place);
+                        if bytes > capacity && self.is_written(offset) && is_begun(stdin, bytes) {
+                            begun(offset);
                         }
-                        self.say(Said::WriteEnds).await;
+                        self.report(DriverEvent::WriteEnds).await;
                     }
                 }
                 self.is_writing.set(false);
@@ -357,15 +352,15 @@ impl Pipes {
     fn next_block(&self, stdin: &pipe::Sender, capacity: usize) -> Option<Block> {
         let out = self.out.borrow();
         if self.is_closed.get() && !out.is_amid() {
-            return None; // What is begun is finished, and nothing more is begun.
+            return None; // A begun message is completed, and no other is begun.
         }
-        // Asking the system is only worth it where it can make a difference.
+        // The system is only asked if the result can make a difference.
         let room = if out.len() > ATOMIC && is_empty(stdin) { capacity } else { 0 };
         out.next(room)
     }
 
-    /// Writes the next `left` bytes, which are at least one. One write gives about what an empty
-    /// pipe holds: the system would go on with more for as long as the server reads.
+    /// Writes the next `left` bytes, which are at least one. A single write is limited to about the
+    /// capacity of an empty pipe: the kernel would go on for as long as the server reads.
     async fn write_block(
         &self,
         stdin: &pipe::Sender,
@@ -374,23 +369,24 @@ impl Pipes {
     ) -> io::Result<()> {
         loop {
             stdin.writable().await?;
-            match self.write_some(stdin, left.min(capacity.max(WRITE_MAX))) {
+            match self.write_some(stdin, left.min(capacity.max(MAX_WRITE))) {
                 Ok(written) if written == left => return Ok(()),
                 Ok(written) => left -= written,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
                 Err(error) if error.kind() == io::ErrorKind::NotConnected => return Ok(()),
                 Err(error) => return Err(error),
             }
-            // A server that reads fast always leaves room: others have their turn meanwhile.
+            // A server that reads fast always leaves room, so let other tasks run.
             tokio::task::yield_now().await;
         }
     }
 
-    /// Writes at most `most` bytes; fails with `NotConnected` if nothing more is to be begun.
+    /// Writes at most `most` bytes. Fails with `NotConnected` if the transport is closed between
+    /// two messages.
     fn write_some(&self, stdin: &pipe::Sender, most: usize) -> io::Result<usize> {
         let mut out = self.out.borrow_mut();
         if self.is_closed.get() && !out.is_amid() {
-            // The caller of what waits has been told that it is not written.
+            // The callers of unwritten messages have already got errors that say so.
             return Err(io::ErrorKind::NotConnected.into());
         }
         let bytes = out.bytes();
@@ -399,44 +395,44 @@ impl Pipes {
         Ok(written)
     }
 
-    /// Lets the shim know that a message may be torn; resolves when it knows.
+    /// Announces to the shim that a message may be torn, and waits until it knows.
     async fn announce(&self) {
         let (known, is_known) = oneshot::channel();
-        self.say(Said::WriteBegins(known)).await;
-        let _ = is_known.await; // Whoever drove it is gone: then nobody can adopt it either.
+        self.report(DriverEvent::WriteBegins(known)).await;
+        let _ = is_known.await; // Without a supervisor no daemon can adopt the server either.
     }
 
-    async fn say(&self, said: Said) {
-        let _ = self.said.send(said).await; // Whoever drove it may be gone.
+    async fn report(&self, event: DriverEvent) {
+        let _ = self.driver_events.send(event).await; // The receiver may be gone.
     }
 
-    /// Whether a message is being written, or said to be.
+    /// Returns true if a message is being written, or announced.
     pub(crate) fn is_amid_writing(&self) -> bool {
         self.is_writing.get()
     }
 
-    /// What has been read and is no whole line yet, or not yet known to be a message.
+    /// Returns input that is no complete line yet, or not yet known to be a message.
     pub(crate) fn take_partial(&self) -> Vec<u8> {
         let mut partial = self.assembler.borrow_mut().give_up();
         if !partial.is_empty() {
             partial.push(b'\n');
         }
-        for line in self.later.borrow_mut().drain(..) {
+        for line in self.queued_lines.borrow_mut().drain(..) {
             partial.extend_from_slice(&line);
             partial.push(b'\n');
         }
-        partial.append(&mut self.lines.borrow_mut().take_begun());
+        partial.append(&mut self.lines.borrow_mut().take_partial());
         partial
     }
 }
 
-fn hear_each(upstream: &Rc<Upstream>, lines: &[u8]) {
+fn handle_each(upstream: &Rc<Upstream>, lines: &[u8]) {
     for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
         upstream.handle(line, None);
     }
 }
 
-/// How much an empty pipe takes at once.
+/// Returns how much an empty pipe takes at once.
 #[cfg(target_os = "linux")]
 fn capacity(pipe: &pipe::Sender) -> usize {
     rustix::pipe::fcntl_getpipe_size(pipe.as_fd()).unwrap_or(ATOMIC)
@@ -447,7 +443,7 @@ fn is_empty(pipe: &pipe::Sender) -> bool {
     rustix::io::ioctl_fionread(pipe.as_fd()).is_ok_and(|unread| unread == 0)
 }
 
-/// Whether nobody holds the end of a pipe from which it is read, and so nobody ever will.
+/// Returns true if no process holds the reading end of the pipe, so that nothing will ever be read.
 #[cfg(target_os = "linux")]
 fn has_no_reader(pipe: &pipe::Sender) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -457,7 +453,7 @@ fn has_no_reader(pipe: &pipe::Sender) -> bool {
     poll(&mut polled, Some(&at_once)).is_ok() && polled[0].revents().contains(PollFlags::ERR)
 }
 
-/// The end of a pipe from which it is read, if the system still gives it out.
+/// Opens the reading end of a pipe, if the system still provides it.
 #[cfg(target_os = "linux")]
 fn other_end(pipe: &pipe::Sender) -> Option<OwnedFd> {
     use rustix::fs::{Mode, OFlags, open};
@@ -466,26 +462,26 @@ fn other_end(pipe: &pipe::Sender) -> Option<OwnedFd> {
     open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()).ok()
 }
 
-/// Whether something is in the pipe that nobody has read.
+/// Returns true if the pipe holds unread bytes.
 #[cfg(target_os = "linux")]
 fn has_unread(pipe: &pipe::Sender) -> bool {
     rustix::io::ioctl_fionread(pipe.as_fd()).is_ok_and(|unread| unread > 0)
 }
 
-/// Nothing tells, at this end of a pipe.
+/// Returns false: the writing end does not tell on this system.
 #[cfg(not(target_os = "linux"))]
 fn has_unread(_pipe: &pipe::Sender) -> bool {
     false
 }
 
-/// Whether something of the last message in a pipe has been read, which has so many bytes and
-/// is written whole.
+/// Returns true if the server has read some of the last message in the pipe, which has this size
+/// and is completely written.
 #[cfg(target_os = "linux")]
 fn is_begun(pipe: &pipe::Sender, bytes: usize) -> bool {
     rustix::io::ioctl_fionread(pipe.as_fd()).is_ok_and(|unread| unread < bytes as u64)
 }
 
-/// Nothing tells, at this end of a pipe: what is written may have been seen.
+/// Returns true: the writing end does not tell on this system, so the message may have been read.
 #[cfg(not(target_os = "linux"))]
 fn is_begun(_pipe: &pipe::Sender, _bytes: usize) -> bool {
     true
@@ -496,7 +492,7 @@ fn capacity(_pipe: &pipe::Sender) -> usize {
     ATOMIC
 }
 
-/// Nothing tells, at this end of a pipe.
+/// Returns false: the writing end does not tell on this system.
 #[cfg(not(target_os = "linux"))]
 fn is_empty(_pipe: &pipe::Sender) -> bool {
     false

@@ -1,15 +1,14 @@
-//! Finding out which era a server speaks: what to ask it next, from what it has said. Pure.
+//! Decides which question to send next to find out which era a server speaks. Pure.
 //!
-//! A server is asked for `backend/discover`, which those with `initialize` do not know. Some of
-//! these refuse it in one way or another, some say nothing at all; then they are greeted with
-//! `initialize`. What was asked first is not forgotten meanwhile, since a server that starts
-//! slowly finds both.
+//! A server is asked `server/discover`, which legacy servers do not know. Some of them refuse it,
+//! in one way or another, and some do not answer at all. Then `initialize` is sent too. A late
+//! answer to the first question still counts, since a slowly starting server gets both.
 //!
-//! `initialize` can pin a process to the older revisions, and some SDKs then answer modern
-//! requests wrongly without an error. So once a process has been sent `initialize`, only a
-//! refusal of it makes the answer to `backend/discover` count.
+//! `initialize` can pin a process to the legacy era, and some SDKs then answer modern requests
+//! wrongly without an error. Once a process was sent `initialize`, only a refusal of it makes the
+//! answer to `server/discover` count.
 //!
-//! A server of which nothing is known is asked both questions, to learn which eras it speaks.
+//! An unknown server is asked both questions, to learn which eras it speaks.
 
 use std::time::Duration;
 
@@ -17,97 +16,96 @@ use serde::Deserialize;
 use serde_json::Value;
 use xy_mcp::envelope::{self, Message, Outcome};
 
-use super::http_client::Trouble;
-use super::response::SaidError;
-use crate::backend::{Introductions, SpokenEras};
-use crate::era::{Era, Introduction, LATEST, MODERN, VERSIONS};
+use super::http_client::SessionError;
+use super::response::ErrorObject;
+use crate::era::{Era, Introduction, Introductions, SpokenEras};
 use crate::modern::{HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION};
+use crate::revision::{LATEST, MODERN, VERSIONS};
 use crate::via;
 
-/// How long a server may leave `initialize` unanswered after it has answered `backend/discover`.
-pub(crate) const SETTLES_WITHIN: Duration = Duration::from_secs(5);
+/// Maximum time between the answers to `server/discover` and to `initialize`.
+pub(crate) const INITIALIZE_TIMEOUT: Duration = Duration::from_secs(5);
 
 const INVALID_PARAMS: i64 = -32602;
 
-/// The two ways to begin.
+/// The two questions that begin a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Hello {
-    /// As the revision without sessions has it.
+    /// `server/discover`, in the modern era.
     Discover,
-    /// As all before it do.
+    /// `initialize`, in the legacy era.
     Initialize,
 }
 
-/// What came of one of them.
+/// The interpretation of an answer to one of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Came {
-    /// That is how it is spoken with.
-    Good(Introduction),
-    /// It is not, for this reason.
-    No(Trouble),
+pub(crate) enum ProbeAnswer {
+    /// The server speaks this era.
+    Accepted(Introduction),
+    /// The server refused the question, or does not speak this era.
+    Refused(SessionError),
     /// A refusal of `initialize` in any revision: the process may be pinned to the modern era.
-    Pinned(Trouble),
-    /// A refusal of the revision that was asked in, which names another one of ours that begins
-    /// with `initialize`.
-    Other { revision: &'static str, is_modern_named: bool, trouble: Trouble },
-    /// An answer that cannot be read, for this reason.
-    Unreadable(Trouble),
-    /// It is not, and not in the other way either.
-    Never(Trouble),
+    Pinned(SessionError),
+    /// A refusal of the requested revision that names another legacy revision that xy knows.
+    OtherRevision { revision: &'static str, is_modern_named: bool, error: SessionError },
+    /// An answer that cannot be parsed.
+    Unreadable(SessionError),
+    /// The server can be used in neither era.
+    Fatal(SessionError),
 }
 
-/// What to do next.
+/// The next step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// Ask this too.
+    /// Ask this question too.
     Ask(Hello),
-    /// Ask `initialize` in this revision.
+    /// Send `initialize` with this revision.
     AskIn(&'static str),
-    /// What was asked may still be answered.
+    /// Wait for an open question.
     Wait,
-    /// Wait for the answer at most this long.
+    /// Wait for an open question, at most this long.
     WaitAtMost(Duration),
-    /// That is how it is spoken with.
+    /// Use the server in the era of this introduction.
     Open(Introduction),
-    /// It is not spoken with, for this reason.
-    GiveUp(Trouble),
+    /// Give up the server.
+    GiveUp(SessionError),
 }
 
-/// What was asked, and what came of it.
+/// The state of both questions.
 #[derive(Debug)]
-pub(crate) struct Asked {
-    discover: ProbeFate,
-    initialize: ProbeFate,
-    /// Whether one process hears both, so that `initialize` can pin it to an era.
+pub(crate) struct ProbeState {
+    discover: QuestionState,
+    initialize: QuestionState,
+    /// One process gets both questions, so that `initialize` can pin it to an era.
     is_one_process: bool,
-    /// The revisions in which `initialize` was asked; each is asked once.
+    /// The revisions that `initialize` was sent with; each is tried once.
     tried: Vec<&'static str>,
-    /// A revision that the server has named, and whether it has named the newer era too.
+    /// A revision that the server has named, and whether it has named the modern one too.
     named: Option<(&'static str, bool)>,
     /// Both questions are asked, to learn which eras the server speaks.
     learns: bool,
     /// The question that was asked first.
     first: Option<Hello>,
-    /// The eras that the server has shown to speak, or not to.
+    /// The eras that the server has shown to speak, or not to speak.
     eras: SpokenEras,
-    /// What it said of itself in each.
+    /// The server's introduction in each era.
     introductions: Introductions,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-enum ProbeFate {
+enum QuestionState {
     #[default]
     Unasked,
     Open,
-    /// `backend/discover` was answered, and `initialize` is still to be.
+    /// `server/discover` was answered, and the answer to `initialize` decides.
     Held(Introduction),
-    Vain(Trouble),
-    /// It has an answer that cannot be read.
-    Unreadable(Trouble),
+    Failed(SessionError),
+    /// The answer cannot be parsed.
+    Unreadable(SessionError),
 }
 
 impl Hello {
-    /// Returns how to begin in an era.
+    /// Returns the question of an era.
     pub(crate) fn of(era: Era) -> Self {
         match era {
             Era::Legacy => Self::Initialize,
@@ -122,10 +120,10 @@ impl Hello {
         }
     }
 
-    /// What an answer to it means.
-    pub(crate) fn read(self, answer: &str) -> Came {
+    /// Interprets an answer to this question.
+    pub(crate) fn read(self, answer: &str) -> ProbeAnswer {
         if via::is_refusal(code_of(answer.as_bytes()), answer) {
-            return Came::Never(Trouble::Loop);
+            return ProbeAnswer::Fatal(SessionError::Loop);
         }
         match self {
             Self::Discover => discovered(answer),
@@ -134,13 +132,13 @@ impl Hello {
     }
 }
 
-impl Asked {
-    /// Nothing has been asked. `is_one_process` says whether one process hears all questions,
-    /// `learns` whether it is asked in both eras.
-    pub(crate) fn nothing(is_one_process: bool, learns: bool) -> Self {
+impl ProbeState {
+    /// Creates the state before any question. `is_one_process` tells whether one process gets all
+    /// questions, and `learns` whether it is asked in both eras.
+    pub(crate) fn new(is_one_process: bool, learns: bool) -> Self {
         Self {
-            discover: ProbeFate::Unasked,
-            initialize: ProbeFate::Unasked,
+            discover: QuestionState::Unasked,
+            initialize: QuestionState::Unasked,
             is_one_process,
             tried: Vec::new(),
             named: None,
@@ -156,24 +154,29 @@ impl Asked {
         self.introductions.clone()
     }
 
-    /// Returns the eras that the server has shown to speak, or not to.
+    /// Returns the eras that the server has shown to speak, or not to speak.
     pub(crate) fn eras(&self) -> SpokenEras {
         self.eras
     }
 
-    /// Records what an answer shows. A process that was asked something else before may refuse
-    /// a question only for that.
-    fn note(&mut self, of: Hello, came: &Came) {
-        if let Came::Good(introduction) = came {
+    /// Records which eras an answer shows. A process that was asked the other question before may
+    /// refuse this one only for that reason.
+    fn record(&mut self, of: Hello, answer_kind: &ProbeAnswer) {
+        if let ProbeAnswer::Accepted(introduction) = answer_kind {
             self.introductions.set(introduction.clone());
         }
-        let shown = match came {
-            Came::Good(_) => Some(true),
-            Came::Never(_) | Came::No(Trouble::Failing(_)) => None,
-            Came::Pinned(_) | Came::Other { .. } if matches!(self.discover, ProbeFate::Held(_)) => {
+        let shown = match answer_kind {
+            ProbeAnswer::Accepted(_) => Some(true),
+            ProbeAnswer::Fatal(_) | ProbeAnswer::Refused(SessionError::Failing(_)) => None,
+            ProbeAnswer::Pinned(_) | ProbeAnswer::OtherRevision { .. }
+                if matches!(self.discover, QuestionState::Held(_)) =>
+            {
                 None
             }
-            Came::No(_) | Came::Pinned(_) | Came::Other { .. } | Came::Unreadable(_) => {
+            ProbeAnswer::Refused(_)
+            | ProbeAnswer::Pinned(_)
+            | ProbeAnswer::OtherRevision { .. }
+            | ProbeAnswer::Unreadable(_) => {
                 let is_pinned = of == Hello::Discover
                     && self.is_one_process
                     && self.first == Some(Hello::Initialize);
@@ -186,74 +189,82 @@ impl Asked {
         }
     }
 
-    /// It is asked now.
-    pub(crate) fn ask(&mut self, hello: Hello) {
+    /// Records that a question is sent now.
+    pub(crate) fn record_asked(&mut self, hello: Hello) {
         self.first.get_or_insert(hello);
         match hello {
-            Hello::Discover => self.discover = ProbeFate::Open,
-            Hello::Initialize => self.ask_in(LATEST),
+            Hello::Discover => self.discover = QuestionState::Open,
+            Hello::Initialize => self.record_asked_in(LATEST),
         }
     }
 
-    /// Notes that `initialize` is asked in this revision now.
-    pub(crate) fn ask_in(&mut self, revision: &'static str) {
-        self.initialize = ProbeFate::Open;
+    /// Records that `initialize` is sent with this revision now.
+    pub(crate) fn record_asked_in(&mut self, revision: &'static str) {
+        self.initialize = QuestionState::Open;
         self.tried.push(revision);
     }
 
-    /// Decides what one answer means.
-    pub(crate) fn came(&mut self, of: Hello, came: Came) -> Next {
-        self.note(of, &came);
-        match (of, came) {
-            (Hello::Discover, Came::Good(introduction)) => self.discovered(introduction),
-            (Hello::Initialize, Came::Good(introduction)) => Next::Open(introduction),
-            (_, Came::Never(Trouble::Loop)) => Next::GiveUp(Trouble::Loop),
-            (Hello::Initialize, came) if matches!(self.discover, ProbeFate::Held(_)) => {
-                self.not_initialized(came)
+    /// Decides what follows from an answer.
+    pub(crate) fn on_answer(&mut self, of: Hello, answer_kind: ProbeAnswer) -> Next {
+        self.record(of, &answer_kind);
+        match (of, answer_kind) {
+            (Hello::Discover, ProbeAnswer::Accepted(introduction)) => self.discovered(introduction),
+            (Hello::Initialize, ProbeAnswer::Accepted(introduction)) => Next::Open(introduction),
+            (_, ProbeAnswer::Fatal(SessionError::Loop)) => Next::GiveUp(SessionError::Loop),
+            (Hello::Initialize, answer_kind) if matches!(self.discover, QuestionState::Held(_)) => {
+                self.not_initialized(answer_kind)
             }
-            (of, Came::Never(trouble)) if *self.fate(of.other()) != ProbeFate::Open => {
-                Next::GiveUp(trouble)
+            (of, ProbeAnswer::Fatal(error)) if *self.state(of.other()) != QuestionState::Open => {
+                Next::GiveUp(error)
             }
-            (of, Came::Never(trouble) | Came::No(trouble) | Came::Pinned(trouble)) => {
-                *self.fate(of) = ProbeFate::Vain(trouble);
+            (
+                of,
+                ProbeAnswer::Fatal(error)
+                | ProbeAnswer::Refused(error)
+                | ProbeAnswer::Pinned(error),
+            ) => {
+                *self.state(of) = QuestionState::Failed(error);
                 self.next()
             }
-            (of, Came::Unreadable(trouble)) => {
-                *self.fate(of) = ProbeFate::Unreadable(trouble);
+            (of, ProbeAnswer::Unreadable(error)) => {
+                *self.state(of) = QuestionState::Unreadable(error);
                 self.next()
             }
-            (of, Came::Other { revision, is_modern_named, trouble }) => {
-                *self.fate(of) = ProbeFate::Vain(trouble);
+            (of, ProbeAnswer::OtherRevision { revision, is_modern_named, error }) => {
+                *self.state(of) = QuestionState::Failed(error);
                 self.named = Some((revision, is_modern_named));
                 self.next()
             }
         }
     }
 
-    /// Decides what a good answer to `backend/discover` means.
+    /// Decides what follows from a successful `server/discover`.
     fn discovered(&mut self, introduction: Introduction) -> Next {
         match &self.initialize {
-            ProbeFate::Open if self.is_one_process => {
-                self.discover = ProbeFate::Held(introduction);
-                Next::WaitAtMost(SETTLES_WITHIN)
+            QuestionState::Open if self.is_one_process => {
+                self.discover = QuestionState::Held(introduction);
+                Next::WaitAtMost(INITIALIZE_TIMEOUT)
             }
-            ProbeFate::Unreadable(trouble) if self.is_one_process => unsettled(trouble.clone()),
-            ProbeFate::Unasked if self.is_one_process && self.learns => {
-                self.discover = ProbeFate::Held(introduction);
+            QuestionState::Unreadable(error) if self.is_one_process => unsettled(error.clone()),
+            QuestionState::Unasked if self.is_one_process && self.learns => {
+                self.discover = QuestionState::Held(introduction);
                 Next::Ask(Hello::Initialize)
             }
             _ => Next::Open(introduction),
         }
     }
 
-    /// Decides what it means that `initialize` failed after `backend/discover` was answered.
-    fn not_initialized(&mut self, came: Came) -> Next {
-        match (came, std::mem::take(&mut self.discover)) {
-            // The process is not pinned to the older revisions.
-            (Came::No(_) | Came::Pinned(_) | Came::Other { .. }, ProbeFate::Held(introduction)) => {
-                Next::Open(introduction)
-            }
-            (Came::Never(trouble) | Came::Unreadable(trouble), _) => unsettled(trouble),
+    /// Decides what follows from a failed `initialize` after a successful `server/discover`.
+    fn not_initialized(&mut self, answer_kind: ProbeAnswer) -> Next {
+        match (answer_kind, std::mem::take(&mut self.discover)) {
+            // The process is not pinned to the legacy era.
+            (
+                ProbeAnswer::Refused(_)
+                | ProbeAnswer::Pinned(_)
+                | ProbeAnswer::OtherRevision { .. },
+                QuestionState::Held(introduction),
+            ) => Next::Open(introduction),
+            (ProbeAnswer::Fatal(error) | ProbeAnswer::Unreadable(error), _) => unsettled(error),
             _ => Next::Wait,
         }
     }
@@ -262,52 +273,54 @@ impl Asked {
     fn other_revision(&self) -> Option<&'static str> {
         let (revision, is_modern_named) = self.named?;
         let is_modern_refused =
-            matches!(self.discover, ProbeFate::Vain(_) | ProbeFate::Unreadable(_));
+            matches!(self.discover, QuestionState::Failed(_) | QuestionState::Unreadable(_));
         let is_wanted = is_modern_refused || !is_modern_named;
-        let is_new = self.initialize != ProbeFate::Open && !self.tried.contains(&revision);
+        let is_new = self.initialize != QuestionState::Open && !self.tried.contains(&revision);
         (is_wanted && is_new).then_some(revision)
     }
 
     fn next(&self) -> Next {
-        use ProbeFate::{Unasked, Unreadable, Vain};
+        use QuestionState::{Failed, Unasked, Unreadable};
         if let Some(revision) = self.other_revision() {
             return Next::AskIn(revision);
         }
         match (&self.discover, &self.initialize) {
-            (Vain(_) | Unreadable(_), Unasked) => Next::Ask(Hello::Initialize),
-            (Unasked, Unreadable(trouble)) if self.is_one_process => unsettled(trouble.clone()),
-            (Unasked, Vain(_) | Unreadable(_)) => Next::Ask(Hello::Discover),
-            // One whose answer could not be read may know no other.
+            (Failed(_) | Unreadable(_), Unasked) => Next::Ask(Hello::Initialize),
+            (Unasked, Unreadable(error)) if self.is_one_process => unsettled(error.clone()),
+            (Unasked, Failed(_) | Unreadable(_)) => Next::Ask(Hello::Discover),
+            // A server whose answer cannot be parsed may know no other.
             (
-                Vain(Trouble::Hopeless(one)) | Unreadable(Trouble::Hopeless(one)),
-                Vain(Trouble::Hopeless(other)) | Unreadable(Trouble::Hopeless(other)),
-            ) => Next::GiveUp(Trouble::Hopeless(format!("{one}; {other}"))),
-            // What may be otherwise the next time is the better reason.
-            (Vain(it @ Trouble::Failing(_)), Vain(_) | Unreadable(_))
-            | (Vain(_) | Unreadable(_), Vain(it) | Unreadable(it)) => Next::GiveUp(it.clone()),
-            _ => Next::Wait, // One of them is still open.
+                Failed(SessionError::Hopeless(one)) | Unreadable(SessionError::Hopeless(one)),
+                Failed(SessionError::Hopeless(other)) | Unreadable(SessionError::Hopeless(other)),
+            ) => Next::GiveUp(SessionError::Hopeless(format!("{one}; {other}"))),
+            // A temporary failure is the better reason.
+            (Failed(it @ SessionError::Failing(_)), Failed(_) | Unreadable(_))
+            | (Failed(_) | Unreadable(_), Failed(it) | Unreadable(it)) => Next::GiveUp(it.clone()),
+            _ => Next::Wait, // A question is still open.
         }
     }
 
-    /// Decides what to do when nothing has come for a while.
-    pub(crate) fn is_late(&self) -> Next {
+    /// Decides what to do if no answer has come for a while.
+    pub(crate) fn on_timeout(&self) -> Next {
         match (&self.discover, &self.initialize) {
-            (ProbeFate::Open, ProbeFate::Unasked) => Next::Ask(Hello::Initialize),
-            (ProbeFate::Unasked, ProbeFate::Open) if self.learns => Next::Ask(Hello::Discover),
-            (ProbeFate::Held(_), ProbeFate::Open) => {
-                let why = format!("it has not answered `initialize` within {SETTLES_WITHIN:?}");
-                unsettled(Trouble::Hopeless(why))
+            (QuestionState::Open, QuestionState::Unasked) => Next::Ask(Hello::Initialize),
+            (QuestionState::Unasked, QuestionState::Open) if self.learns => {
+                Next::Ask(Hello::Discover)
+            }
+            (QuestionState::Held(_), QuestionState::Open) => {
+                let why = format!("it has not answered `initialize` within {INITIALIZE_TIMEOUT:?}");
+                unsettled(SessionError::Hopeless(why))
             }
             _ => Next::Wait,
         }
     }
 
-    /// Returns true if `backend/discover` was answered well, and `initialize` decides.
+    /// Returns true if `server/discover` succeeded and `initialize` decides.
     pub(crate) fn is_discovered(&self) -> bool {
-        matches!(self.discover, ProbeFate::Held(_))
+        matches!(self.discover, QuestionState::Held(_))
     }
 
-    fn fate(&mut self, hello: Hello) -> &mut ProbeFate {
+    fn state(&mut self, hello: Hello) -> &mut QuestionState {
         match hello {
             Hello::Discover => &mut self.discover,
             Hello::Initialize => &mut self.initialize,
@@ -316,9 +329,9 @@ impl Asked {
 }
 
 /// Gives up a process whose era is unknown.
-fn unsettled(trouble: Trouble) -> Next {
-    let why = trouble.words();
-    Next::GiveUp(Trouble::Hopeless(format!(
+fn unsettled(error: SessionError) -> Next {
+    let why = error.words();
+    Next::GiveUp(SessionError::Hopeless(format!(
         "{why}; it may now speak either era of MCP, and only another process can be asked again"
     )))
 }
@@ -331,55 +344,58 @@ struct Error {
     data: Value,
 }
 
-/// The code of the error in a whole answer.
+/// Returns the code of the error in a whole response.
 pub(crate) fn code_of(answer: &[u8]) -> Option<i64> {
-    let Ok(Message::Answer { outcome: Outcome::Error(error), .. }) = envelope::parse(answer) else {
+    let Ok(Message::Response { outcome: Outcome::Error(error), .. }) = envelope::parse(answer)
+    else {
         return None;
     };
     serde_json::from_str::<Error>(error).ok()?.code.as_i64()
 }
 
-fn discovered(answer: &str) -> Came {
+fn discovered(answer: &str) -> ProbeAnswer {
     match envelope::parse(answer.as_bytes()) {
-        Ok(Message::Answer { outcome: Outcome::Result(result), .. }) => of_result(result),
-        Ok(Message::Answer { outcome: Outcome::Error(error), .. }) => of_error(error),
-        _ => Came::No(Trouble::Refused("it is no answer".to_owned())),
+        Ok(Message::Response { outcome: Outcome::Result(result), .. }) => of_result(result),
+        Ok(Message::Response { outcome: Outcome::Error(error), .. }) => of_error(error),
+        _ => ProbeAnswer::Refused(SessionError::Refused("it is not a valid response".to_owned())),
     }
 }
 
-fn of_result(result: &str) -> Came {
+fn of_result(result: &str) -> ProbeAnswer {
     match Introduction::discovered(result) {
-        Ok(introduction) => Came::Good(introduction),
+        Ok(introduction) => ProbeAnswer::Accepted(introduction),
         Err(why) => {
             let result: Value = serde_json::from_str(result).unwrap_or_default();
             match result.get("supportedVersions").and_then(versions) {
-                // It has an older one too.
-                Some(theirs) => named(&theirs, Trouble::Refused(why.clone()))
-                    .unwrap_or(Came::Never(Trouble::Hopeless(why))),
-                // It answers whatever it is asked.
-                None => Came::No(Trouble::Refused(why)),
+                // The server speaks an older revision too.
+                Some(supported) => named(&supported, SessionError::Refused(why.clone()))
+                    .unwrap_or(ProbeAnswer::Fatal(SessionError::Hopeless(why))),
+                // A server that answers anything with something.
+                None => ProbeAnswer::Refused(SessionError::Refused(why)),
             }
         }
     }
 }
 
-fn of_error(text: &str) -> Came {
-    let refused = format!("it refused `server/discover`: {}", SaidError::words(text));
+fn of_error(text: &str) -> ProbeAnswer {
+    let refused = format!("it refused `server/discover`: {}", ErrorObject::words(text));
     let Ok(error) = serde_json::from_str::<Error>(text) else {
-        return Came::No(Trouble::Refused(refused));
+        return ProbeAnswer::Refused(SessionError::Refused(refused));
     };
     match error.code.as_i64() {
         Some(UNSUPPORTED_VERSION) => {
-            let theirs = error.data.get("supported").and_then(versions).unwrap_or_default();
-            if let Some(came) = named(&theirs, Trouble::Refused(refused.clone())) {
-                return came;
+            let supported = error.data.get("supported").and_then(versions).unwrap_or_default();
+            if let Some(answer_kind) = named(&supported, SessionError::Refused(refused.clone())) {
+                return answer_kind;
             }
-            let is_unknown = !theirs.is_empty() && !theirs.iter().any(|it| it == MODERN);
-            let unknown = || crate::era::unknown(&theirs.join(", "));
-            Came::Never(Trouble::Hopeless(if is_unknown { unknown() } else { refused }))
+            let is_unknown = !supported.is_empty() && !supported.iter().any(|it| it == MODERN);
+            let unknown = || crate::era::unknown(&supported.join(", "));
+            ProbeAnswer::Fatal(SessionError::Hopeless(if is_unknown { unknown() } else { refused }))
         }
-        Some(HEADER_MISMATCH | MISSING_CAPABILITY) => Came::Never(Trouble::Hopeless(refused)),
-        _ => Came::No(Trouble::Refused(refused)),
+        Some(HEADER_MISMATCH | MISSING_CAPABILITY) => {
+            ProbeAnswer::Fatal(SessionError::Hopeless(refused))
+        }
+        _ => ProbeAnswer::Refused(SessionError::Refused(refused)),
     }
 }
 
@@ -388,41 +404,41 @@ fn versions(list: &Value) -> Option<Vec<String>> {
     Some(list.iter().filter_map(|it| it.as_str().map(str::to_owned)).collect())
 }
 
-/// Reads a refusal that names revisions: the latest of ours that begins with `initialize`.
-fn named(theirs: &[String], trouble: Trouble) -> Option<Came> {
-    let is_named = |ours: &str| theirs.iter().any(|it| it == ours);
-    let revision = VERSIONS.into_iter().rfind(|ours| is_named(ours))?;
-    Some(Came::Other { revision, is_modern_named: is_named(MODERN), trouble })
+/// Interprets a refusal that names revisions: finds the latest legacy one that xy knows.
+fn named(supported: &[String], error: SessionError) -> Option<ProbeAnswer> {
+    let is_named = |known: &str| supported.iter().any(|it| it == known);
+    let revision = VERSIONS.into_iter().rfind(|known| is_named(known))?;
+    Some(ProbeAnswer::OtherRevision { revision, is_modern_named: is_named(MODERN), error })
 }
 
-fn initialized(answer: &str) -> Came {
+fn initialized(answer: &str) -> ProbeAnswer {
     let result = match super::result_of(answer) {
         Ok(result) => result,
         Err(error) => {
-            let trouble = Trouble::Hopeless(format!("it refused `initialize`: {error}"));
+            let error = SessionError::Hopeless(format!("it refused `initialize`: {error}"));
             let is_pinned = code_of(answer.as_bytes()) == Some(UNSUPPORTED_VERSION);
-            let refused = if is_pinned { Came::Pinned } else { Came::No };
-            return other_revision(answer, &trouble).unwrap_or_else(|| refused(trouble));
+            let refused = if is_pinned { ProbeAnswer::Pinned } else { ProbeAnswer::Refused };
+            return other_revision(answer, &error).unwrap_or_else(|| refused(error));
         }
     };
     match Introduction::read(result) {
-        Ok(introduction) => Came::Good(introduction),
-        Err(why) => Came::Unreadable(Trouble::Hopeless(why)),
+        Ok(introduction) => ProbeAnswer::Accepted(introduction),
+        Err(why) => ProbeAnswer::Unreadable(SessionError::Hopeless(why)),
     }
 }
 
-/// Reads an error that says which revisions `initialize` can be asked in.
-fn other_revision(answer: &str, trouble: &Trouble) -> Option<Came> {
-    let Ok(Message::Answer { outcome: Outcome::Error(error), .. }) =
+/// Interprets an error of `initialize` that names the supported revisions.
+fn other_revision(answer: &str, cause: &SessionError) -> Option<ProbeAnswer> {
+    let Ok(Message::Response { outcome: Outcome::Error(error), .. }) =
         envelope::parse(answer.as_bytes())
     else {
         return None;
     };
     let error = serde_json::from_str::<Error>(error).ok()?;
-    // The older revisions have no code of their own for it.
+    // The legacy revisions have no code of their own for it.
     let is_it = matches!(error.code.as_i64(), Some(UNSUPPORTED_VERSION | INVALID_PARAMS));
-    let theirs = error.data.get("supported").and_then(versions).filter(|_| is_it)?;
-    named(&theirs, trouble.clone())
+    let supported = error.data.get("supported").and_then(versions).filter(|_| is_it)?;
+    named(&supported, cause.clone())
 }
 
 #[cfg(test)]
@@ -447,19 +463,19 @@ mod tests {
         Introduction::read(r#"{"protocolVersion":"2025-06-18"}"#).unwrap()
     }
 
-    fn word(came: &Came) -> &'static str {
-        match came {
-            Came::Good(_) => "good",
-            Came::No(_) => "no",
-            Came::Pinned(_) => "pinned",
-            Came::Other { revision, .. } => revision,
-            Came::Unreadable(_) => "unreadable",
-            Came::Never(_) => "never",
+    fn word(answer_kind: &ProbeAnswer) -> &'static str {
+        match answer_kind {
+            ProbeAnswer::Accepted(_) => "good",
+            ProbeAnswer::Refused(_) => "no",
+            ProbeAnswer::Pinned(_) => "pinned",
+            ProbeAnswer::OtherRevision { revision, .. } => revision,
+            ProbeAnswer::Unreadable(_) => "unreadable",
+            ProbeAnswer::Fatal(_) => "never",
         }
     }
 
     #[test]
-    fn what_an_answer_to_the_probe_means() {
+    fn probe_answers_are_classified() {
         for (answer, expected) in [
             (result(r#"{"supportedVersions":["2026-07-28"],"capabilities":{}}"#), "good"),
             (result(r#"{"supportedVersions":["2025-11-25","2026-07-28"]}"#), "good"),
@@ -494,47 +510,53 @@ mod tests {
     }
 
     #[test]
-    fn one_that_speaks_none_of_ours_is_told_so_in_words() {
+    fn unsupported_revisions_are_named() {
         let answer = error(-32022, r#"{"supported":["2027-01-01"]}"#);
-        let Came::Never(Trouble::Hopeless(why)) = Hello::Discover.read(&answer) else { panic!() };
+        let ProbeAnswer::Fatal(SessionError::Hopeless(why)) = Hello::Discover.read(&answer) else {
+            panic!()
+        };
         assert!(why.contains("`2027-01-01`") && why.contains(MODERN), "{why}");
     }
 
-    fn vain(why: &str) -> Came {
-        Came::No(Trouble::Refused(why.to_owned()))
+    fn refused_with(why: &str) -> ProbeAnswer {
+        ProbeAnswer::Refused(SessionError::Refused(why.to_owned()))
     }
 
-    fn refused(why: &str) -> Trouble {
-        Trouble::Refused(why.to_owned())
+    fn refused(why: &str) -> SessionError {
+        SessionError::Refused(why.to_owned())
     }
 
-    /// What is asked first, and then each thing that comes and what is to be done then.
-    fn play(first: Hello, story: &[(Option<(Hello, Came)>, Next)]) {
-        play_with(Asked::nothing(true, false), first, story);
+    /// Plays a story: the first question, then each event and the expected next step.
+    fn play(first: Hello, story: &[(Option<(Hello, ProbeAnswer)>, Next)]) {
+        play_with(ProbeState::new(true, false), first, story);
     }
 
-    fn play_with(mut asked: Asked, first: Hello, story: &[(Option<(Hello, Came)>, Next)]) {
-        asked.ask(first);
+    fn play_with(
+        mut probe: ProbeState,
+        first: Hello,
+        story: &[(Option<(Hello, ProbeAnswer)>, Next)],
+    ) {
+        probe.record_asked(first);
         for (event, expected) in story {
             let next = match event.clone() {
-                Some((of, came)) => asked.came(of, came),
-                None => asked.is_late(),
+                Some((of, answer_kind)) => probe.on_answer(of, answer_kind),
+                None => probe.on_timeout(),
             };
             assert_eq!(next, *expected, "{event:?} of {story:?}");
             if let Next::Ask(hello) = next {
-                asked.ask(hello);
+                probe.record_asked(hello);
             }
         }
     }
 
     #[test]
-    fn what_is_asked_and_when() {
+    fn probe_sequence() {
         use Hello::{Discover, Initialize};
-        let discovered = || Some((Discover, Came::Good(modern())));
-        let initialized = || Some((Initialize, Came::Good(legacy())));
-        let no_discover = || Some((Discover, vain("d")));
-        let no_initialize = || Some((Initialize, vain("i")));
-        let never = || Some((Discover, Came::Never(refused("never"))));
+        let discovered = || Some((Discover, ProbeAnswer::Accepted(modern())));
+        let initialized = || Some((Initialize, ProbeAnswer::Accepted(legacy())));
+        let no_discover = || Some((Discover, refused_with("d")));
+        let no_initialize = || Some((Initialize, refused_with("i")));
+        let never = || Some((Discover, ProbeAnswer::Fatal(refused("never"))));
         let late = || None;
         let ask = Next::Ask;
         let (open, give_up) = (Next::Open, |why| Next::GiveUp(refused(why)));
@@ -543,9 +565,9 @@ mod tests {
         play(Discover, &[(no_discover(), ask(Initialize)), (initialized(), open(legacy()))]);
         play(Discover, &[(no_discover(), ask(Initialize)), (no_initialize(), give_up("i"))]);
         play(Discover, &[(never(), give_up("never"))]);
-        // Silent, or slow.
+        // A silent or a slow server.
         play(Discover, &[(late(), ask(Initialize)), (initialized(), open(legacy()))]);
-        let settles = || Next::WaitAtMost(SETTLES_WITHIN);
+        let settles = || Next::WaitAtMost(INITIALIZE_TIMEOUT);
         play(
             Discover,
             &[
@@ -562,9 +584,9 @@ mod tests {
                 (no_initialize(), open(modern())),
             ],
         );
-        // Over HTTP each request is for itself.
+        // Over HTTP each request stands for itself.
         play_with(
-            Asked::nothing(false, false),
+            ProbeState::new(false, false),
             Discover,
             &[(late(), ask(Initialize)), (discovered(), open(modern()))],
         );
@@ -589,7 +611,7 @@ mod tests {
             &[(late(), ask(Initialize)), (never(), Next::Wait), (no_initialize(), give_up("i"))],
         );
         play(Discover, &[(late(), ask(Initialize)), (late(), Next::Wait)]);
-        // What was remembered is right, or not any more.
+        // The remembered era is right, or not any more.
         play(Initialize, &[(late(), Next::Wait), (initialized(), open(legacy()))]);
         play(Initialize, &[(no_initialize(), ask(Discover)), (discovered(), open(modern()))]);
         play(Initialize, &[(no_initialize(), ask(Discover)), (no_discover(), give_up("i"))]);
@@ -597,29 +619,29 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_may_be_pinned_to_either_era_is_given_up() {
+    fn process_with_unclear_pinned_era_is_given_up() {
         use Hello::{Discover, Initialize};
-        let garbled = || Came::Unreadable(refused("garbled"));
-        let gone = || Came::Never(refused("gone"));
-        let good = || Came::Good(modern());
+        let garbled = || ProbeAnswer::Unreadable(refused("garbled"));
+        let gone = || ProbeAnswer::Fatal(refused("gone"));
+        let good = || ProbeAnswer::Accepted(modern());
         for story in [
             vec![Some((Discover, good())), Some((Initialize, garbled()))],
             vec![Some((Discover, good())), Some((Initialize, gone()))],
             vec![Some((Discover, good())), None],
             vec![Some((Initialize, garbled())), Some((Discover, good()))],
         ] {
-            let mut asked = Asked::nothing(true, false);
-            asked.ask(Discover);
-            asked.ask(Initialize);
+            let mut probe = ProbeState::new(true, false);
+            probe.record_asked(Discover);
+            probe.record_asked(Initialize);
             let (last, first) = story.split_last().unwrap();
-            let mut play = |event: &Option<(Hello, Came)>| match event.clone() {
-                Some((of, came)) => asked.came(of, came),
-                None => asked.is_late(),
+            let mut play = |event: &Option<(Hello, ProbeAnswer)>| match event.clone() {
+                Some((of, answer_kind)) => probe.on_answer(of, answer_kind),
+                None => probe.on_timeout(),
             };
             for event in first {
                 assert!(matches!(play(event), Next::Wait | Next::WaitAtMost(_)), "{story:?}");
             }
-            let Next::GiveUp(Trouble::Hopeless(why)) = play(last) else { panic!("{story:?}") };
+            let Next::GiveUp(SessionError::Hopeless(why)) = play(last) else { panic!("{story:?}") };
             assert!(why.contains("either era"), "{why}");
         }
         let unknown = result(r#"{"protocolVersion":"2099-01-01"}"#);
@@ -628,18 +650,18 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_otherwise_the_next_time_is_tried_again() {
-        let mut asked = Asked::nothing(true, false);
-        asked.ask(Hello::Discover);
-        let failing = Trouble::Failing("503".to_owned());
-        let next = asked.came(Hello::Discover, Came::No(failing.clone()));
+    fn temporary_failure_is_reported_as_retryable() {
+        let mut probe = ProbeState::new(true, false);
+        probe.record_asked(Hello::Discover);
+        let failing = SessionError::Failing("503".to_owned());
+        let next = probe.on_answer(Hello::Discover, ProbeAnswer::Refused(failing.clone()));
         assert_eq!(next, Next::Ask(Hello::Initialize));
-        asked.ask(Hello::Initialize);
-        assert_eq!(asked.came(Hello::Initialize, vain("400")), Next::GiveUp(failing));
+        probe.record_asked(Hello::Initialize);
+        assert_eq!(probe.on_answer(Hello::Initialize, refused_with("400")), Next::GiveUp(failing));
     }
 
     #[test]
-    fn the_code_of_an_error_is_found() {
+    fn error_code_is_read() {
         assert_eq!(code_of(error(-32020, "null").as_bytes()), Some(-32020));
         assert_eq!(code_of(result("{}").as_bytes()), None);
     }

@@ -1,4 +1,4 @@
-//! What an answer says: its result, or its error as the protocol has it.
+//! The result or error in a response.
 
 use std::borrow::Cow;
 
@@ -6,38 +6,41 @@ use serde::Deserialize;
 use xy_mcp::envelope::{self, Message, Outcome};
 use xy_protocol::control::{quoted, quoted_within};
 
-/// So much of what somebody else says is shown to people.
-const SHOWN: usize = 300;
+/// Maximum number of characters that are shown of a server's error message.
+const MAX_SHOWN: usize = 300;
 
-/// The result in a whole answer, or the error in it as words.
+/// Returns the result in a whole response, or its error as text for people.
 pub(crate) fn result_of(answer: &str) -> Result<&str, String> {
     match envelope::parse(answer.as_bytes()) {
-        Ok(Message::Answer { outcome: Outcome::Result(result), .. }) => Ok(result),
-        Ok(Message::Answer { outcome: Outcome::Error(error), .. }) => Err(SaidError::words(error)),
-        _ => Err("it is no answer".to_owned()),
+        Ok(Message::Response { outcome: Outcome::Result(result), .. }) => Ok(result),
+        Ok(Message::Response { outcome: Outcome::Error(error), .. }) => {
+            Err(ErrorObject::words(error))
+        }
+        _ => Err("it is not a valid response".to_owned()),
     }
 }
 
 #[derive(Debug, Deserialize)]
-pub(super) struct SaidError<'t> {
+pub(super) struct ErrorObject<'t> {
     code: serde_json::Number,
     #[serde(borrow)]
     message: Cow<'t, str>,
 }
 
-impl<'t> SaidError<'t> {
-    /// `None` for what some clients cannot read: it has to have a whole number and a text.
+impl<'t> ErrorObject<'t> {
+    /// Parses an error, or returns `None` if it lacks a whole-number code or a message, which some
+    /// clients could not parse.
     pub(super) fn read(text: &'t str) -> Option<Self> {
         let error: Self = serde_json::from_str(text).ok()?;
         let is_whole = error.code.as_f64().is_some_and(|code| code.fract() == 0.0);
         is_whole.then_some(error)
     }
 
-    /// What an error says, for people to read.
+    /// Returns the text of an error for people.
     pub(super) fn words(text: &str) -> String {
-        match SaidError::read(text) {
-            Some(SaidError { code, message }) => {
-                format!("{} ({code})", quoted_within(&message, SHOWN))
+        match ErrorObject::read(text) {
+            Some(ErrorObject { code, message }) => {
+                format!("{} ({code})", quoted_within(&message, MAX_SHOWN))
             }
             None => quoted(text),
         }
@@ -49,9 +52,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_has_a_whole_number_and_a_text() {
+    fn error_needs_an_integer_code_and_a_message() {
         for text in [r#"{"code":-32602,"message":"m","data":{}}"#, r#"{"message":"","code":1.0}"#] {
-            assert!(SaidError::read(text).is_some(), "{text}");
+            assert!(ErrorObject::read(text).is_some(), "{text}");
         }
         for text in [
             "7",
@@ -63,17 +66,17 @@ mod tests {
             r#"{"code":"1","message":"m"}"#,
             r#"{"code":1,"message":null}"#,
         ] {
-            assert!(SaidError::read(text).is_none(), "{text}");
+            assert!(ErrorObject::read(text).is_none(), "{text}");
         }
     }
 
     #[test]
-    fn people_are_told_what_it_says_and_not_how_it_is_written() {
-        let long = "x".repeat(SHOWN + 1);
+    fn error_is_displayed_as_plain_text() {
+        let long = "x".repeat(MAX_SHOWN + 1);
         let text = format!(r#"{{"code":-1,"message":"{long}"}}"#);
-        assert_eq!(SaidError::words(&text), format!("{}… (-1)", &long[1..]));
+        assert_eq!(ErrorObject::words(&text), format!("{}… (-1)", &long[1..]));
         let said = r#"{"code":-32602,"message":"no \"version\"\n"}"#;
-        assert_eq!(SaidError::words(said), r#"no "version"\n (-32602)"#);
-        assert_eq!(SaidError::words(r#"{"code":1}"#), r#"{"code":1}"#);
+        assert_eq!(ErrorObject::words(said), r#"no "version"\n (-32602)"#);
+        assert_eq!(ErrorObject::words(r#"{"code":1}"#), r#"{"code":1}"#);
     }
 }

@@ -1,39 +1,40 @@
-//! What becomes of a call whose server cannot answer it any more. Pure.
+//! Decides whether a call is sent again when its server cannot answer it any more. Pure.
 //!
-//! What the server never saw is sent again to its successor. What it may have begun is sent
-//! again once, and only if that does no harm: a list, a read, a tool that its own list calls
-//! read-only or idempotent. Of everything else nobody knows whether it was done, and its
-//! client is told just that. `docs/design/parked-calls.md` has the table.
+//! A call that the server never saw is sent to its successor. A call that may have begun is sent
+//! again once, and only if repeating it is safe: a list, a read, or a tool that the server's list
+//! calls read-only or idempotent. The outcome of any other call is unknown, and its client is told
+//! so. `docs/design/queued-calls.md` has the table.
 
 use serde_json::Value;
 use xy_mcp::envelope::{self, Message, text_of};
 
-use super::Follow;
-use crate::catalog::{self, Known};
+use super::ResponseKind;
+use crate::catalog::Known;
 use crate::frontend::View;
+use crate::kind;
 use crate::params::Params;
 
-/// How far a call has come.
+/// The progress of a call's delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stage {
-    /// Not a byte of it was sent.
+pub(crate) enum Delivery {
+    /// Not a byte was sent.
     Unwritten,
-    /// It was sent, and nobody has read any of it, nor ever will.
+    /// It was sent, and no byte of it was or will be read.
     Unread,
-    /// The server can have seen it.
+    /// The server may have read it.
     Written,
 }
 
-/// What a call is, as far as doing it twice is concerned.
+/// The idempotency of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Idempotency {
-    /// It only tells what there is: a list, a read, a prompt, a completion.
+    /// It only reads: a list, a resource, a prompt, a completion.
     Lookup,
-    /// A tool that its server's own list calls read-only.
+    /// A tool that the server's list calls read-only.
     ReadOnly,
-    /// A tool that its server's own list says may be called twice like once.
+    /// A tool that the server's list calls idempotent.
     Idempotent,
-    /// A call that begins a task.
+    /// A call that creates a task.
     NewTask,
     /// It is about a task, which ends with its server.
     OfTask,
@@ -42,7 +43,7 @@ pub(crate) enum Idempotency {
 }
 
 impl Idempotency {
-    /// Whether it does no harm to do it twice.
+    /// Returns true if repeating the call is safe.
     pub(crate) fn may_be_repeated(self) -> bool {
         match self {
             Self::Lookup | Self::ReadOnly | Self::Idempotent => true,
@@ -51,87 +52,95 @@ impl Idempotency {
     }
 }
 
-/// Whether it could be sent again.
+/// Whether the text of the call is there for a retry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Text {
-    /// What the client wrote is there.
-    Kept,
-    /// There was no room to keep it.
+pub(crate) enum CopyState {
+    /// The text is kept.
+    Available,
+    /// There was no room to keep the text.
     NotKept,
-    /// The same would come of it.
+    /// A retry would have the same result.
     Useless,
 }
 
-/// What is known of a call that was not answered.
+/// The facts about a call that was not answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(crate) struct Facts {
-    pub(crate) stage: Stage,
-    pub(crate) sort: Idempotency,
+    pub(crate) delivery: Delivery,
+    pub(crate) idempotency: Idempotency,
     /// Its client still waits for it.
     pub(crate) is_wanted: bool,
-    /// The server has asked its client something meanwhile.
-    pub(crate) has_asked: bool,
-    /// It was written to a server before, and is the second try already.
+    /// The server has sent its client a request during the call.
+    pub(crate) has_server_request: bool,
+    /// It was written to a server before: this was the second attempt.
     pub(crate) was_written: bool,
-    pub(crate) text: Text,
-    /// The server is back, or will be by itself.
+    pub(crate) copy: CopyState,
+    /// The server has been restarted, or will be without user action.
     pub(crate) has_successor: bool,
     /// The server was found hung.
     pub(crate) is_hung: bool,
 }
 
-/// What becomes of a call.
+/// The decision about a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Retry {
-    /// Nobody waits for it.
+    /// Nothing: its client does not wait for it.
     Drop,
-    /// It waits, and is sent again.
+    /// It is queued and sent again.
     Resend,
-    /// It was not done, for this reason.
-    NotSent(Why),
-    /// Nobody knows whether it was done, and it is not sent again, for this reason.
-    Unknown(Why),
+    /// It was not done, and fails for this reason.
+    NotSent(Reason),
+    /// Whether it was done is unknown. It is not sent again, for this reason.
+    Unknown(Reason),
 }
 
-/// Why a call is not sent again.
+/// The reason why a call is not sent again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Why {
-    /// Nobody comes after the server.
+pub(crate) enum Reason {
+    /// The server is not restarted.
     NoSuccessor,
     /// It was sent twice.
     Twice,
-    /// Its task ends with the server, or may have begun.
+    /// Its task ends with the server, or may have been created.
     Task,
-    /// The server has asked its client something meanwhile.
-    Asked,
+    /// The server has sent its client a request during the call.
+    ServerRequest,
     /// It may have changed something.
     MayChange,
-    /// There was no room to keep it.
+    /// There was no room to keep its text.
     NotKept,
-    /// The same would come of it.
+    /// A retry would have the same result.
     Useless,
-    /// The server hung while it was open, and its successor may too.
+    /// The server hung while the call was pending, and its successor might too.
     Hung,
 }
 
-/// Decides that.
-pub(crate) fn fate(facts: Facts) -> Retry {
-    let Facts { stage, sort, is_wanted, has_asked, was_written, text, has_successor, is_hung } =
-        facts;
-    let is_seen = stage == Stage::Written;
-    let never = match (sort, text) {
-        _ if is_seen && is_hung => Some(Why::Hung),
-        _ if is_seen && was_written => Some(Why::Twice),
-        (Idempotency::OfTask, _) => Some(Why::Task),
-        (Idempotency::NewTask, _) if is_seen => Some(Why::Task),
-        _ if is_seen && has_asked => Some(Why::Asked),
-        (_, Text::NotKept) if is_seen => Some(Why::NotKept),
-        (Idempotency::Other, Text::Kept) if is_seen => Some(Why::MayChange),
-        _ if !has_successor => Some(Why::NoSuccessor),
-        (_, Text::NotKept) => Some(Why::NotKept),
-        (_, Text::Useless) => Some(Why::Useless),
-        (_, Text::Kept) => None,
+/// Decides what happens to a call.
+pub(crate) fn decide(facts: Facts) -> Retry {
+    let Facts {
+        delivery,
+        idempotency,
+        is_wanted,
+        has_server_request,
+        was_written,
+        copy,
+        has_successor,
+        is_hung,
+    } = facts;
+    let is_seen = delivery == Delivery::Written;
+    let never = match (idempotency, copy) {
+        _ if is_seen && is_hung => Some(Reason::Hung),
+        _ if is_seen && was_written => Some(Reason::Twice),
+        (Idempotency::OfTask, _) => Some(Reason::Task),
+        (Idempotency::NewTask, _) if is_seen => Some(Reason::Task),
+        _ if is_seen && has_server_request => Some(Reason::ServerRequest),
+        (_, CopyState::NotKept) if is_seen => Some(Reason::NotKept),
+        (Idempotency::Other, CopyState::Available) if is_seen => Some(Reason::MayChange),
+        _ if !has_successor => Some(Reason::NoSuccessor),
+        (_, CopyState::NotKept) => Some(Reason::NotKept),
+        (_, CopyState::Useless) => Some(Reason::Useless),
+        (_, CopyState::Available) => None,
     };
     match never {
         _ if !is_wanted => Retry::Drop,
@@ -141,53 +150,54 @@ pub(crate) fn fate(facts: Facts) -> Retry {
     }
 }
 
-impl Why {
-    /// The same for people: what follows `the call was sent to …, and not answered`.
+impl Reason {
+    /// Returns the reason for people, as a continuation of `the call was sent to …, and not
+    /// answered`.
     pub(crate) fn words(self) -> Option<&'static str> {
         match self {
             Self::NoSuccessor | Self::Useless => None,
             Self::Twice => Some("it had been sent again once already"),
             Self::Task => Some("tasks are not begun again"),
             Self::Hung => Some("the server hung while it was open, and it may be why"),
-            Self::Asked => Some("its client had been asked something meanwhile"),
+            Self::ServerRequest => Some("its client had been asked something meanwhile"),
             Self::MayChange => Some("nothing says that it may be repeated"),
             Self::NotKept => Some(
-                "no copy of it could be kept, as those of one server have no more room than \
-                 `bytes` of `park` in `xy.kdl` says",
+                "no copy of it could be kept, as the copies of one server would exceed \
+                 `park { bytes }` of `xy.kdl`",
             ),
         }
     }
 }
 
-/// What the request of a client is, as it was written at a door with this `view`; `known` is
-/// what a living server said of itself.
-pub(crate) fn sort(
+/// Classifies a client's request, as written at an endpoint with this `view`. `known` is what a
+/// running server said of itself.
+pub(crate) fn classify(
     text: &[u8],
-    follow: &Follow,
+    response_kind: &ResponseKind,
     view: &View,
     known: Option<&Known>,
 ) -> Idempotency {
-    if *follow == Follow::NewTask || follow.is_of_task() {
-        return sort_of("", None, follow, view, known);
+    if *response_kind == ResponseKind::NewTask || response_kind.is_of_task() {
+        return classify_method("", None, response_kind, view, known);
     }
     let Ok(Message::Request { method, params, .. }) = envelope::parse(text) else {
         return Idempotency::Other;
     };
-    sort_of(&method, Params::read(params).name(), follow, view, known)
+    classify_method(&method, Params::read(params).name(), response_kind, view, known)
 }
 
-/// Sorts a call by its method, and by the name in its params as it is written.
-pub(crate) fn sort_of(
+/// Classifies a call by its method, and by the name in its params as written.
+pub(crate) fn classify_method(
     method: &str,
     name: Option<&str>,
-    follow: &Follow,
+    response_kind: &ResponseKind,
     view: &View,
     known: Option<&Known>,
 ) -> Idempotency {
-    if *follow == Follow::NewTask {
+    if *response_kind == ResponseKind::NewTask {
         return Idempotency::NewTask;
     }
-    if follow.is_of_task() {
+    if response_kind.is_of_task() {
         return Idempotency::OfTask;
     }
     match method {
@@ -202,26 +212,26 @@ pub(crate) fn sort_of(
         "tools/call" => {
             let name = name.and_then(text_of);
             name.zip(known)
-                .map_or(Idempotency::Other, |(name, known)| sort_of_tool(&name, view, known))
+                .map_or(Idempotency::Other, |(name, known)| classify_tool(&name, view, known))
         }
         _ => Idempotency::Other,
     }
 }
 
-/// What a tool is, by its name at a door with this `view`. Of several with one name all have
-/// to agree.
-fn sort_of_tool(name: &str, view: &View, known: &Known) -> Idempotency {
+/// Classifies a tool by its name at an endpoint with this `view`. If several tools have that name,
+/// all have to agree.
+fn classify_tool(name: &str, view: &View, known: &Known) -> Idempotency {
     let inside = match view {
         View::Server(_) => Some(name),
-        View::Profile(_) | View::All => known.inside(catalog::Kind::Tools, name),
+        View::Profile(_) | View::All => known.original_name(kind::Kind::Tools, name),
     };
-    let tools = known.lists.of(catalog::Kind::Tools).iter();
+    let tools = known.lists.of(kind::Kind::Tools).iter();
     let mut sorts = tools.filter(|it| Some(&*it.name) == inside).map(|it| hinted(&it.raw));
     let first = sorts.next().unwrap_or(Idempotency::Other);
     if sorts.all(|other| other == first) { first } else { Idempotency::Other }
 }
 
-/// What a tool says of itself. Only a plain `true` counts.
+/// Classifies a tool by its annotations. Only a literal `true` counts.
 fn hinted(tool: &str) -> Idempotency {
     #[derive(serde::Deserialize)]
     struct Tool {

@@ -1,7 +1,7 @@
-//! One question that every server of its era can answer, to see whether it does.
+//! A round trip: one request that every server of its era can answer.
 //!
-//! It says what was seen, and judges nothing: a server that is busy with a call need not have
-//! time for it.
+//! It reports what was observed and draws no conclusion: a server that is busy with a call need not
+//! have time for it.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -9,55 +9,57 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
 use super::{Caller, Upstream};
-use crate::catalog::Kind;
+use crate::kind::Kind;
 
-/// What became of the question.
+/// The result of a round trip.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RoundTrip {
-    /// It was answered, be it with an error.
+    /// The server answered, possibly with an error.
     Answered {
-        /// How long that took.
+        /// The time until the answer.
         took: Duration,
     },
-    /// It was not, in the time there was.
+    /// The server did not answer in time.
     Silent {
-        /// How many calls of clients it had not answered either.
+        /// The number of client calls that it had not answered either.
         calls: usize,
-        /// It has said something else meanwhile.
+        /// The server has sent something else meanwhile.
         has_spoken: bool,
     },
-    /// Nobody speaks MCP with it.
-    Nobody,
-    /// The way to it is broken, or it ended.
+    /// The gateway has no MCP connection to the server.
+    NotConnected,
+    /// The connection broke, or the server ended.
     Broken(String),
 }
 
 impl Upstream {
-    /// Asks what it must be able to answer. `is_other` asks another question: there are
-    /// servers that know no `ping`, and do not say so either.
+    /// Sends a request that the server must be able to answer. `is_other` requests a list instead,
+    /// as some servers neither know `ping` nor say so.
     pub(crate) async fn round_trip(self: &Rc<Self>, is_other: bool, within: Duration) -> RoundTrip {
         let method = match (is_other, self.is_modern()) {
-            (true, _) => self.other_question().unwrap_or("tools/list"),
+            (true, _) => self.list_method().unwrap_or("tools/list"),
             (false, true) => "server/discover",
             (false, false) => "ping",
         };
-        let (before, heard) = (self.calls_of_clients(), self.heard_so_far());
-        let silent = |calls| RoundTrip::Silent { calls, has_spoken: self.heard_so_far() != heard };
+        let (before, activity) = (self.calls_of_clients(), self.activity_count());
+        let silent =
+            |calls| RoundTrip::Silent { calls, has_spoken: self.activity_count() != activity };
         let began_at = Instant::now();
-        // No room: so much is unread that it does not read.
-        let Ok(question) = self.ask(method, None) else {
+        // No room: the server has left too much unread.
+        let Ok(request) = self.ask(method, None) else {
             return silent(before);
         };
-        question.goes_beside();
-        match timeout(within, question.answer()).await {
+        request.bypass_limit();
+        match timeout(within, request.answer()).await {
             Ok(Ok(_)) => RoundTrip::Answered { took: began_at.elapsed() },
             Ok(Err(fault)) => RoundTrip::Broken(fault.to_string()),
             Err(_) => silent(before.max(self.calls_of_clients())),
         }
     }
 
-    /// A list that it says it has: whoever knows nothing else answers that.
-    pub(crate) fn other_question(&self) -> Option<&'static str> {
+    /// Returns the method of a list that the server declares. Servers that know nothing else answer
+    /// that.
+    pub(crate) fn list_method(&self) -> Option<&'static str> {
         let abilities = self.introduction()?.abilities;
         let lists = [
             (abilities.tools, Kind::Tools),
@@ -67,12 +69,12 @@ impl Upstream {
         lists.iter().find(|(has, _)| *has).map(|(_, kind)| kind.method())
     }
 
-    /// How many calls of clients it has not answered.
+    /// Returns the number of client calls that the server has not answered.
     fn calls_of_clients(&self) -> usize {
         let calls = self.calls.borrow();
         let is_clients = |caller: &Caller| match caller {
-            Caller::Own(_) | Caller::Ears(_) | Caller::Unheard => false,
-            _ => caller.is_there(),
+            Caller::Internal(_) | Caller::Subscription(_) | Caller::Detached => false,
+            _ => caller.is_waiting(),
         };
         calls.values().filter(|call| is_clients(&call.caller)).count()
     }

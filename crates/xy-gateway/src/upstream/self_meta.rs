@@ -1,35 +1,37 @@
-//! What xy's own requests say of it to a server of the revision without sessions. Pure.
+//! The `_meta` of xy's own requests to modern servers. Pure.
 
 use xy_mcp::members::Members;
 
 use crate::modern::{RequestMeta, meta_for_modern};
 use crate::via::{self, Via};
 
-/// xy, as a client that can do nothing: nobody stands behind its own requests.
-pub(crate) fn manner() -> RequestMeta {
+/// Returns xy as a client without capabilities, as no client stands behind its own requests.
+pub(crate) fn own() -> RequestMeta {
     let version = env!("CARGO_PKG_VERSION");
     let info = format!(r#"{{"name":"xy","version":"{version}"}}"#);
     RequestMeta { capabilities: "{}".into(), info: Some(info.into()), level: None }
 }
 
-/// Returns params with all that this revision wants in `_meta`, and with the daemons that ask.
-/// What a person has written there stays as it is, and what is no object is theirs to explain.
+/// Returns params with the `_meta` that modern servers require, including the daemons that ask.
+///
+/// Values that an admin user has given are kept. Params or `_meta` that are no object are left
+/// unchanged, for the server to refuse.
 pub(crate) fn params(given: Option<&str>, daemons: &Via) -> String {
     let given = given.unwrap_or("{}");
     let Some(members) = Members::read(given) else { return given.to_owned() };
     let before = members.get("_meta");
-    let theirs = before.map_or_else(|| Some(Members::default()), Members::read);
-    let Some(theirs) = theirs else { return given.to_owned() };
+    let given_meta = before.map_or_else(|| Some(Members::default()), Members::read);
+    let Some(given_meta) = given_meta else { return given.to_owned() };
     let before = format!("{{{}}}", via::member(daemons));
-    let ours = meta_for_modern(Some(&before), None, &manner());
-    let ours = Members::read(&ours).unwrap_or_default();
-    let ours = ours.without(|key| theirs.get(key).is_some());
-    let meta = joined(&ours.to_string(), &theirs.to_string());
+    let own_meta = meta_for_modern(Some(&before), None, &own());
+    let own_meta = Members::read(&own_meta).unwrap_or_default();
+    let own_meta = own_meta.without(|key| given_meta.get(key).is_some());
+    let meta = joined(&own_meta.to_string(), &given_meta.to_string());
     let rest = members.without(|key| key == "_meta").to_string();
     joined(&format!(r#"{{"_meta":{meta}}}"#), &rest)
 }
 
-/// The members of two objects in one.
+/// Joins the members of two objects.
 fn joined(one: &str, other: &str) -> String {
     match (one, other) {
         ("{}", it) | (it, "{}") => it.to_owned(),
@@ -55,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn all_is_said_that_has_to_be() {
+    fn required_meta_is_added() {
         for given in [None, Some("{}"), Some(r#"{"cursor":"c"}"#)] {
             let meta = meta(given);
             assert_eq!((&meta[VERSION], &meta[CAPABILITIES]), (&json!("2026-07-28"), &json!({})));
@@ -66,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_person_has_written_stays() {
+    fn configured_meta_is_kept() {
         let given = format!(r#"{{"a":1,"_meta":{{"{CAPABILITIES}":{{"roots":{{}}}},"x":1.50}}}}"#);
         let meta = meta(Some(&given));
         assert_eq!(meta[CAPABILITIES], json!({ "roots": {} }));

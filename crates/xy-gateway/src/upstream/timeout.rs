@@ -1,6 +1,6 @@
-//! How long calls may take, where a server's settings say so.
+//! Timeouts of calls, as set in the server's settings.
 //!
-//! One task looks after all such calls of a server, and only while there are any.
+//! One task per server watches all such calls, and only while there are any.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -12,45 +12,49 @@ use xy_protocol::error::{CallError, ErrorKind};
 
 use super::{Caller, Upstream};
 
-/// How long one call may take.
-pub(crate) struct Watch {
-    /// What was asked, and of whom, for people.
+/// The timeouts of one call.
+pub(crate) struct CallTimer {
+    /// The method and its target, for error messages.
     what: Box<str>,
     rules: CallRules,
     began: Instant,
-    /// When something was last heard of it.
-    heard: Cell<Instant>,
+    /// The time of the last progress.
+    last_progress: Cell<Instant>,
 }
 
-/// Which limit was reached.
+/// The limit that was reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reached {
     Idle(Duration),
     Within(Duration),
 }
 
-impl Watch {
-    /// `None` if the call may take for ever.
+impl CallTimer {
+    /// Starts the timeouts of a call. Returns `None` if it has none.
     pub(crate) fn begin(rules: CallRules, what: impl FnOnce() -> String) -> Option<Rc<Self>> {
         if rules == CallRules::default() {
             return None;
         }
         let now = Instant::now();
-        Some(Rc::new(Self { what: what().into(), rules, began: now, heard: Cell::new(now) }))
+        Some(Rc::new(Self {
+            what: what().into(),
+            rules,
+            began: now,
+            last_progress: Cell::new(now),
+        }))
     }
 
-    /// Something was heard of it.
+    /// Records progress, which resets the idle timeout.
     pub(crate) fn touch(&self) {
-        self.heard.set(Instant::now());
+        self.last_progress.set(Instant::now());
     }
 
-    /// When it has taken as long as it may in all, whatever is heard.
+    /// Returns when the total timeout ends the call, whatever progress is reported.
     pub(crate) fn end(&self) -> Option<Instant> {
         self.rules.within.map(|within| self.began + within)
     }
 
-    /// It has taken as long as it may while its client was asked something, which the server
-    /// wanted to know before it went on.
+    /// Returns the error of a call that timed out while the server waited for its client's input.
     pub(crate) fn late_answer(&self) -> CallError {
         let within = self.rules.within.unwrap_or_default();
         let cause = format!(
@@ -63,9 +67,10 @@ impl Watch {
         CallError::new(ErrorKind::TimedOut, format!("{} timed out", self.what))
     }
 
-    /// When it is to be looked at, and the limit that it has reached then.
+    /// Returns when the next limit is reached, and which it is.
     fn limit(&self) -> Option<(Instant, Reached)> {
-        let idle = self.rules.idle.map(|idle| (self.heard.get() + idle, Reached::Idle(idle)));
+        let idle =
+            self.rules.idle.map(|idle| (self.last_progress.get() + idle, Reached::Idle(idle)));
         let within = self.rules.within.zip(self.end()).map(|(it, end)| (end, Reached::Within(it)));
         match (idle, within) {
             (Some(idle), Some(within)) if idle.0 < within.0 => Some(idle),
@@ -75,18 +80,18 @@ impl Watch {
 
     fn fault(&self, reached: Reached) -> CallError {
         let (why, rule) = match reached {
-            Reached::Idle(idle) => (format!("nothing was heard of it for {idle:?}"), "idle"),
+            Reached::Idle(idle) => (format!("no progress was reported for {idle:?}"), "idle"),
             Reached::Within(within) => (format!("it took longer than {within:?}"), "within"),
         };
         self.timed_out()
-            .cause(format!("{why}; the server was told to stop, and may have done it or not"))
+            .cause(format!("{why}; the server was told to stop, but may have completed the call"))
             .hint(format!("find out before you repeat it, or allow more with `calls {{ {rule} }}`"))
     }
 }
 
 impl Upstream {
-    /// Looks after calls that may not take for ever.
-    pub(crate) fn keep_watch(self: &Rc<Self>) {
+    /// Starts the task that watches timeouts, unless it runs already.
+    pub(crate) fn watch_timeouts(self: &Rc<Self>) {
         if self.is_watched.replace(true) {
             return;
         }
@@ -96,53 +101,54 @@ impl Upstream {
                 let Some(next) = upstream.end_late_calls() else {
                     return upstream.is_watched.set(false);
                 };
-                let sooner = upstream.sooner.clone();
+                let earlier_timeout = upstream.earlier_timeout.clone();
                 drop(upstream);
                 tokio::select! {
                     () = sleep_until(next) => {}
-                    () = sooner.notified() => {}
+                    () = earlier_timeout.notified() => {}
                 }
             }
         });
     }
 
-    /// The same, where one of them began long ago, and may be late before all others.
-    pub(crate) fn watch_anew(self: &Rc<Self>) {
-        self.keep_watch();
-        self.sooner.notify_one();
+    /// Watches timeouts after the timer of an older call was added, which may expire before all
+    /// others.
+    pub(crate) fn rewatch_timeouts(self: &Rc<Self>) {
+        self.watch_timeouts();
+        self.earlier_timeout.notify_one();
     }
 
-    /// Something was heard that belongs to this client's calls.
+    /// Records progress of this client's calls.
     pub(crate) fn touch(&self, client: u64) {
         if !self.is_watched.get() {
             return;
         }
         for call in self.calls.borrow().values() {
-            if let (Caller::Client { client: it, .. }, Some(watch)) = (&call.caller, &call.watch)
+            if let (Caller::Client { client: it, .. }, Some(timer)) = (&call.caller, &call.timer)
                 && it.number() == client
             {
-                watch.touch();
+                timer.touch();
             }
         }
     }
 
-    /// Ends the calls that take too long; when to look again, if there are any others.
+    /// Ends the calls that have timed out. Returns when to check again, if any calls are left.
     fn end_late_calls(self: &Rc<Self>) -> Option<Instant> {
         let now = Instant::now();
         let (mut late, mut next) = (Vec::new(), None::<Instant>);
-        for (ours, call) in self.calls.borrow().iter() {
-            let Some(watch) = &call.watch else { continue };
+        for (upstream_id, call) in self.calls.borrow().iter() {
+            let Some(timer) = &call.timer else { continue };
             let waits_for_client = match &call.caller {
-                Caller::Client { client, .. } => client.is_asked_by(self),
-                Caller::Parked(_) => true,
+                Caller::Client { client, .. } => client.has_question_from(self),
+                Caller::PendingInput(_) => true,
                 _ => continue,
             };
             if waits_for_client {
-                watch.touch();
+                timer.touch();
             }
-            let Some((at, reached)) = watch.limit() else { continue };
+            let Some((at, reached)) = timer.limit() else { continue };
             if at <= now {
-                late.push((*ours, watch.fault(reached)));
+                late.push((*upstream_id, timer.fault(reached)));
             } else {
                 next = Some(next.map_or(at, |next| next.min(at)));
             }
@@ -150,25 +156,26 @@ impl Upstream {
         if late.is_empty() {
             return next;
         }
-        late.sort_unstable_by_key(|(ours, _)| *ours);
-        for (ours, fault) in late {
-            self.time_out(ours, &fault);
+        late.sort_unstable_by_key(|(upstream_id, _)| *upstream_id);
+        for (upstream_id, fault) in late {
+            self.time_out(upstream_id, &fault);
         }
-        self.end_late_calls() // Others may have been let go instead.
+        self.end_late_calls() // Ending these may have released others.
     }
 
-    fn time_out(self: &Rc<Self>, ours: u64, fault: &CallError) {
-        let Some(caller) = self.give_up(ours) else { return };
-        self.forget_in_time();
-        if let Caller::Parked(hold) = &caller {
-            hold.is_late(fault.clone());
+    fn time_out(self: &Rc<Self>, upstream_id: u64, fault: &CallError) {
+        let Some(caller) = self.give_up(upstream_id) else { return };
+        self.prune_cancelled_later();
+        if let Caller::PendingInput(pending) = &caller {
+            pending.time_out(fault.clone());
         }
         let message = format!(
-            r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{ours},"reason":"it took too long"}}}}"#
+            r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{upstream_id},"reason":"it took too long"}}}}"#
         );
-        self.tell_given_up(ours, message.as_bytes());
+        self.notify_cancelled(upstream_id, message.as_bytes());
         if let Caller::Client { client, id, stream, .. } = caller {
-            client.failed(&id, stream, fault); // It has the name that was asked.
+            // The error already names the server as the client does.
+            client.respond_error(&id, stream, fault);
         }
         self.call_is_over();
     }

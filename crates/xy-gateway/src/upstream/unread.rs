@@ -1,10 +1,10 @@
-//! Calls that a server does not read: a call that one client waits for must not keep the others
-//! waiting without a bound.
+//! Calls that a server does not read. One client's call must not keep the others waiting without a
+//! bound.
 //!
-//! A call whose first byte the server has not read fails once it has waited for `park { queue }`
-//! and the server has read nothing at all for that long. One task per server looks after such
-//! calls, and only while there are any. Where the system does not tell what was read (over HTTP,
-//! and on macOS), nothing fails here.
+//! A call whose first byte was not read fails once it has waited for `park { queue }` and the
+//! server has read nothing at all for that long. One task per server watches such calls, and only
+//! while there are any. Where the system does not tell what was read (over HTTP and on macOS), no
+//! call fails here.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -15,15 +15,16 @@ use xy_protocol::control::quoted;
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_supervisor::instance::Holder;
 
-use super::{Call, Caller, Upstream};
+use super::{Caller, PendingCall, Upstream};
 
-/// How often the task looks within the time that a call may wait.
-const LOOKS: u32 = 10;
+/// Number of checks within the time that a call may wait.
+const CHECKS: u32 = 10;
 
-/// A shorter `park { queue }` bounds the wait for a server that is down, not for one that reads.
-const LEAST_WAIT: Duration = Duration::from_secs(1);
+/// Minimum wait. A shorter `park { queue }` bounds the wait for a server that is down, not for one
+/// that reads.
+const MIN_WAIT: Duration = Duration::from_secs(1);
 
-/// How far a server has read, and since when no further.
+/// The offset up to which a server has read, and the time since then.
 #[derive(Debug, Clone, Copy)]
 struct Reading {
     up_to: u64,
@@ -31,7 +32,8 @@ struct Reading {
 }
 
 impl Upstream {
-    /// Looks after calls that the server has not read.
+    /// Starts the task that watches unread calls, unless it runs already or the system does not
+    /// tell what was read.
     pub(crate) fn watch_reading(self: &Rc<Self>) {
         if self.is_reading_watched.get() || self.wire.read_up_to().is_none() {
             return;
@@ -50,29 +52,29 @@ impl Upstream {
         });
     }
 
-    /// Fails the calls that have not been read for too long. Returns when to look again, if
-    /// there is anything to look for.
+    /// Fails the calls that were not read for too long. Returns when to check again, if that is
+    /// necessary.
     fn end_unread_calls(self: &Rc<Self>, reading: &mut Option<Reading>) -> Option<Instant> {
         let (now, up_to) = (Instant::now(), self.wire.read_up_to()?);
         let since = match *reading {
             Some(it) if it.up_to == up_to => it.since,
             before => {
                 if before.is_some() {
-                    self.is_hung.set(false); // The server reads on.
+                    self.is_hung.set(false); // The server reads again.
                 }
                 now
             }
         };
         *reading = Some(Reading { up_to, since });
-        let wait = self.patience().max(LEAST_WAIT);
+        let wait = self.queue_timeout().max(MIN_WAIT);
         let (mut late, mut next) = (Vec::new(), None::<Instant>);
-        for (ours, call) in self.calls.borrow().iter() {
-            if call.place < up_to || !is_waited_for(call) {
+        for (upstream_id, call) in self.calls.borrow().iter() {
+            if call.offset < up_to || !is_waited_for(call) {
                 continue;
             }
             let at = call.sent_at.max(since) + wait;
             if at <= now {
-                late.push(*ours);
+                late.push(*upstream_id);
             } else {
                 next = Some(next.map_or(at, |next| next.min(at)));
             }
@@ -81,24 +83,24 @@ impl Upstream {
             self.is_hung.set(true);
             late.sort_unstable();
             let fault = self.unread_fault(up_to, wait);
-            for ours in late {
-                self.withdraw(ours, &fault);
+            for upstream_id in late {
+                self.withdraw(upstream_id, &fault);
             }
         }
-        // Somebody has to see that a server reads on which was found hung.
+        // A hung server is watched until it reads again.
         let is_needed = next.is_some() || self.is_hung.get();
-        let soon = now + wait / LOOKS;
+        let soon = now + wait / CHECKS;
         is_needed.then(|| next.map_or(soon, |next| next.min(soon)))
     }
 
-    /// Fails a call, and tells the server to drop it should it ever read it.
-    fn withdraw(self: &Rc<Self>, ours: u64, fault: &CallError) {
-        let Some(caller) = self.give_up(ours) else { return };
-        self.forget_in_time();
+    /// Fails a call, and tells the server to drop it, should it ever read it.
+    fn withdraw(self: &Rc<Self>, upstream_id: u64, fault: &CallError) {
+        let Some(caller) = self.give_up(upstream_id) else { return };
+        self.prune_cancelled_later();
         let message = format!(
-            r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{ours},"reason":"it was not read in time"}}}}"#
+            r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{upstream_id},"reason":"it was not read in time"}}}}"#
         );
-        self.tell_given_up(ours, message.as_bytes());
+        self.notify_cancelled(upstream_id, message.as_bytes());
         caller.fail(&self.key.server, fault);
         self.call_is_over();
     }
@@ -107,8 +109,8 @@ impl Upstream {
     fn unread_fault(&self, read_up_to: u64, wait: Duration) -> CallError {
         let server = &self.key.server;
         let calls = self.calls.borrow();
-        let begun = calls.values().filter(|call| call.place < read_up_to && is_waited_for(call));
-        let busy = match begun.max_by_key(|call| call.place) {
+        let begun = calls.values().filter(|call| call.offset < read_up_to && is_waited_for(call));
+        let busy = match begun.max_by_key(|call| call.offset) {
             Some(call) => {
                 let method =
                     call.method().map_or_else(|| "a call".to_owned(), |it| format!("`{it}`"));
@@ -132,19 +134,19 @@ impl Upstream {
     }
 }
 
-/// Returns true if a client or a person waits for the call.
-fn is_waited_for(call: &Call) -> bool {
-    matches!(call.caller, Caller::Client { .. } | Caller::Visitor(_))
+/// Returns true if a client or an admin user waits for the call.
+fn is_waited_for(call: &PendingCall) -> bool {
+    matches!(call.caller, Caller::Client { .. } | Caller::Admin(_))
 }
 
-impl Call {
+impl PendingCall {
     /// Returns the method of a client's call, if its text was kept.
     fn method(&self) -> Option<String> {
-        let kept = self.kept.as_ref()?;
-        if let Some((method, _)) = kept.about() {
+        let retry_copy = self.retry_copy.as_ref()?;
+        if let Some((method, _)) = retry_copy.about() {
             return Some(quoted(method));
         }
-        match envelope::parse(kept.text()) {
+        match envelope::parse(retry_copy.text()) {
             Ok(Message::Request { method, .. }) => Some(quoted(&method)),
             _ => None,
         }

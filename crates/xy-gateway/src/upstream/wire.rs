@@ -1,76 +1,73 @@
-//! What carries messages to a server, whatever it is.
+//! The interface of the transports to a server.
 
 use crate::chunks::Chunks;
 
-/// Maximum message size.
-pub(crate) const MAX_MESSAGE: usize = 32 * 1024 * 1024;
-
-/// The way to a server.
+/// The transport to a server.
 pub(crate) trait Wire {
-    /// Takes a message: what `write` appends, on one line, without its end. `call` is the id
-    /// of a request. Answers its place, by which one can tell later whether it was written.
+    /// Queues a message: the text that `write` appends, on one line and without a line end. `call`
+    /// is the id of a request. Returns its offset, which later tells whether it was written.
     fn put(&self, call: Option<u64>, write: &mut dyn FnMut(&mut Chunks)) -> u64;
 
-    /// Has what was taken sent, if that is not done yet. `is_alone`: nothing else is open with
-    /// this server, so that there is nothing to wait for.
+    /// Sends the queued messages. `is_alone` tells that no other call is pending, so that there is
+    /// nothing to gather.
     fn flush(&self, is_alone: bool);
 
-    /// Whether the server can have seen anything of what was put there.
-    fn is_written(&self, place: u64) -> bool;
+    /// Returns true if the server may have seen some of the message at this offset.
+    fn is_written(&self, offset: u64) -> bool;
 
-    /// From this place on nobody has read what was written, nor ever will, if that is known.
+    /// Returns the offset from which nothing was or will be read, if that is known.
     fn unread_from(&self) -> Option<u64> {
         None
     }
 
-    /// Returns the place up to which the server has read, if the system tells.
+    /// Returns the offset up to which the server has read, if the system tells.
     fn read_up_to(&self) -> Option<u64> {
         None
     }
 
-    /// How many bytes wait to be sent.
+    /// Returns the number of bytes that wait to be sent.
     fn waiting(&self) -> usize;
 
-    /// Nobody waits for the answer to this call any more; whether the server knows it by that.
-    fn given_up(&self, _call: u64) -> bool {
+    /// Stops waiting for the response to this call. Returns true if that already tells the server.
+    fn abandon(&self, _call: u64) -> bool {
         false
     }
 
-    /// Whether the server reads some of what it is told outside of messages too, and a tool
-    /// that cannot be called like that is none.
-    fn has_heads(&self) -> bool {
+    /// Returns true if arguments are mirrored into HTTP headers; tools that cannot be mirrored are
+    /// hidden.
+    fn mirrors_params(&self) -> bool {
         false
     }
 
-    /// Whether the server is a process here, whose death is seen otherwise than by its silence.
+    /// Returns true if the server is a process of this daemon, whose death is noticed otherwise
+    /// than by its silence.
     fn has_process(&self) -> bool {
         false
     }
 
-    /// What is put from now on is sent after the answer to this call, where it would not be by
-    /// itself.
+    /// Holds back later messages until this call is answered. A no-op on ordered transports.
     fn barrier(&self, _call: u64) {}
 
-    /// This call of a client, which was put just now, is sent after those of the same client
-    /// that have waited, as it may have itself, where it would not be by itself.
+    /// Orders `call`, which was just queued, behind the client's delayed calls. A no-op on ordered
+    /// transports.
     fn order_after(&self, _call: u64, _client: u64, _has_waited: bool) {}
 
-    /// This call, which was put just now, is sent however many others are under way.
+    /// Sends this call, which was just queued, regardless of the limit on concurrent calls.
     fn bypass_limit(&self, _call: u64) {}
 
-    /// How many things it keeps: messages, and what belongs to calls.
-    fn kept(&self) -> usize {
+    /// Returns the number of retained entries: messages, and state of calls.
+    fn retained(&self) -> usize {
         0
     }
 
-    /// What the session is called, if the server has given it a name.
+    /// Returns the session id, if the server has assigned one.
     fn session(&self) -> Option<String> {
         None
     }
 
-    /// Nothing more is begun to be sent.
+    /// Begins no more messages.
     fn close(&self);
 
-    /// No answer is waited for any more.
+    /// Stops waiting for responses.
     fn hang_up(&self) {}
 }

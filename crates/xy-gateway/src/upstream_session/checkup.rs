@@ -1,5 +1,5 @@
-//! Says how a server is, when the supervisor wants to know: what is asked of it, and what is
-//! known of it besides. Judges nothing.
+//! Health checks for the supervisor: sends a request, and reports the result with other
+//! observations. It draws no conclusion.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -8,37 +8,38 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_supervisor::health::Outcome;
-use xy_supervisor::speak::{Checkup, Seen};
+use xy_supervisor::protocol::{Checkup, CheckupReport};
 
 use crate::backend::Backend;
 use crate::era::Era;
 use crate::router::Router;
-use crate::upstream::{Question, Upstream};
+use crate::upstream::{InternalRequest, Upstream};
 
-/// The last thing that was wanted to know. Dropping it leaves it unanswered.
+/// The task of the latest checkup. Dropping it leaves that checkup unanswered.
 #[derive(Default)]
-pub(super) struct Pulse(Option<JoinHandle<()>>);
+pub(super) struct CheckupTask(Option<JoinHandle<()>>);
 
-impl Pulse {
-    /// Says how it is, in its own time.
+impl CheckupTask {
+    /// Starts a checkup, which replaces the one before.
     pub(super) fn take(
         &mut self,
         of: (&Rc<Router>, &Rc<Backend>, &Rc<Upstream>),
         checkup: Checkup,
     ) {
-        let Checkup { within, is_in_doubt, reply } = checkup;
+        let Checkup { within, use_fallback, reply } = checkup;
         let (router, server, upstream) = (of.0.clone(), of.1.clone(), of.2.clone());
         let Some(within) = within else {
-            let outcome = Outcome::NotMade("it was not asked".to_owned());
+            let outcome = Outcome::NotProbed("it was not asked".to_owned());
             let idle_for = router.idle_for(&server, &upstream);
-            let _ = reply.send(seen(&server, &upstream, outcome, idle_for)); // Whoever asked may have left.
+            // The receiver may be gone.
+            let _ = reply.send(observation(&server, &upstream, outcome, idle_for));
             return;
         };
         self.end();
         self.0 = Some(tokio::task::spawn_local(async move {
-            let outcome = ask(&upstream, within, is_in_doubt).await;
+            let outcome = ask(&upstream, within, use_fallback).await;
             let idle_for = router.idle_for(&server, &upstream);
-            let _ = reply.send(seen(&server, &upstream, outcome, idle_for));
+            let _ = reply.send(observation(&server, &upstream, outcome, idle_for));
         }));
     }
 
@@ -49,79 +50,79 @@ impl Pulse {
     }
 }
 
-impl Drop for Pulse {
+impl Drop for CheckupTask {
     fn drop(&mut self) {
         self.end();
     }
 }
 
-fn seen(
+fn observation(
     server: &Backend,
     upstream: &Upstream,
     outcome: Outcome,
     idle_for: Option<Duration>,
-) -> Seen {
-    let beside = server.beside(upstream);
-    let (messages, reads) = upstream.heard_so_far();
-    let (more, more_reads) = beside.as_ref().map(|it| it.heard_so_far()).unwrap_or_default();
-    let calls = upstream.open_calls() + beside.map_or(0, |it| it.open_calls());
+) -> CheckupReport {
+    let companion = server.companion(upstream);
+    let (messages, reads) = upstream.activity_count();
+    let (more, more_reads) = companion.as_ref().map(|it| it.activity_count()).unwrap_or_default();
+    let calls = upstream.open_calls() + companion.map_or(0, |it| it.open_calls());
     let calls = u32::try_from(calls).unwrap_or(u32::MAX);
-    Seen { outcome, calls, messages: messages + more, reads: reads + more_reads, idle_for }
+    CheckupReport { outcome, calls, messages: messages + more, reads: reads + more_reads, idle_for }
 }
 
-/// Asks the cheapest thing that each server of its era has to answer. One of which nobody knows
-/// whether it does is asked for a list too, in the second half of the time.
-async fn ask(upstream: &Rc<Upstream>, within: Duration, is_in_doubt: bool) -> Outcome {
+/// Sends the cheapest request that every server of its era has to answer. With `use_list_probe`,
+/// requests a list too in the second half of the time.
+async fn ask(upstream: &Rc<Upstream>, within: Duration, use_fallback: bool) -> Outcome {
     let Some(introduction) = upstream.introduction() else {
-        return Outcome::NotMade("it is not spoken with yet".to_owned());
+        return Outcome::NotProbed("it is not spoken with yet".to_owned());
     };
     let method = match introduction.era() {
         Era::Legacy => "ping",
         Era::Modern => "server/discover",
     };
-    let mut question = match upstream.ask(method, None) {
-        Ok(question) => question,
+    let mut request = match upstream.ask(method, None) {
+        Ok(request) => request,
         Err(fault) => return refused(&fault),
     };
-    question.goes_beside();
+    request.bypass_limit();
     let half = within / 2;
-    let patience = if is_in_doubt { half } else { within };
-    let first = timeout(patience, question.answered()).await;
+    let patience = if use_fallback { half } else { within };
+    let first = timeout(patience, request.answered()).await;
     let outcome = match first {
-        Ok(answer) => Some(came(&answer)),
-        Err(_) if is_in_doubt => ask_other(upstream, &mut question, half).await,
+        Ok(answer) => Some(outcome_of(&answer)),
+        Err(_) if use_fallback => ask_for_list(upstream, &mut request, half).await,
         Err(_) => None,
     };
-    // There is nothing that it could stop doing.
-    question.forget();
+    // There is nothing that the server could stop doing.
+    request.forget();
     outcome.unwrap_or_else(|| {
         Outcome::Failed(format!("`{method}` was not answered within {within:?}"))
     })
 }
 
-/// Asks for a list, and sees whether that or the first question is answered in this time. `None`
-/// if neither is.
-async fn ask_other(
+/// Requests a list, and waits until it or the first request is answered. Returns `None` if neither
+/// is.
+async fn ask_for_list(
     upstream: &Rc<Upstream>,
-    first: &mut Question,
+    first: &mut InternalRequest,
     within: Duration,
 ) -> Option<Outcome> {
-    let Some(method) = upstream.other_question() else {
+    let Some(method) = upstream.list_method() else {
         let late = timeout(within, first.answered()).await;
-        return Some(late.map_or(Outcome::Ignored, |answer| came(&answer)));
+        return Some(late.map_or(Outcome::Ignored, |answer| outcome_of(&answer)));
     };
     let mut other = match upstream.ask(method, None) {
         Ok(other) => other,
         Err(fault) => return Some(refused(&fault)),
     };
-    other.goes_beside();
+    other.bypass_limit();
     let either = async {
         tokio::select! {
             biased;
-            answer = first.answered() => came(&answer),
-            answer = other.answered() => match came(&answer) {
+            answer = first.answered() => outcome_of(&answer),
+            answer = other.answered() => match outcome_of(&answer) {
                 Outcome::Answered => Outcome::Ignored,
-                trouble => trouble,
+                failure => failure,
             },
         }
     };
@@ -130,29 +131,29 @@ async fn ask_other(
     outcome
 }
 
-/// What it means that this came.
-fn came(answer: &Result<Box<str>, CallError>) -> Outcome {
+/// Interprets the response to a request.
+fn outcome_of(answer: &Result<Box<str>, CallError>) -> Outcome {
     match answer {
-        Ok(_) => Outcome::Answered, // Also if it does not know the method.
+        Ok(_) => Outcome::Answered, // Also with an error, such as an unknown method.
         Err(fault) => failed(fault),
     }
 }
 
-/// Why it cannot be asked. One that does not read what it is sent has been asked enough.
+/// Interprets a failure to send. A server that does not read what it is sent has failed the check.
 fn refused(fault: &CallError) -> Outcome {
     match fault.kind {
         ErrorKind::QueueFull => Outcome::Failed(words(fault)),
-        _ => Outcome::NotMade(words(fault)),
+        _ => Outcome::NotProbed(words(fault)),
     }
 }
 
-/// What it means that there is no answer as it should be.
+/// Interprets a missing or malformed response.
 fn failed(fault: &CallError) -> Outcome {
     match fault.kind {
         ErrorKind::OutcomeUnknown | ErrorKind::TransportFailed => Outcome::Failed(words(fault)),
-        // Nobody was there; whoever leads its life sees that too.
-        ErrorKind::NotRunning => Outcome::NotMade(words(fault)),
-        // It refused, or said what is no answer: then it is there.
+        // The server was gone, which the session task notices too.
+        ErrorKind::NotRunning => Outcome::NotProbed(words(fault)),
+        // The server refused the request or answered malformed: it is alive.
         _ => Outcome::Answered,
     }
 }
@@ -175,24 +176,24 @@ mod tests {
     use super::*;
     use crate::era::Introduction;
     use crate::harness;
-    use crate::upstream::http_client::Web;
+    use crate::upstream::http_client::HttpClient;
 
-    /// More calls than are sent at once over HTTP.
+    /// More calls than are sent concurrently over HTTP.
     const MANY: usize = 300;
 
     const ALL_LISTS: &str = r#"{"tools":{},"prompts":{}}"#;
 
-    /// Takes a request; answers this method, and keeps all else waiting.
+    /// Reads a request, answers this method, and leaves all others unanswered.
     async fn serve(mut stream: TcpStream, answers: &str) {
-        let (mut heard, mut part) = (String::new(), [0; 4096]);
+        let (mut received, mut part) = (String::new(), [0; 4096]);
         while let Ok(count @ 1..) = stream.read(&mut part).await {
-            heard.push_str(&String::from_utf8_lossy(&part[..count]));
-            let Some((_, body)) = heard.split_once("\r\n\r\n") else { continue };
-            let Ok(asked) = serde_json::from_str::<serde_json::Value>(body) else { continue };
-            if asked["method"] != answers {
+            received.push_str(&String::from_utf8_lossy(&part[..count]));
+            let Some((_, body)) = received.split_once("\r\n\r\n") else { continue };
+            let Ok(request) = serde_json::from_str::<serde_json::Value>(body) else { continue };
+            if request["method"] != answers {
                 continue;
             }
-            let answer = format!(r#"{{"jsonrpc":"2.0","id":{},"result":{{}}}}"#, asked["id"]);
+            let answer = format!(r#"{{"jsonrpc":"2.0","id":{},"result":{{}}}}"#, request["id"]);
             let length = answer.len();
             let first = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close";
             let answer = format!("{first}\r\nContent-Length: {length}\r\n\r\n{answer}");
@@ -200,7 +201,7 @@ mod tests {
         }
     }
 
-    /// A server over HTTP that can do this, and answers one method or none.
+    /// Starts an HTTP server with these capabilities, which answers one method or none.
     async fn server(answers: &'static str, capabilities: &str) -> Rc<Upstream> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/mcp", listener.local_addr().unwrap());
@@ -211,13 +212,14 @@ mod tests {
         });
         let endpoint =
             Endpoint { url, headers: BTreeMap::new(), is_older: false, is_remote: false };
-        let (web, _) = Web::to(&endpoint).await.unwrap();
-        let router = harness::empty(std::sync::Arc::new(harness::Nobody), ParkSettings::default());
+        let (transport, _) = HttpClient::new(&endpoint).await.unwrap();
+        let router =
+            harness::empty(std::sync::Arc::new(harness::NoDaemon), ParkSettings::default());
         let settings = harness::settings(CallRules::default());
         let key = InstanceKey::shared(settings.name.clone());
-        let (said, _) = mpsc::channel(64);
-        let upstream = Upstream::new(key, said, 1, false, web.clone(), router);
-        web.speak_for(&upstream);
+        let (driver_events, _) = mpsc::channel(64);
+        let upstream = Upstream::new(key, driver_events, 1, false, transport.clone(), router);
+        transport.set_upstream(&upstream);
         let hello = format!(
             r#"{{"protocolVersion":"2025-11-25","capabilities":{capabilities},"serverInfo":{{}}}}"#
         );
@@ -225,40 +227,40 @@ mod tests {
         upstream
     }
 
-    /// The same of one that has more to do than it is sent at once.
-    async fn overwhelmed(answers: &'static str) -> (Rc<Upstream>, Vec<Question>) {
+    /// Starts a server that has more open calls than are sent concurrently.
+    async fn overwhelmed(answers: &'static str) -> (Rc<Upstream>, Vec<InternalRequest>) {
         let upstream = server(answers, "{}").await;
         let open = (0..MANY).map(|_| upstream.ask("tools/list", None).unwrap()).collect();
         (upstream, open)
     }
 
     #[tokio::test]
-    async fn one_of_which_nobody_knows_whether_it_answers_is_asked_for_a_list_too() {
+    async fn unknown_server_is_also_probed_with_a_list() {
         let all = async {
             let long = Duration::from_mins(1);
             let short = Duration::from_millis(100);
-            // What it answers and can do, how long it is waited for, and what that means.
+            // What it answers and declares, the timeout, and the outcome in doubt or not.
             for (answers, capabilities, within, in_doubt, known) in [
                 ("ping", ALL_LISTS, long, "answered", "answered"),
                 ("tools/list", ALL_LISTS, short, "ignored", "failed"),
                 ("prompts/list", r#"{"prompts":{}}"#, short, "ignored", "failed"),
                 ("resources/list", r#"{"resources":{}}"#, short, "ignored", "failed"),
                 ("", ALL_LISTS, short, "failed", "failed"),
-                // There is nothing else to ask it.
+                // There is no list to request.
                 ("", "{}", short, "ignored", "failed"),
             ] {
                 let upstream = server(answers, capabilities).await;
-                for (is_in_doubt, expected) in [(true, in_doubt), (false, known)] {
-                    // Where a list is answered there is time for it, however slow all is.
+                for (use_fallback, expected) in [(true, in_doubt), (false, known)] {
+                    // Where a list is answered, it has time for that on any machine.
                     let is_answered = expected == "ignored" && !answers.is_empty();
                     let within = if is_answered { Duration::from_secs(4) } else { within };
-                    let came = match ask(&upstream, within, is_in_doubt).await {
+                    let outcome = match ask(&upstream, within, use_fallback).await {
                         Outcome::Answered => "answered",
                         Outcome::Ignored => "ignored",
                         Outcome::Failed(_) => "failed",
-                        Outcome::NotMade(_) => "not made",
+                        Outcome::NotProbed(_) => "not made",
                     };
-                    assert_eq!(came, expected, "`{answers}` of {capabilities}, {is_in_doubt}");
+                    assert_eq!(outcome, expected, "`{answers}` of {capabilities}, {use_fallback}");
                     assert_eq!(upstream.open_calls(), 0, "nothing is left open");
                 }
             }
@@ -267,7 +269,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_has_as_many_calls_as_are_sent_at_once_is_asked_all_the_same() {
+    async fn server_at_its_call_limit_is_still_probed() {
         let all = async {
             let (upstream, open) = overwhelmed("ping").await;
             let long = Duration::from_secs(60);
@@ -284,14 +286,14 @@ mod tests {
     }
 
     #[test]
-    fn only_what_says_that_it_does_not_answer_is_a_failure() {
+    fn only_errors_that_show_no_answer_are_failures() {
         let fault = |kind| CallError::new(kind, "why");
         let why = || "why".to_owned();
         assert_eq!(refused(&fault(ErrorKind::QueueFull)), Outcome::Failed(why()));
-        assert_eq!(refused(&fault(ErrorKind::NotRunning)), Outcome::NotMade(why()));
+        assert_eq!(refused(&fault(ErrorKind::NotRunning)), Outcome::NotProbed(why()));
         assert_eq!(failed(&fault(ErrorKind::OutcomeUnknown)), Outcome::Failed(why()));
         assert_eq!(failed(&fault(ErrorKind::TransportFailed)), Outcome::Failed(why()));
-        assert_eq!(failed(&fault(ErrorKind::NotRunning)), Outcome::NotMade(why()));
+        assert_eq!(failed(&fault(ErrorKind::NotRunning)), Outcome::NotProbed(why()));
         assert_eq!(failed(&fault(ErrorKind::Internal)), Outcome::Answered);
         assert_eq!(failed(&fault(ErrorKind::NotAllowed)), Outcome::Answered);
     }

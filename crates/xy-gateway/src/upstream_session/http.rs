@@ -1,5 +1,5 @@
-//! One life of a server that listens somewhere: greets it, again if it forgets us, and says
-//! what the supervisor has to know.
+//! The session with an HTTP server: shakes hands, again whenever the server has forgotten the
+//! session, and reports to the supervisor.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -11,98 +11,109 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use xy_config::settings::{Probe, ServerSettings};
 use xy_protocol::error::CallError;
-use xy_supervisor::speak::{Line, Said, Told};
+use xy_supervisor::protocol::{Connection, DriverCommand, DriverEvent};
 
-use super::checkup::Pulse;
+use super::checkup::CheckupTask;
 use super::legacy_session::LegacySession;
-use super::{Ended, capabilities, end_of, give_up_loop, idle_stop, learn_lists};
-use crate::backend::{Backend, Greeting, SpokenEras};
-use crate::era::{Era, Introduction};
+use super::{Ended, capabilities, describe_end, end_loop, idle_stop, learn_lists};
+use crate::backend::Backend;
+use crate::era::{Era, Introduction, SpokenEras};
 use crate::router::Router;
-use crate::upstream::handshake::{INITIALIZED, Meeting, Note};
-use crate::upstream::http_client::{GOOD_AFTER, TAKEN_WITHIN, Trouble, Web};
-use crate::upstream::probe::{Came, Hello};
+use crate::upstream::handshake::{Handshake, HandshakePlan, INITIALIZED, ResumeNote};
+use crate::upstream::http_client::{ACCEPT_TIMEOUT, HttpClient, STABLE_AFTER, SessionError};
+use crate::upstream::probe::{Hello, ProbeAnswer};
 use crate::upstream::{Cause, Upstream};
 
-/// How soon a server that was started here is tried again while it comes up.
-const FIRST_AGAIN: Duration = Duration::from_millis(25);
-const SOON_AGAIN: Duration = Duration::from_millis(800);
+/// Delays between attempts to reach a server that was started here.
+const MIN_RETRY_DELAY: Duration = Duration::from_millis(25);
+const MAX_RETRY_DELAY: Duration = Duration::from_millis(800);
 
-/// The same for one that need not speak MCP and has not after so many tries.
-const SOON_TRIES: u32 = 30;
-const LATE_AGAIN: Duration = Duration::from_secs(30);
+/// Number of attempts after which a server that need not speak MCP is tried only at the slow
+/// interval.
+const FAST_TRIES: u32 = 30;
+const SLOW_RETRY_DELAY: Duration = Duration::from_secs(30);
 
-/// After so many tries its log says why: at first nobody wonders.
-const WONDER_AT: u32 = 8;
+/// Log the cause from this failed attempt on.
+const LOG_AFTER_TRIES: u32 = 8;
 
-/// A server here that does not listen for so long will not do so again.
-const DEAF_AFTER: Duration = Duration::from_secs(5);
+/// Time after which a server here that refuses connections counts as gone.
+const LISTEN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long calls that are under way may take to be answered by a server that is given up.
-const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
+/// Maximum time for calls in flight when their server is given up.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How often that is looked at.
-const LOOK_AGAIN: Duration = Duration::from_millis(250);
+/// Interval of connection attempts meanwhile.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Greetings in a row that were each forgotten at once.
-const MOST_FORGOTTEN: u32 = 5;
+/// Maximum number of consecutive sessions that were forgotten at once.
+const MAX_FORGOTTEN_SESSIONS: u32 = 5;
 
-/// Speaks with a server until that life is over.
-pub(super) async fn live(router: Rc<Router>, line: Line) {
-    let Line { key, settings, before, said, mut told, .. } = line;
-    let server = router.server_of_life(&settings).await;
-    let is_adopted = before.is_some();
-    let note = before.map_or_else(Note::default, |before| Note::read(&before.note));
+/// Runs the session with a server until it ends.
+pub(super) async fn run(router: Rc<Router>, connection: Connection) {
+    let Connection { key, settings, handover, events, mut commands, .. } = connection;
+    let server = router.server_of_instance(&settings).await;
+    let is_adopted = handover.is_some();
+    let note =
+        handover.map_or_else(ResumeNote::default, |handover| ResumeNote::read(&handover.note));
     let endpoint = settings.endpoint().ok_or_else(|| "it has no address".to_owned());
-    let web = match endpoint {
-        Ok(endpoint) => Web::to(&endpoint).await,
+    let transport = match endpoint {
+        Ok(endpoint) => HttpClient::new(&endpoint).await,
         Err(why) => Err(why),
     };
-    let (web, troubles) = match web {
-        Ok(web) => web,
+    let (transport, errors) = match transport {
+        Ok(transport) => transport,
         Err(why) => {
-            let _ = said.send(Said::Hopeless(why)).await; // Whoever drove it may be gone.
+            let _ = events.send(DriverEvent::Unrecoverable(why)).await; // The receiver may be gone.
             return;
         }
     };
-    let upstream = Upstream::new(key, said, note.first_id, is_adopted, web.clone(), router.clone());
-    web.speak_for(&upstream);
+    let upstream =
+        Upstream::new(key, events, note.first_id, is_adopted, transport.clone(), router.clone());
+    transport.set_upstream(&upstream);
     server.add(&upstream);
     let legacy = Rc::new(LegacySession::default());
-    let leader = Leader {
+    let session_task = HttpSession {
         router: router.clone(),
         server: server.clone(),
         settings,
         upstream: upstream.clone(),
-        web: web.clone(),
+        transport: transport.clone(),
         shown: Cell::default(),
         legacy: legacy.clone(),
         session: None,
     };
     let mut tasks = JoinSet::new();
-    tasks.spawn_local(web.clone().tell_all());
-    tasks.spawn_local(idle_stop::when_idle(router.clone(), server.clone(), upstream.clone()));
-    let leading = tasks.spawn_local(leader.lead(troubles, note));
-    let mut pulse = Pulse::default();
+    tasks.spawn_local(transport.clone().send_notifications());
+    tasks.spawn_local(idle_stop::stop_when_idle(router.clone(), server.clone(), upstream.clone()));
+    let leading = tasks.spawn_local(session_task.run(errors, note));
+    let mut checkups = CheckupTask::default();
     let mut by_xy = false;
     let (why, reply) = loop {
-        match told.recv().await {
-            Some(Told::Checkup(checkup)) => pulse.take((&router, &server, &upstream), checkup),
-            Some(Told::Rest(rest)) => idle_stop::if_idle(&router, &server, &upstream, rest).await,
-            // What is under way may still be answered, where everything is on one stream.
-            Some(Told::Close { is_hung }) => {
+        match commands.recv().await {
+            Some(DriverCommand::Checkup(checkup)) => {
+                checkups.take((&router, &server, &upstream), checkup);
+            }
+            Some(DriverCommand::StopIfIdle(rest)) => {
+                idle_stop::stop_if_idle(&router, &server, &upstream, rest).await;
+            }
+            // On a single stream, calls in flight may still be answered.
+            Some(DriverCommand::Close { is_hung }) => {
                 by_xy = true;
                 if is_hung {
                     upstream.mark_hung();
                 }
-                upstream.take_no_more();
-                legacy.take_no_more(is_hung);
-                if !web.is_older() {
+                upstream.stop_accepting();
+                legacy.stop_accepting(is_hung);
+                if !transport.is_legacy_sse() {
                     leading.abort();
                 }
             }
-            Some(Told::LetGo(reply)) => break ("another daemon took over".to_owned(), Some(reply)),
-            Some(Told::Over(exit)) => break (end_of(&upstream, exit, by_xy), None),
+            Some(DriverCommand::HandOver(reply)) => {
+                break ("another daemon took over".to_owned(), Some(reply));
+            }
+            Some(DriverCommand::Exited(exit)) => {
+                break (describe_end(&upstream, exit, by_xy), None);
+            }
             None => break (format!("`{}` has ended", server.name), None),
         }
     };
@@ -111,102 +122,111 @@ pub(super) async fn live(router: Rc<Router>, line: Line) {
         None => upstream.close(Cause::end(&why)),
         Some(reply) => {
             upstream.log_unparsed().await;
-            upstream.leave();
-            let _ = reply.send(Vec::new()); // Whoever asked may have gone.
+            upstream.hand_over();
+            let _ = reply.send(Vec::new()); // The receiver may be gone.
         }
     }
     tasks.shutdown().await;
-    router.over(&server, &upstream, &why);
-    if web.is_remote() {
-        web.end().await; // Nobody goes on with it.
+    router.on_instance_end(&server, &upstream, &why);
+    if transport.is_remote() {
+        transport.end_session().await; // No other daemon resumes it.
     }
     if let Some(session) = session {
-        session.end().await; // The next daemon begins its own.
+        session.end_session().await; // The next daemon opens its own.
     }
 }
 
-/// Leads one conversation with a server: greets it, and serves it.
-pub(super) struct Leader {
+/// The session with an HTTP server: repeats the handshake, and serves it.
+pub(super) struct HttpSession {
     pub(super) router: Rc<Router>,
     pub(super) server: Rc<Backend>,
     pub(super) settings: Arc<ServerSettings>,
     pub(super) upstream: Rc<Upstream>,
-    web: Rc<Web>,
-    /// The eras that the server has shown to speak, or not to.
+    transport: Rc<HttpClient>,
+    /// The eras that the server has shown to speak, or not to speak.
     shown: Cell<SpokenEras>,
     /// The legacy session beside it, if the server speaks both eras.
     pub(super) legacy: Rc<LegacySession>,
-    /// If it is that session itself: set once the server refuses the legacy era.
+    /// If this is the legacy session itself: set once the server refuses the legacy era.
     session: Option<Rc<Cell<bool>>>,
 }
 
-/// What to do when a server could not be greeted.
+/// The step after a failed handshake or session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Next {
-    /// Try again after this time.
+    /// Try again after this delay.
     Again(Duration),
-    /// It is somewhere else, and does not answer.
+    /// A remote server cannot be reached.
     Unreachable(String),
-    /// There is no use in trying.
+    /// A retry does not help.
     Hopeless(String),
 }
 
-/// What has been.
+/// The attempts so far.
 #[derive(Debug, Clone, Copy)]
-struct SoFar {
+struct Attempts {
     is_remote: bool,
-    /// It could be spoken with once.
+    /// A handshake has succeeded.
     is_ready: bool,
-    /// Its file says that it is ready without speaking MCP, and it never did.
+    /// The server counts as ready without MCP, and no handshake has succeeded.
     speaks_no_mcp: bool,
-    /// How often it was greeted in vain, or for a moment only.
+    /// Number of handshakes that failed, or whose session ended at once.
     tries: u32,
 }
 
-/// Decides that. How long a server here may take to come up is not ours
-/// to say.
-fn after(trouble: Trouble, so_far: SoFar) -> Next {
-    let SoFar { is_remote, is_ready, speaks_no_mcp, tries } = so_far;
-    match trouble {
-        Trouble::Unreachable(why) | Trouble::Failing(why) if is_remote => Next::Unreachable(why),
-        Trouble::Failing(why) if is_ready && tries >= MOST_FORGOTTEN => Next::Hopeless(why),
-        Trouble::Unreachable(_) | Trouble::Failing(_) => {
-            let wait = FIRST_AGAIN.saturating_mul(2_u32.saturating_pow(tries.min(20)));
-            let is_late = speaks_no_mcp && tries >= SOON_TRIES;
-            Next::Again(wait.min(if is_late { LATE_AGAIN } else { SOON_AGAIN }))
+/// Decides what to do after an error. How long a server here may take to start is not limited here.
+fn next_step(error: SessionError, attempts: Attempts) -> Next {
+    let Attempts { is_remote, is_ready, speaks_no_mcp, tries } = attempts;
+    match error {
+        SessionError::Unreachable(why) | SessionError::Failing(why) if is_remote => {
+            Next::Unreachable(why)
         }
-        Trouble::Forgotten if tries < MOST_FORGOTTEN => Next::Again(FIRST_AGAIN),
-        Trouble::Forgotten => Next::Hopeless("it forgets each session at once".to_owned()),
-        Trouble::Refused(why) | Trouble::Forbidden(why) | Trouble::Hopeless(why) => {
+        SessionError::Failing(why) if is_ready && tries >= MAX_FORGOTTEN_SESSIONS => {
             Next::Hopeless(why)
         }
-        Trouble::Loop => Next::Hopeless(trouble.words()),
-    }
-}
-
-/// What came of a question, and of how it was sent. Where there is nobody, or nobody lets us
-/// in, there is no use in asking otherwise.
-fn came(of: Hello, answer: Result<Box<str>, CallError>, trouble: Option<Trouble>) -> Came {
-    let read = answer.map(|answer| of.read(&answer));
-    match (read, trouble) {
-        (Ok(Came::Good(introduction)), _) => Came::Good(introduction),
-        (Ok(Came::Never(Trouble::Loop)), _) => Came::Never(Trouble::Loop),
-        (_, Some(trouble @ (Trouble::Unreachable(_) | Trouble::Forbidden(_)))) => {
-            Came::Never(trouble)
+        SessionError::Unreachable(_) | SessionError::Failing(_) => {
+            let wait = MIN_RETRY_DELAY.saturating_mul(2_u32.saturating_pow(tries.min(20)));
+            let is_late = speaks_no_mcp && tries >= FAST_TRIES;
+            Next::Again(wait.min(if is_late { SLOW_RETRY_DELAY } else { MAX_RETRY_DELAY }))
         }
-        (_, Some(trouble @ Trouble::Hopeless(_))) => Came::Never(trouble),
-        (Err(_), Some(trouble)) | (_, Some(trouble @ Trouble::Failing(_))) => Came::No(trouble),
-        (Ok(came), _) => came,
-        (Err(fault), None) => Came::No(Trouble::Hopeless(fault.to_string())),
+        SessionError::Forgotten if tries < MAX_FORGOTTEN_SESSIONS => Next::Again(MIN_RETRY_DELAY),
+        SessionError::Forgotten => Next::Hopeless("it forgets each session at once".to_owned()),
+        SessionError::Refused(why) | SessionError::Forbidden(why) | SessionError::Hopeless(why) => {
+            Next::Hopeless(why)
+        }
+        SessionError::Loop => Next::Hopeless(error.words()),
     }
 }
 
-impl Leader {
-    /// Returns the leader of the legacy session beside this one.
-    pub(super) fn of_session(
+/// Interprets an answer together with transport errors. If the server cannot be reached or denies
+/// access, the other question has no use.
+fn read_answer(
+    of: Hello,
+    answer: Result<Box<str>, CallError>,
+    error: Option<SessionError>,
+) -> ProbeAnswer {
+    let read = answer.map(|answer| of.read(&answer));
+    match (read, error) {
+        (Ok(ProbeAnswer::Accepted(introduction)), _) => ProbeAnswer::Accepted(introduction),
+        (Ok(ProbeAnswer::Fatal(SessionError::Loop)), _) => ProbeAnswer::Fatal(SessionError::Loop),
+        (_, Some(error @ (SessionError::Unreachable(_) | SessionError::Forbidden(_)))) => {
+            ProbeAnswer::Fatal(error)
+        }
+        (_, Some(error @ SessionError::Hopeless(_))) => ProbeAnswer::Fatal(error),
+        (Err(_), Some(error)) | (_, Some(error @ SessionError::Failing(_))) => {
+            ProbeAnswer::Refused(error)
+        }
+        (Ok(answer), _) => answer,
+        (Err(fault), None) => ProbeAnswer::Refused(SessionError::Hopeless(fault.to_string())),
+    }
+}
+
+impl HttpSession {
+    /// Returns the legacy session beside this one.
+    pub(super) fn for_legacy_session(
         &self,
         upstream: Rc<Upstream>,
-        web: Rc<Web>,
+        transport: Rc<HttpClient>,
         is_refused: Rc<Cell<bool>>,
     ) -> Self {
         Self {
@@ -214,80 +234,87 @@ impl Leader {
             server: self.server.clone(),
             settings: self.settings.clone(),
             upstream,
-            web,
+            transport,
             shown: Cell::default(),
             legacy: Rc::default(),
             session: Some(is_refused),
         }
     }
 
-    /// Leads a life: from greeting to greeting.
-    pub(super) async fn lead(self, mut troubles: mpsc::Receiver<Trouble>, note: Note) {
-        // Without a session there is nothing to go on with, unless there are none at all.
+    /// Runs the session, from handshake to handshake.
+    pub(super) async fn run(self, mut errors: mpsc::Receiver<SessionError>, note: ResumeNote) {
+        // A legacy server can only be resumed within its session; a modern one has none.
         let has_session = note.session.is_some();
         let goes_on = |it: &Introduction| it.era() == Era::Modern || has_session;
         let introduction = note.introduction.filter(goes_on);
         let mut earlier =
-            introduction.filter(|_| !self.web.is_remote()).map(|it| (it, note.session));
+            introduction.filter(|_| !self.transport.is_remote()).map(|it| (it, note.session));
         let (mut tries, mut is_ready) = (0, false);
-        let is_remote = self.web.is_remote();
+        let is_remote = self.transport.is_remote();
         loop {
             let began = Instant::now();
             let mut streams = JoinSet::new();
             let opened = match earlier.take() {
                 Some(earlier) => Ok(self.resume(earlier, note.is_tuned).await),
-                None => self.greet_in_time(&mut streams, &mut troubles).await,
+                None => self.shake_hands_in_time(&mut streams, &mut errors).await,
             };
             let lost = match opened {
                 Ok(introduction) => {
-                    self.router.tell_spoken();
+                    self.router.publish_protocol_versions();
                     if !std::mem::replace(&mut is_ready, true) {
                         tries = 0;
-                        self.upstream.say(Said::Ready).await;
+                        self.upstream.report(DriverEvent::Ready).await;
                     }
-                    let lost = self.serve(&introduction, &mut streams, &mut troubles).await;
+                    let lost = self.serve(&introduction, &mut streams, &mut errors).await;
                     let why = lost.clone().words();
                     drop(self.legacy.end(&self.router, &self.server, &why));
                     lost
                 }
-                Err(trouble) => trouble,
+                Err(error) => error,
             };
-            if self.session.is_some() && lost != Trouble::Forgotten {
-                return self.upstream.say(Said::Unreachable(lost.words())).await;
+            if self.session.is_some() && lost != SessionError::Forgotten {
+                return self.upstream.report(DriverEvent::Unreachable(lost.words())).await;
             }
-            if lost == Trouble::Loop {
+            if lost == SessionError::Loop {
                 let Self { router, server, settings, upstream, .. } = &self;
-                return give_up_loop(router, server, settings, upstream).await;
+                return end_loop(router, server, settings, upstream).await;
             }
-            if began.elapsed() >= GOOD_AFTER {
+            if began.elapsed() >= STABLE_AFTER {
                 tries = 0;
             }
             let speaks_no_mcp = !is_ready && self.settings.rules.ready.probe != Probe::Mcp;
-            if !speaks_no_mcp && (is_ready || tries == WONDER_AT) {
+            if !speaks_no_mcp && (is_ready || tries == LOG_AFTER_TRIES) {
                 self.log(&lost).await;
             }
             let next = match lost {
-                Trouble::Unreachable(_) if is_ready && !is_remote => self.deaf().await,
-                trouble => after(trouble, SoFar { is_remote, is_ready, speaks_no_mcp, tries }),
+                SessionError::Unreachable(_) if is_ready && !is_remote => {
+                    self.wait_for_listener().await
+                }
+                error => next_step(error, Attempts { is_remote, is_ready, speaks_no_mcp, tries }),
             };
             tries += 1;
             match next {
                 Next::Again(wait) => sleep(wait).await,
-                Next::Hopeless(_) if speaks_no_mcp => return, // Its file says as much.
+                // Its settings say that it need not speak MCP.
+                Next::Hopeless(_) if speaks_no_mcp => return,
                 Next::Hopeless(why) if is_ready => {
-                    // Each call under way is about to hear the same in words of its own. If it
-                    // was refused, nobody need wonder whether it was done.
-                    self.upstream.begin_anew();
-                    let _ = timeout(ANSWERED_WITHIN, self.web.until_answered()).await;
-                    return self.upstream.say(Said::Hopeless(why)).await;
+                    // Each call in flight is about to fail with an error of its own. A refused call
+                    // then gets no unknown outcome.
+                    self.upstream.reset();
+                    let _ = timeout(DRAIN_TIMEOUT, self.transport.all_answered()).await;
+                    return self.upstream.report(DriverEvent::Unrecoverable(why)).await;
                 }
-                Next::Unreachable(why) => return self.upstream.say(Said::Unreachable(why)).await,
-                Next::Hopeless(why) => return self.upstream.say(Said::Hopeless(why)).await,
+                Next::Unreachable(why) => {
+                    return self.upstream.report(DriverEvent::Unreachable(why)).await;
+                }
+                Next::Hopeless(why) => {
+                    return self.upstream.report(DriverEvent::Unrecoverable(why)).await;
+                }
             }
         }
     }
 
-    /// Goes on with the session that an earlier daemon began.
+    /// Resumes the session that an earlier daemon began.
     async fn resume(
         &self,
         earlier: (Introduction, Option<String>),
@@ -295,68 +322,72 @@ impl Leader {
     ) -> Rc<Introduction> {
         let (introduction, session) = earlier;
         if let Some(session) = session {
-            self.web.resume(&session);
+            self.transport.resume(&session);
         }
-        self.web.agree(&introduction.version);
+        self.transport.set_version(&introduction.version);
         let introduction = self.upstream.resume(introduction, is_tuned).await;
-        self.web.open();
+        self.transport.open_session();
         introduction
     }
 
-    async fn greet_in_time(
+    async fn shake_hands_in_time(
         &self,
         streams: &mut JoinSet<String>,
-        troubles: &mut mpsc::Receiver<Trouble>,
-    ) -> Result<Rc<Introduction>, Trouble> {
+        errors: &mut mpsc::Receiver<SessionError>,
+    ) -> Result<Rc<Introduction>, SessionError> {
         let within = self.settings.rules.ready.within;
         let late = || {
-            Trouble::Failing(format!(
+            SessionError::Failing(format!(
                 "it has answered neither `server/discover` nor `initialize` within {within:?}"
             ))
         };
-        timeout(within, self.greet(streams, troubles)).await.unwrap_or_else(|_| Err(late()))
+        timeout(within, self.shake_hands(streams, errors)).await.unwrap_or_else(|_| Err(late()))
     }
 
-    async fn greet(
+    async fn shake_hands(
         &self,
         streams: &mut JoinSet<String>,
-        troubles: &mut mpsc::Receiver<Trouble>,
-    ) -> Result<Rc<Introduction>, Trouble> {
-        self.upstream.begin_anew();
-        self.web.begin_anew();
-        self.router.begun_anew(&self.upstream);
-        while troubles.try_recv().is_ok() {} // What was before does not matter any more.
-        if self.web.is_older() {
-            streams.spawn_local(self.web.open_older().await?);
+        errors: &mut mpsc::Receiver<SessionError>,
+    ) -> Result<Rc<Introduction>, SessionError> {
+        self.upstream.reset();
+        self.transport.reset();
+        self.router.on_session_reset(&self.upstream);
+        while errors.try_recv().is_ok() {} // Errors of the last session do not matter any more.
+        if self.transport.is_legacy_sse() {
+            streams.spawn_local(self.transport.open_legacy_stream().await?);
         }
         let introduction = tokio::select! {
-            met = self.meet(troubles) => met?,
+            negotiated = self.negotiate(errors) => negotiated?,
             Some(ended) = streams.join_next() => {
-                return Err(Trouble::Failing(ended.unwrap_or_default()));
+                return Err(SessionError::Failing(ended.unwrap_or_default()));
             }
         };
-        self.web.agree(&introduction.version);
+        self.transport.set_version(&introduction.version);
         let eras = (introduction.era(), introduction.era());
-        self.server.record_greeting(&self.settings, self.shown.get(), eras, false);
+        self.server.record_handshake(&self.settings, self.shown.get(), eras, false);
         if self.session.is_some() {
             self.router.remember(&self.server);
         }
         if introduction.era() == Era::Legacy {
             self.upstream.send(INITIALIZED);
         }
-        let late = || Trouble::Failing(format!("it was not greeted within {TAKEN_WITHIN:?}"));
-        timeout(TAKEN_WITHIN, self.web.all_told()).await.map_err(|_| late())?;
-        self.web.line_up(); // Who calls from now on stands behind those who waited.
+        let late = || {
+            SessionError::Failing(format!(
+                "the handshake did not complete within {ACCEPT_TIMEOUT:?}"
+            ))
+        };
+        timeout(ACCEPT_TIMEOUT, self.transport.all_sent()).await.map_err(|_| late())?;
+        self.transport.order_delayed_calls(); // Later calls go behind those that have waited.
         let introduction = self.upstream.open(introduction).await;
-        self.web.open();
+        self.transport.open_session();
         Ok(introduction)
     }
 
-    /// Decides what to ask first.
+    /// Returns the question to ask first.
     fn first_question(&self) -> Hello {
         let eras = self.server.hint.borrow().eras(&self.settings);
         match self.settings.only_era() {
-            _ if self.web.is_older() || self.session.is_some() => Hello::Initialize,
+            _ if self.transport.is_legacy_sse() || self.session.is_some() => Hello::Initialize,
             Some(era) => Hello::of(era),
             None if eras.modern == Some(true) => Hello::Discover,
             None if eras.legacy == Some(true) => Hello::Initialize,
@@ -364,38 +395,43 @@ impl Leader {
         }
     }
 
-    /// Finds out how to speak with it.
-    async fn meet(&self, troubles: &mut mpsc::Receiver<Trouble>) -> Result<Introduction, Trouble> {
+    /// Negotiates the protocol.
+    async fn negotiate(
+        &self,
+        errors: &mut mpsc::Receiver<SessionError>,
+    ) -> Result<Introduction, SessionError> {
         let capabilities = capabilities(&self.router, &self.upstream);
-        // Each request is for itself: both eras may be asked at once.
-        let greeting =
-            Greeting { first: self.first_question(), learns: false, is_known_modern: false };
-        let is_older = self.web.is_older() || self.session.is_some();
-        let meeting = Meeting {
+        // Each request stands for itself, so both eras may be asked at once.
+        let plan =
+            HandshakePlan { first: self.first_question(), learns: false, is_known_modern: false };
+        let is_older = self.transport.is_legacy_sse() || self.session.is_some();
+        let handshake = Handshake {
             capabilities: &capabilities,
             daemon: self.router.this_daemon(),
-            greeting,
+            plan,
             is_one_process: false,
             probing: None,
             shown: &self.shown,
         };
-        let judge = |of, answer| match came(of, answer, troubles.try_recv().ok()) {
-            Came::No(Trouble::Failing(why)) if self.session.is_some() => {
-                Came::Never(Trouble::Unreachable(why))
+        let interpret = |of, answer| match read_answer(of, answer, errors.try_recv().ok()) {
+            ProbeAnswer::Refused(SessionError::Failing(why)) if self.session.is_some() => {
+                ProbeAnswer::Fatal(SessionError::Unreachable(why))
             }
-            Came::No(trouble) | Came::Pinned(trouble) if self.session.is_some() => {
+            ProbeAnswer::Refused(error) | ProbeAnswer::Pinned(error) if self.session.is_some() => {
                 self.session.iter().for_each(|is_refused| is_refused.set(true));
-                Came::Never(trouble)
+                ProbeAnswer::Fatal(error)
             }
-            // There is no other way.
-            Came::No(trouble) | Came::Unreadable(trouble) if is_older => Came::Never(trouble),
-            came => came,
+            // There is no other question.
+            ProbeAnswer::Refused(error) | ProbeAnswer::Unreadable(error) if is_older => {
+                ProbeAnswer::Fatal(error)
+            }
+            answer => answer,
         };
-        match self.upstream.meet(meeting, judge).await {
-            Err(Trouble::Refused(why) | Trouble::Hopeless(why))
-                if !is_older && self.web.speaks_older().await =>
+        match self.upstream.negotiate(handshake, interpret).await {
+            Err(SessionError::Refused(why) | SessionError::Hopeless(why))
+                if !is_older && self.transport.speaks_legacy_sse().await =>
             {
-                Err(Trouble::Hopeless(format!(
+                Err(SessionError::Hopeless(format!(
                     "{why}; it speaks the older HTTP with SSE: write `transport \"sse\"` in its file"
                 )))
             }
@@ -404,74 +440,77 @@ impl Leader {
                 hint.keep_introductions(&self.settings, introductions);
                 Ok(introduction)
             }
-            Err(trouble) => Err(trouble),
+            Err(error) => Err(error),
         }
     }
 
-    /// Serves a server that can be asked, until something is wrong.
+    /// Serves a server after the handshake, until the session fails.
     async fn serve(
         &self,
         introduction: &Rc<Introduction>,
         streams: &mut JoinSet<String>,
-        troubles: &mut mpsc::Receiver<Trouble>,
-    ) -> Trouble {
-        self.router.opened(&self.upstream);
+        errors: &mut mpsc::Receiver<SessionError>,
+    ) -> SessionError {
+        self.router.on_instance_ready(&self.upstream);
         let mut listening = JoinSet::new();
-        if !self.web.is_older() && !self.web.is_modern() {
-            listening.spawn_local(self.web.clone().listen());
+        if !self.transport.is_legacy_sse() && !self.transport.is_modern() {
+            listening.spawn_local(self.transport.clone().listen());
         }
         let learning =
             learn_lists(&self.router, &self.server, &self.settings, &self.upstream, introduction);
         tokio::select! {
             refused = learning => match refused {
-                None => {} // It is closed, and only heard from now on.
-                Some(Ended::Loop) => return Trouble::Loop,
-                Some(Ended::Refused { was_good: true, .. }) => return Trouble::Forgotten, // By another one.
-                Some(Ended::Refused { why, .. }) => return Trouble::Hopeless(why),
+                None => {} // The connection is closed, and only read from now on.
+                Some(Ended::Loop) => return SessionError::Loop,
+                // Another server runs there by now.
+                Some(Ended::Refused { was_good: true, .. }) => return SessionError::Forgotten,
+                Some(Ended::Refused { why, .. }) => return SessionError::Hopeless(why),
             },
             () = self.upstream.keep_listening() => {}
             never = self.speak_legacy_too() => match never {},
-            trouble = until_lost(troubles) => return trouble,
-            () = self.web.until_forgotten() => return Trouble::Forgotten,
+            error = lost_session(errors) => return error,
+            () = self.transport.session_forgotten() => return SessionError::Forgotten,
             Some(ended) = streams.join_next() => {
                 let why = ended.unwrap_or_default();
-                self.upstream.begin_anew();
+                self.upstream.reset();
                 let why = format!("`{}`: {why}", self.server.name);
-                self.upstream.lose_all(Cause::breach(&why));
-                return Trouble::Forgotten;
+                self.upstream.fail_all(Cause::breach(&why));
+                return SessionError::Forgotten;
             }
         }
         while streams.join_next().await.is_some() {}
         std::future::pending().await
     }
 
-    /// Finds out whether a server here has stopped to listen.
-    async fn deaf(&self) -> Next {
-        let give_up_at = Instant::now() + DEAF_AFTER;
+    /// Waits for a local server to accept connections again.
+    async fn wait_for_listener(&self) -> Next {
+        let give_up_at = Instant::now() + LISTEN_TIMEOUT;
         while Instant::now() < give_up_at {
-            if self.web.listens().await {
+            if self.transport.accepts_connections().await {
                 return Next::Again(Duration::ZERO);
             }
-            sleep(LOOK_AGAIN).await;
+            sleep(POLL_INTERVAL).await;
         }
-        Next::Hopeless("it does not listen any more".to_owned())
+        Next::Hopeless("it no longer accepts connections".to_owned())
     }
 
-    /// Says in its log why it is not spoken with.
-    async fn log(&self, trouble: &Trouble) {
-        let why = trouble.clone().words();
-        self.upstream.log_own(format_args!("{}: {why}", self.web.shown()));
+    /// Writes the error to the server's log.
+    async fn log(&self, error: &SessionError) {
+        let why = error.clone().words();
+        self.upstream.log_own(format_args!("{}: {why}", self.transport.display_url()));
         self.upstream.log_unparsed().await;
     }
 }
 
-/// Waits for something that cannot go on as it is.
-async fn until_lost(troubles: &mut mpsc::Receiver<Trouble>) -> Trouble {
+/// Waits for an error that ends the session.
+async fn lost_session(errors: &mut mpsc::Receiver<SessionError>) -> SessionError {
     loop {
-        match troubles.recv().await {
-            // Whoever asked has been told.
-            Some(Trouble::Failing(_) | Trouble::Refused(_) | Trouble::Forbidden(_)) => {}
-            Some(trouble) => return trouble,
+        match errors.recv().await {
+            // The caller got the error already.
+            Some(
+                SessionError::Failing(_) | SessionError::Refused(_) | SessionError::Forbidden(_),
+            ) => {}
+            Some(error) => return error,
             None => std::future::pending().await,
         }
     }
@@ -481,40 +520,41 @@ async fn until_lost(troubles: &mut mpsc::Receiver<Trouble>) -> Trouble {
 mod tests {
     use super::*;
 
-    fn so_far(is_remote: bool, is_ready: bool, tries: u32) -> SoFar {
-        SoFar { is_remote, is_ready, speaks_no_mcp: false, tries }
+    fn attempts(is_remote: bool, is_ready: bool, tries: u32) -> Attempts {
+        Attempts { is_remote, is_ready, speaks_no_mcp: false, tries }
     }
 
     #[test]
-    fn what_is_somewhere_else_is_unreachable_and_what_is_here_is_waited_for() {
+    fn unreachable_is_reported_for_remote_and_retried_for_local() {
         let why = || "why".to_owned();
-        for trouble in [Trouble::Unreachable(why()), Trouble::Failing(why())] {
-            let next = |is_remote, tries| after(trouble.clone(), so_far(is_remote, false, tries));
+        for error in [SessionError::Unreachable(why()), SessionError::Failing(why())] {
+            let next =
+                |is_remote, tries| next_step(error.clone(), attempts(is_remote, false, tries));
             assert_eq!(next(true, 0), Next::Unreachable(why()));
-            assert_eq!(next(false, 0), Next::Again(FIRST_AGAIN));
-            assert_eq!(next(false, 99), Next::Again(SOON_AGAIN), "however long it takes");
-            let no_mcp = SoFar { speaks_no_mcp: true, ..so_far(false, false, 99) };
-            assert_eq!(after(trouble.clone(), no_mcp), Next::Again(LATE_AGAIN));
+            assert_eq!(next(false, 0), Next::Again(MIN_RETRY_DELAY));
+            assert_eq!(next(false, 99), Next::Again(MAX_RETRY_DELAY), "however long it takes");
+            let no_mcp = Attempts { speaks_no_mcp: true, ..attempts(false, false, 99) };
+            assert_eq!(next_step(error.clone(), no_mcp), Next::Again(SLOW_RETRY_DELAY));
         }
     }
 
     #[test]
-    fn what_is_here_and_cannot_be_greeted_any_more_is_given_up() {
-        let failing = || Trouble::Failing("why".to_owned());
-        assert!(matches!(after(failing(), so_far(false, true, 0)), Next::Again(_)));
-        let given_up = after(failing(), so_far(false, true, MOST_FORGOTTEN));
+    fn local_server_that_never_recovers_is_given_up() {
+        let failing = || SessionError::Failing("why".to_owned());
+        assert!(matches!(next_step(failing(), attempts(false, true, 0)), Next::Again(_)));
+        let given_up = next_step(failing(), attempts(false, true, MAX_FORGOTTEN_SESSIONS));
         assert_eq!(given_up, Next::Hopeless("why".to_owned()));
     }
 
     #[test]
-    fn whoever_refuses_is_not_asked_again() {
+    fn refusing_server_is_not_asked_again() {
         for is_remote in [false, true] {
-            let hopeless = Trouble::Hopeless("no".to_owned());
-            let first = so_far(is_remote, true, 0);
-            assert_eq!(after(hopeless, first), Next::Hopeless("no".to_owned()));
-            assert_eq!(after(Trouble::Forgotten, first), Next::Again(FIRST_AGAIN));
-            let fifth = so_far(is_remote, true, MOST_FORGOTTEN);
-            assert!(matches!(after(Trouble::Forgotten, fifth), Next::Hopeless(_)));
+            let hopeless = SessionError::Hopeless("no".to_owned());
+            let first = attempts(is_remote, true, 0);
+            assert_eq!(next_step(hopeless, first), Next::Hopeless("no".to_owned()));
+            assert_eq!(next_step(SessionError::Forgotten, first), Next::Again(MIN_RETRY_DELAY));
+            let fifth = attempts(is_remote, true, MAX_FORGOTTEN_SESSIONS);
+            assert!(matches!(next_step(SessionError::Forgotten, fifth), Next::Hopeless(_)));
         }
     }
 }

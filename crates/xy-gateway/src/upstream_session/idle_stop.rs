@@ -1,32 +1,36 @@
-//! Lets a server go that nobody has used for long enough.
+//! Idle stop: ends a server that was not used for long enough.
 
 use std::rc::Rc;
 
 use tokio::time::{Instant, sleep_until};
-use xy_supervisor::speak::{Rest, Said};
+use xy_supervisor::protocol::{DriverEvent, IdleStop};
 
 use crate::backend::Backend;
-use crate::idle::{Idleness, Verdict};
+use crate::idle::{IdleDecision, Idleness};
 use crate::router::Router;
 use crate::upstream::Upstream;
 
-/// Looks whether it is used, for as long as it lives; resolves when it has been let go.
-pub(crate) async fn when_idle(router: Rc<Router>, server: Rc<Backend>, upstream: Rc<Upstream>) {
-    let mut idle = Idleness::begins(Instant::now());
+/// Checks whether the server is used, and returns once it was stopped for being idle.
+pub(crate) async fn stop_when_idle(
+    router: Rc<Router>,
+    server: Rc<Backend>,
+    upstream: Rc<Upstream>,
+) {
+    let mut idle = Idleness::new(Instant::now());
     loop {
         let changed = server.rules_change();
         let idle_stop = server.idle_stop(upstream.key().holder);
         let Some(idle_stop) = idle_stop else {
             changed.await;
-            idle = Idleness::begins(Instant::now());
+            idle = Idleness::new(Instant::now());
             continue;
         };
-        match router.looks_at_use(&server, &upstream, &mut idle, idle_stop) {
-            Verdict::Rest => {
+        match router.check_idle(&server, &upstream, &mut idle, idle_stop) {
+            IdleDecision::Stop => {
                 let why = format!("not used for {idle_stop:?}");
-                return upstream.say(Said::Idle(why)).await;
+                return upstream.report(DriverEvent::Idle(why)).await;
             }
-            Verdict::LookAt(at) => tokio::select! {
+            IdleDecision::CheckAt(at) => tokio::select! {
                 () = sleep_until(at) => {}
                 () = changed => {}
             },
@@ -34,17 +38,17 @@ pub(crate) async fn when_idle(router: Rc<Router>, server: Rc<Backend>, upstream:
     }
 }
 
-/// Lets it go at once if nobody uses it.
-pub(crate) async fn if_idle(
+/// Stops the server at once if it is idle.
+pub(crate) async fn stop_if_idle(
     router: &Router,
     server: &Rc<Backend>,
     upstream: &Upstream,
-    rest: Rest,
+    rest: IdleStop,
 ) {
-    let Rest { why, reply } = rest;
+    let IdleStop { why, reply } = rest;
     let goes = router.close_if_idle(server, upstream);
-    let _ = reply.send(goes); // Whoever asked may have left.
+    let _ = reply.send(goes); // The receiver may be gone.
     if goes {
-        upstream.say(Said::Idle(why)).await;
+        upstream.report(DriverEvent::Idle(why)).await;
     }
 }

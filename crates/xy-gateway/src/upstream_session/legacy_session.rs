@@ -1,7 +1,7 @@
 //! The second session with an HTTP server that speaks both eras, for its legacy clients.
 //!
-//! Over HTTP nothing binds a server to one era, so xy speaks both at once: the modern era without
-//! a session, and the legacy era in a session of its own, which looks like a second instance.
+//! Over HTTP nothing binds a server to one era, so xy speaks both at once: the modern era without a
+//! session, and the legacy era in a session of its own. That session looks like a second instance.
 
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
@@ -13,58 +13,63 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 use xy_config::settings::Isolation;
 use xy_supervisor::instance::{Holder, InstanceKey};
-use xy_supervisor::speak::Said;
+use xy_supervisor::protocol::DriverEvent;
 
-use super::http::Leader;
-use crate::backend::{Backend, SpokenEras};
-use crate::era::Era;
+use super::http::HttpSession;
+use crate::backend::Backend;
+use crate::era::{Era, SpokenEras};
 use crate::router::Router;
-use crate::upstream::handshake::Note;
-use crate::upstream::http_client::Web;
+use crate::upstream::handshake::ResumeNote;
+use crate::upstream::http_client::HttpClient;
 use crate::upstream::{Cause, Upstream};
 
-/// Messages of the session to the supervisor, which are read here.
-const MESSAGES: usize = 16;
+/// Capacity of the session's event channel, which is read here instead of by the supervisor.
+const EVENT_QUEUE: usize = 16;
 
-/// How long xy waits before it opens a session again that was lost.
-const AGAIN_AFTER: Duration = Duration::from_secs(30);
+/// Delay before a lost session is opened again.
+const RETRY_DELAY: Duration = Duration::from_secs(30);
 
-/// How a session ended.
+/// The end of a session.
 enum SessionEnd {
     /// The server does not speak the legacy era.
     Refused,
     /// The server could not be reached, or failed.
-    UnansweredCall,
+    Lost,
 }
 
 /// The legacy session of a server, while there is one.
 #[derive(Default)]
 pub(super) struct LegacySession {
-    open: RefCell<Option<(Rc<Upstream>, Rc<Web>)>>,
+    open: RefCell<Option<(Rc<Upstream>, Rc<HttpClient>)>>,
 }
 
 impl LegacySession {
-    /// Sends nothing more to the server.
-    pub(super) fn take_no_more(&self, is_hung: bool) {
+    /// Accepts no more requests.
+    pub(super) fn stop_accepting(&self, is_hung: bool) {
         if let Some((upstream, _)) = &*self.open.borrow() {
             if is_hung {
                 upstream.mark_hung();
             }
-            upstream.take_no_more();
+            upstream.stop_accepting();
         }
     }
 
-    /// Ends the session, for this reason. Returns the connection, whose session the server may
-    /// still have.
-    pub(super) fn end(&self, router: &Router, server: &Rc<Backend>, why: &str) -> Option<Rc<Web>> {
-        let (upstream, web) = self.open.take()?;
+    /// Ends the session, for this reason. Returns its transport, as the server may still have the
+    /// session.
+    pub(super) fn end(
+        &self,
+        router: &Router,
+        server: &Rc<Backend>,
+        why: &str,
+    ) -> Option<Rc<HttpClient>> {
+        let (upstream, transport) = self.open.take()?;
         upstream.close(Cause::end(why));
-        router.over(server, &upstream, why);
-        Some(web)
+        router.on_instance_end(server, &upstream, why);
+        Some(transport)
     }
 }
 
-impl Leader {
+impl HttpSession {
     /// Keeps a legacy session beside the modern era, if the server speaks both. Never resolves.
     pub(super) async fn speak_legacy_too(&self) -> Infallible {
         let is_shared = self.settings.isolation == Isolation::Shared;
@@ -78,7 +83,7 @@ impl Leader {
                     drop(hint);
                     self.router.remember(&self.server);
                 }
-                SessionEnd::UnansweredCall => sleep(AGAIN_AFTER).await,
+                SessionEnd::Lost => sleep(RETRY_DELAY).await,
             }
         }
         std::future::pending().await
@@ -90,26 +95,28 @@ impl Leader {
 
     /// Opens a session and keeps it until it cannot go on.
     async fn keep_session(&self) -> SessionEnd {
-        let Some(endpoint) = self.settings.endpoint() else { return SessionEnd::UnansweredCall };
-        let Ok((web, troubles)) = Web::to(&endpoint).await else {
-            return SessionEnd::UnansweredCall;
+        let Some(endpoint) = self.settings.endpoint() else { return SessionEnd::Lost };
+        let Ok((transport, errors)) = HttpClient::new(&endpoint).await else {
+            return SessionEnd::Lost;
         };
-        let (said, mut heard) = mpsc::channel(MESSAGES);
+        let (sender, mut driver_events) = mpsc::channel(EVENT_QUEUE);
         let holder = Holder::Era(Era::Legacy);
         let key = InstanceKey { server: self.server.name.clone(), holder };
-        let upstream = Upstream::new(key, said, 1, false, web.clone(), self.router.clone());
-        web.speak_for(&upstream);
+        let upstream = Upstream::new(key, sender, 1, false, transport.clone(), self.router.clone());
+        transport.set_upstream(&upstream);
         self.server.add(&upstream);
-        *self.legacy.open.borrow_mut() = Some((upstream.clone(), web.clone()));
+        *self.legacy.open.borrow_mut() = Some((upstream.clone(), transport.clone()));
         let is_refused = Rc::new(Cell::new(false));
-        let leader = self.of_session(upstream, web.clone(), is_refused.clone());
+        let session_task = self.for_legacy_session(upstream, transport.clone(), is_refused.clone());
         let mut tasks = JoinSet::new();
-        tasks.spawn_local(web.tell_all());
-        tasks.spawn_local(leader.lead(troubles, Note::default()));
+        tasks.spawn_local(transport.send_notifications());
+        tasks.spawn_local(session_task.run(errors, ResumeNote::default()));
         let why = loop {
-            match heard.recv().await {
-                Some(Said::Stray(lines)) => self.upstream.say(Said::Stray(lines)).await,
-                Some(Said::Hopeless(why) | Said::Unreachable(why)) => break why,
+            match driver_events.recv().await {
+                Some(DriverEvent::UnparsedOutput(lines)) => {
+                    self.upstream.report(DriverEvent::UnparsedOutput(lines)).await;
+                }
+                Some(DriverEvent::Unrecoverable(why) | DriverEvent::Unreachable(why)) => break why,
                 Some(_) => {}
                 None => break "its session has ended".to_owned(),
             }
@@ -118,6 +125,6 @@ impl Leader {
         drop(self.legacy.end(&self.router, &self.server, &why));
         self.router.move_watchers_to_shared(&self.server);
         tasks.shutdown().await;
-        if is_refused.get() { SessionEnd::Refused } else { SessionEnd::UnansweredCall }
+        if is_refused.get() { SessionEnd::Refused } else { SessionEnd::Lost }
     }
 }

@@ -1,4 +1,4 @@
-//! Connecting without the risk of waiting for ever.
+//! Connects without the risk of waiting for ever.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, connect as connect_to};
 use xy_config::trust::{Untrusted, check_socket_folder};
-use xy_shim::door::is_ours;
+use xy_shim::listener::is_same_user;
 
 use crate::socket;
 
-/// How long a daemon may leave us in its backlog.
-const CONNECT_WITHIN: Duration = Duration::from_secs(2);
+/// How long a connection may wait in the daemon's backlog.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The wait before the next try at a full backlog.
-const TRY_AGAIN_AFTER: Duration = Duration::from_millis(10);
+/// Interval between attempts while the backlog is full.
+const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
@@ -25,87 +25,87 @@ pub enum ConnectError {
     /// There is no socket.
     #[error("nothing listens at `{}`", .path.display())]
     NoSocket {
-        /// Where it would be.
+        /// The path.
         path: PathBuf,
     },
-    /// There is a socket, and nobody behind it.
+    /// There is a socket, but no process listens at it.
     #[error("nothing listens at `{}`, though the socket is there", .path.display())]
     Refused {
-        /// Where.
+        /// The path.
         path: PathBuf,
     },
-    /// The socket is another user's.
+    /// The socket belongs to another user.
     #[error("no permission to connect to `{}`", .path.display())]
     NoPermission {
-        /// Where.
+        /// The path.
         path: PathBuf,
     },
-    /// Another user can listen there in the daemon's place.
+    /// Another user could listen there in the daemon's place.
     #[error("others could listen in the daemon's place: {untrusted}")]
     Unsafe {
-        /// The folder of the socket, and why.
+        /// The directory of the socket, and the reason.
         untrusted: Untrusted,
     },
-    /// Another user listens there. Nothing was said.
+    /// Another user listens there. Nothing was sent.
     #[error("a process of another user listens at `{}`", .path.display())]
     Foreign {
-        /// Where.
+        /// The path.
         path: PathBuf,
     },
-    /// Somebody listens and does not accept.
-    #[error("whoever listens at `{}` does not accept connections", .path.display())]
+    /// A process listens but does not accept.
+    #[error("the process that listens at `{}` does not accept connections", .path.display())]
     TimedOut {
-        /// Where.
+        /// The path.
         path: PathBuf,
     },
     /// The system refused.
     #[error("could not connect to `{}`", .path.display())]
     Other {
-        /// Where.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         cause: io::Error,
     },
 }
 
-/// A connection, and the socket it was made at.
+/// A connection, and the socket it was made to.
 #[derive(Debug)]
-pub struct Found {
+pub struct Connection {
     /// The connection.
     pub stream: UnixStream,
-    /// The socket itself, if a link led there.
+    /// The path of the socket itself, with links resolved.
     pub socket: PathBuf,
 }
 
-/// Connects to the first of `places` that somebody listens at. A place holds the socket, a link
-/// to it, or nothing; a stale one is passed over.
-pub(super) fn find(places: &[PathBuf]) -> Result<Found, ConnectError> {
+/// Connects to the first of `paths` at which a process listens. A path holds the socket, a link to
+/// it, or nothing; a stale socket is skipped.
+pub(super) fn find(paths: &[PathBuf]) -> Result<Connection, ConnectError> {
     let mut tried: Vec<(PathBuf, ConnectError)> = Vec::new();
-    for place in places {
-        let socket = behind_link(place);
+    for path in paths {
+        let socket = resolve_link(path);
         if tried.iter().any(|(other, _)| *other == socket) {
             continue;
         }
         match connect(&socket) {
-            Ok(stream) => return Ok(Found { stream, socket }),
+            Ok(stream) => return Ok(Connection { stream, socket }),
             Err(error) => tried.push((socket, error)),
         }
     }
     let mut errors = tried.into_iter().map(|(_, error)| error);
     let last = errors.next_back().unwrap_or(ConnectError::NoSocket { path: PathBuf::new() });
-    // A socket that could not be used says more than one that is not there.
+    // The error of an unusable socket says more than that of a missing one.
     Err(errors
         .find(|error| !error.is_not_listening())
         .filter(|_| last.is_not_listening())
         .unwrap_or(last))
 }
 
-/// Returns where a link leads, or the place itself. A link is not left to the system: its own
-/// path may be too long for a socket's.
-fn behind_link(place: &Path) -> PathBuf {
-    let folder = place.parent().unwrap_or(Path::new("/"));
-    std::fs::read_link(place).map_or_else(|_| place.to_owned(), |target| folder.join(target))
+/// Returns the target of a link, or the path itself. The link is resolved here because its own path
+/// may be too long for a socket.
+fn resolve_link(path: &Path) -> PathBuf {
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    std::fs::read_link(path).map_or_else(|_| path.to_owned(), |target| folder.join(target))
 }
 
 impl ConnectError {
@@ -115,16 +115,16 @@ impl ConnectError {
     }
 }
 
-/// Connects to the daemon of this user that listens at `path`. Nothing is said to anyone else.
+/// Connects to the daemon of this user at `path`. Nothing is sent to another user.
 pub(super) fn connect(path: &Path) -> Result<UnixStream, ConnectError> {
-    // Where nothing is, a path that is too long is no problem, and nor is the folder.
+    // If there is no socket, an overlong path or an unsafe directory does not matter.
     if std::fs::symlink_metadata(path).is_err_and(|cause| is_missing(&cause)) {
         return Err(ConnectError::NoSocket { path: path.to_owned() });
     }
     let folder = path.parent().unwrap_or(Path::new("/"));
     check_socket_folder(folder).map_err(|untrusted| ConnectError::Unsafe { untrusted })?;
-    let stream = connect_within(path, CONNECT_WITHIN)?;
-    if is_ours(stream.as_fd()) {
+    let stream = connect_with_timeout(path, CONNECT_TIMEOUT)?;
+    if is_same_user(stream.as_fd()) {
         Ok(stream)
     } else {
         Err(ConnectError::Foreign { path: path.to_owned() })
@@ -139,22 +139,22 @@ fn is_missing(cause: &io::Error) -> bool {
     clippy::disallowed_methods,
     reason = "a blocking client has no clock that tests could pause"
 )]
-fn connect_within(path: &Path, within: Duration) -> Result<UnixStream, ConnectError> {
-    let give_up_at = Instant::now() + within;
+fn connect_with_timeout(path: &Path, timeout: Duration) -> Result<UnixStream, ConnectError> {
+    let deadline = Instant::now() + timeout;
     loop {
-        match try_once(path) {
+        match try_connect(path) {
             Ok(stream) => return Ok(stream),
             Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) if Instant::now() < give_up_at => {
-                // A full backlog gives no sign when it has room again.
-                std::thread::sleep(TRY_AGAIN_AFTER);
+            Err(Errno::AGAIN) if Instant::now() < deadline => {
+                // A full backlog does not signal when it has room again.
+                std::thread::sleep(RETRY_INTERVAL);
             }
             Err(errno) => return Err(explain(path.to_owned(), errno)),
         }
     }
 }
 
-fn try_once(path: &Path) -> Result<UnixStream, Errno> {
+fn try_connect(path: &Path) -> Result<UnixStream, Errno> {
     let address = SocketAddrUnix::new(path)?;
     let socket = socket::new()?;
     connect_to(&socket, &address)?;
@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_reason_for_no_connection_has_its_name() {
+    fn connect_errors_are_distinct() {
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("xy.sock");
         assert!(matches!(connect(&path), Err(ConnectError::NoSocket { .. })));
@@ -197,12 +197,12 @@ mod tests {
     }
 
     #[test]
-    fn the_first_living_socket_is_found() {
+    fn first_live_socket_is_found() {
         let folder = TempDir::new().unwrap();
         let at = |name: &str| folder.path().join(name);
-        let found = |places: &[&str]| {
-            let places: Vec<_> = places.iter().map(|name| at(name)).collect();
-            find(&places).map(|found| found.socket)
+        let connection = |paths: &[&str]| {
+            let paths: Vec<_> = paths.iter().map(|name| at(name)).collect();
+            find(&paths).map(|connection| connection.socket)
         };
         let _living = UnixListener::bind(at("living")).unwrap();
         let _other = UnixListener::bind(at("other")).unwrap();
@@ -215,7 +215,7 @@ mod tests {
         symlink("living", at("relative")).unwrap();
         let long = "x".repeat(250);
         symlink(at("living"), at(&long)).unwrap();
-        for places in [
+        for paths in [
             ["living", "other"],
             ["to-living", "other"],
             ["relative", "other"],
@@ -226,30 +226,29 @@ mod tests {
             ["to-none", "living"],
             ["file", "living"],
         ] {
-            assert_eq!(found(&places).unwrap(), at("living"), "{places:?}");
+            assert_eq!(connection(&paths).unwrap(), at("living"), "{paths:?}");
         }
-        for places in [["none", "none"], ["to-none", "none"], ["stale", "none"], ["none", "stale"]]
-        {
-            assert!(found(&places).unwrap_err().is_not_listening(), "{places:?}");
+        for paths in [["none", "none"], ["to-none", "none"], ["stale", "none"], ["none", "stale"]] {
+            assert!(connection(&paths).unwrap_err().is_not_listening(), "{paths:?}");
         }
         let nothing_there = "y".repeat(250);
-        assert!(found(&[&nothing_there, "none"]).unwrap_err().is_not_listening());
+        assert!(connection(&[&nothing_there, "none"]).unwrap_err().is_not_listening());
     }
 
     #[test]
-    fn a_socket_that_cannot_be_used_is_told_before_one_that_is_not_there() {
+    fn unusable_socket_is_reported_before_a_missing_one() {
         let folder = TempDir::new().unwrap();
         let long = folder.path().join("x".repeat(250));
         std::fs::write(&long, "").unwrap();
         let none = folder.path().join("none");
-        for places in [[long.clone(), none.clone()], [none, long]] {
-            let error = find(&places).unwrap_err();
+        for paths in [[long.clone(), none.clone()], [none, long]] {
+            let error = find(&paths).unwrap_err();
             assert!(matches!(error, ConnectError::Other { .. }), "{error:?}");
         }
     }
 
     #[test]
-    fn a_folder_that_others_may_write_is_refused() {
+    fn writable_folder_is_refused() {
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("xy.sock");
         let _listener = UnixListener::bind(&path).unwrap();
@@ -265,7 +264,7 @@ mod tests {
     /// Only root can listen as another user, and only Linux lets a single thread do so.
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_listener_of_another_user_is_told_nothing() {
+    fn nothing_is_sent_to_a_listener_of_another_user() {
         use std::io::Read;
 
         use rustix::process::{Uid, geteuid};
@@ -274,10 +273,11 @@ mod tests {
             println!("SKIPPED: only root can become another user");
             return;
         }
-        let ours = TempDir::new().unwrap();
-        let theirs = TempDir::new().unwrap();
-        std::fs::set_permissions(theirs.path(), Permissions::from_mode(0o777)).unwrap();
-        let (path, bound) = (ours.path().join("xy.sock"), theirs.path().join("xy.sock"));
+        let own_folder = TempDir::new().unwrap();
+        let foreign_folder = TempDir::new().unwrap();
+        std::fs::set_permissions(foreign_folder.path(), Permissions::from_mode(0o777)).unwrap();
+        let (path, bound) =
+            (own_folder.path().join("xy.sock"), foreign_folder.path().join("xy.sock"));
         let listener = {
             let bound = bound.clone();
             let as_nobody = std::thread::spawn(move || {
@@ -289,21 +289,21 @@ mod tests {
         std::fs::rename(bound, &path).unwrap();
         let refused = find(&[path]);
         assert!(matches!(refused, Err(ConnectError::Foreign { .. })), "{refused:?}");
-        let (mut heard, mut text) = (listener.accept().unwrap().0, String::new());
-        heard.read_to_string(&mut text).unwrap();
+        let (mut stream, mut text) = (listener.accept().unwrap().0, String::new());
+        stream.read_to_string(&mut text).unwrap();
         assert_eq!(text, "");
     }
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_full_backlog_is_not_waited_for_without_end() {
+    fn full_backlog_times_out() {
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("xy.sock");
         let socket = socket::new().unwrap();
         rustix::net::bind(&socket, &SocketAddrUnix::new(&path).unwrap()).unwrap();
         rustix::net::listen(&socket, 0).unwrap();
-        let _first = try_once(&path).unwrap();
-        let refused = connect_within(&path, Duration::from_millis(30));
+        let _first = try_connect(&path).unwrap();
+        let refused = connect_with_timeout(&path, Duration::from_millis(30));
         assert!(matches!(refused, Err(ConnectError::TimedOut { .. })), "{refused:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! What the daemon says, read without copying: an answer, a notification, a refusal.
+//! Messages of the daemon, parsed without copying: answers, notifications and refusals.
 
 use std::borrow::Cow;
 
@@ -9,12 +9,12 @@ use xy_protocol::jsonrpc::RequestId;
 
 use super::CallFailure;
 
-/// A message of a stream.
+/// A notification of a stream.
 #[derive(Debug)]
 pub struct Notification<'a> {
-    /// What it tells: `log`, `event_end`.
+    /// The method: `log`, `event_end`.
     pub method: Cow<'a, str>,
-    /// Its params, as written.
+    /// The params, as written.
     pub params: &'a RawValue,
 }
 
@@ -24,7 +24,7 @@ pub(super) enum Message<'a> {
         outcome: Result<Box<RawValue>, CallError>,
     },
     Notification(Notification<'a>),
-    /// An error that answers no request: the daemon will not talk to us.
+    /// An error without a request ID: the daemon has rejected the connection.
     Refusal(CallError),
 }
 
@@ -58,7 +58,7 @@ impl<'a> Message<'a> {
                 Ok(Self::Answer { id, outcome: Ok(result) })
             }
             Envelope { error: Some(error), .. } => Ok(Self::Refusal(error)),
-            _ => Err(not_xy("it is neither an answer nor a notification".to_owned())),
+            _ => Err(not_xy("the message is neither an answer nor a notification".to_owned())),
         }
     }
 }

@@ -1,9 +1,9 @@
-//! Whole lines from a blocking source, without copying each.
+//! Reads whole lines from a blocking source, without copying each.
 
 use std::io::{self, Read};
 use std::ops::Range;
 
-/// What is read at once: a follower of a busy log reads hundreds of lines with it.
+/// Size of one read: hundreds of lines of a busy log.
 const CHUNK: usize = 64 * 1024;
 
 #[derive(Debug)]
@@ -11,9 +11,9 @@ pub(super) struct LineReader<R> {
     source: R,
     limit: usize,
     buffer: Vec<u8>,
-    /// What has been read and not handed out.
+    /// The bytes that have been read but not returned.
     unread: Range<usize>,
-    /// How much of `unread` is known to hold no newline.
+    /// Length of the start of `unread` that is known to contain no newline.
     searched: usize,
 }
 
@@ -30,13 +30,13 @@ impl<R: Read> LineReader<R> {
         &self.source
     }
 
-    /// Whether a whole line can be had without reading.
+    /// Returns true if a whole line can be returned without reading.
     pub(super) fn has_line(&self) -> bool {
         memchr::memchr(b'\n', &self.buffer[self.unread.clone()]).is_some()
     }
 
-    /// The next line that is not empty, without its newline; `None` at the end.
-    /// A line over the limit is an error of the kind `InvalidData`.
+    /// Returns the next non-empty line without its newline; `None` at the end. A line over the
+    /// limit is an error of kind `InvalidData`.
     pub(super) fn next_line(&mut self) -> io::Result<Option<&[u8]>> {
         loop {
             if let Some(line) = self.take_line() {
@@ -53,12 +53,12 @@ impl<R: Read> LineReader<R> {
     }
 
     fn take_line(&mut self) -> Option<Range<usize>> {
-        let from = self.unread.start + self.searched;
-        let Some(end) = memchr::memchr(b'\n', &self.buffer[from..self.unread.end]) else {
+        let start = self.unread.start + self.searched;
+        let Some(end) = memchr::memchr(b'\n', &self.buffer[start..self.unread.end]) else {
             self.searched = self.unread.len();
             return None;
         };
-        let line = self.unread.start..from + end;
+        let line = self.unread.start..start + end;
         self.unread.start = line.end + 1;
         self.searched = 0;
         Some(line)
@@ -85,7 +85,7 @@ impl<R: Read> LineReader<R> {
 mod tests {
     use super::*;
 
-    /// Gives at most `at_once` bytes per read.
+    /// A source that yields at most `at_once` bytes per read.
     struct Trickle<'a> {
         bytes: &'a [u8],
         at_once: usize,
@@ -101,20 +101,20 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_the_same_however_they_trickle_in() {
+    fn lines_are_independent_of_read_sizes() {
         for at_once in 1..12 {
             let source = Trickle { bytes: b"ab\n\ncde\nf\nrest", at_once };
             let mut lines = LineReader::new(source, 100);
-            let mut seen = Vec::new();
+            let mut lines_read = Vec::new();
             while let Some(line) = lines.next_line().unwrap() {
-                seen.push(line.to_vec());
+                lines_read.push(line.to_vec());
             }
-            assert_eq!(seen, [b"ab".to_vec(), b"cde".to_vec(), b"f".to_vec()]);
+            assert_eq!(lines_read, [b"ab".to_vec(), b"cde".to_vec(), b"f".to_vec()]);
         }
     }
 
     #[test]
-    fn a_line_without_end_is_an_error_and_not_all_the_memory() {
+    fn endless_line_is_an_error() {
         let mut lines = LineReader::new(io::repeat(b'x'), 100_000);
         let error = lines.next_line().unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);

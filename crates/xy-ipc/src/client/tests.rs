@@ -1,4 +1,4 @@
-//! The client against a daemon that says whatever a test wants.
+//! Tests of the client with a daemon that sends whatever a test wants.
 
 use std::io::{BufRead, BufReader};
 use std::thread::JoinHandle;
@@ -9,19 +9,19 @@ use xy_protocol::error::ErrorKind;
 
 use super::*;
 
-/// A client, and a daemon that answers each line with the next of `says`, then hangs up.
-fn client_of(says: Vec<String>) -> (Client, JoinHandle<Vec<Value>>) {
-    let (ours, theirs) = UnixStream::pair().unwrap();
+/// Returns a client and a daemon that answers each line with the next of `replies`, then hangs up.
+fn client_of(replies: Vec<String>) -> (Client, JoinHandle<Vec<Value>>) {
+    let (client_end, daemon_end) = UnixStream::pair().unwrap();
     let daemon = std::thread::spawn(move || {
-        let mut lines = BufReader::new(&theirs).lines();
-        let mut heard = Vec::new();
-        for text in says {
-            heard.push(serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap());
-            (&theirs).write_all(text.as_bytes()).unwrap();
+        let mut lines = BufReader::new(&daemon_end).lines();
+        let mut received = Vec::new();
+        for text in replies {
+            received.push(serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap());
+            (&daemon_end).write_all(text.as_bytes()).unwrap();
         }
-        heard
+        received
     });
-    (Client::over(ours), daemon)
+    (Client::from_stream(client_end), daemon)
 }
 
 fn result(id: u64, result: &str) -> String {
@@ -29,16 +29,16 @@ fn result(id: u64, result: &str) -> String {
 }
 
 #[test]
-fn a_result_comes_as_it_was_written() {
+fn result_is_returned_as_written() {
     let (mut client, daemon) = client_of(vec![result(1, "[ 1,2 ]"), result(2, "null")]);
     assert_eq!(client.call(&Request::List).unwrap().get(), "[ 1,2 ]");
     assert_eq!(client.call(&Request::Events(Events::default())).unwrap().get(), "null");
-    let heard = daemon.join().unwrap();
-    assert_eq!(heard[0], json!({"jsonrpc": "2.0", "id": 1, "method": "list"}));
+    let received = daemon.join().unwrap();
+    assert_eq!(received[0], json!({"jsonrpc": "2.0", "id": 1, "method": "list"}));
 }
 
 #[test]
-fn an_error_of_the_daemon_keeps_its_words() {
+fn error_of_the_daemon_is_returned() {
     let error = CallError::new(ErrorKind::ServerNotFound, "no").hint("do").cause("because");
     let line = json!({"jsonrpc": "2.0", "id": 1, "error": error});
     let (mut client, _daemon) = client_of(vec![format!("{line}\n")]);
@@ -49,41 +49,41 @@ fn an_error_of_the_daemon_keeps_its_words() {
 }
 
 #[test]
-fn a_daemon_that_hangs_up_in_the_middle_is_told_so() {
+fn hang_up_before_the_answer_is_reported() {
     let (mut client, _daemon) = client_of(vec!["{\"jsonrpc\":\"2.0\",\"id\":1,\"res".to_owned()]);
     assert!(matches!(client.call(&Request::List), Err(CallFailure::HungUp)));
 }
 
 #[test]
-fn a_daemon_that_turns_us_away_is_heard_even_if_it_closed_before_we_wrote() {
-    let (ours, mut theirs) = UnixStream::pair().unwrap();
+fn rejection_is_read_after_a_failed_write() {
+    let (client_end, mut daemon_end) = UnixStream::pair().unwrap();
     let error = CallError::new(ErrorKind::QueueFull, "no room");
     let line = json!({"jsonrpc": "2.0", "id": null, "error": error});
-    theirs.write_all(format!("{line}\n").as_bytes()).unwrap();
-    drop(theirs);
-    match Client::over(ours).call(&Request::List) {
+    daemon_end.write_all(format!("{line}\n").as_bytes()).unwrap();
+    drop(daemon_end);
+    match Client::from_stream(client_end).call(&Request::List) {
         Err(CallFailure::Refused(refused)) => assert_eq!(refused.kind, ErrorKind::QueueFull),
         other => panic!("{other:?}"),
     }
 }
 
 #[test]
-fn an_answer_to_something_else_is_not_taken() {
+fn answer_to_another_request_is_rejected() {
     let (mut client, _daemon) = client_of(vec![result(9, "[]")]);
     assert!(matches!(client.call(&Request::List), Err(CallFailure::NotXy { .. })));
 }
 
 #[test]
-fn what_is_not_json_is_not_taken() {
+fn invalid_json_is_rejected() {
     let (mut client, _daemon) = client_of(vec!["220 smtp ready\n".to_owned()]);
     assert!(matches!(client.call(&Request::List), Err(CallFailure::NotXy { .. })));
 }
 
 #[test]
-fn notifications_before_an_answer_are_kept_in_order() {
-    let told = |n| format!("{{\"jsonrpc\":\"2.0\",\"method\":\"log\",\"params\":{n}}}\n");
-    let says = told(1) + &told(2) + &result(1, "{}") + &told(3);
-    let (mut client, _daemon) = client_of(vec![says]);
+fn early_notifications_are_queued_in_order() {
+    let notification = |n| format!("{{\"jsonrpc\":\"2.0\",\"method\":\"log\",\"params\":{n}}}\n");
+    let replies = notification(1) + &notification(2) + &result(1, "{}") + &notification(3);
+    let (mut client, _daemon) = client_of(vec![replies]);
     client.call(&Request::Events(Events::default())).unwrap();
     for expected in ["1", "2", "3"] {
         let notification = client.next_notification().unwrap();
@@ -93,29 +93,29 @@ fn notifications_before_an_answer_are_kept_in_order() {
 }
 
 #[test]
-fn what_is_kept_has_a_bound() {
-    let told = format!("{{\"method\":\"log\",\"params\":\"{}\"}}\n", "x".repeat(1 << 20));
-    let (mut client, daemon) = client_of(vec![told.repeat(20)]);
+fn queue_is_bounded() {
+    let notification = format!("{{\"method\":\"log\",\"params\":\"{}\"}}\n", "x".repeat(1 << 20));
+    let (mut client, daemon) = client_of(vec![notification.repeat(20)]);
     assert!(matches!(client.call(&Request::List), Err(CallFailure::NotXy { .. })));
     drop(client);
     let _ = daemon.join();
 }
 
 #[test]
-fn a_silent_daemon_is_not_waited_for_longer_than_asked() {
-    let (ours, _theirs) = UnixStream::pair().unwrap();
-    let mut client = Client::over(ours);
-    client.answer_within(Some(Duration::from_millis(20))).unwrap();
+fn silent_daemon_times_out() {
+    let (client_end, _theirs) = UnixStream::pair().unwrap();
+    let mut client = Client::from_stream(client_end);
+    client.set_timeout(Some(Duration::from_millis(20))).unwrap();
     assert!(matches!(client.call(&Request::List), Err(CallFailure::TimedOut { .. })));
 }
 
 #[test]
-fn it_knows_whether_more_is_waiting() {
-    let (ours, mut theirs) = UnixStream::pair().unwrap();
-    let mut client = Client::over(ours);
+fn has_more_reports_pending_messages() {
+    let (client_end, mut daemon_end) = UnixStream::pair().unwrap();
+    let mut client = Client::from_stream(client_end);
     assert!(!client.has_more());
     let line = "{\"jsonrpc\":\"2.0\",\"method\":\"log\",\"params\":1}\n";
-    theirs.write_all(line.repeat(2).as_bytes()).unwrap();
+    daemon_end.write_all(line.repeat(2).as_bytes()).unwrap();
     assert!(client.has_more());
     client.next_notification().unwrap();
     assert!(client.has_more());
@@ -124,9 +124,9 @@ fn it_knows_whether_more_is_waiting() {
 }
 
 #[test]
-fn the_end_can_be_waited_for() {
-    let (ours, mut theirs) = UnixStream::pair().unwrap();
-    theirs.write_all(b"{\"method\":\"event_end\"}\n").unwrap();
-    drop(theirs);
-    Client::over(ours).wait_for_hang_up().unwrap();
+fn wait_for_hang_up_returns_at_the_end() {
+    let (client_end, mut daemon_end) = UnixStream::pair().unwrap();
+    daemon_end.write_all(b"{\"method\":\"event_end\"}\n").unwrap();
+    drop(daemon_end);
+    Client::from_stream(client_end).wait_for_hang_up().unwrap();
 }

@@ -1,4 +1,4 @@
-//! What a client sends: filled from its socket, taken out line by line.
+//! The input of a connection: filled from the socket, consumed line by line.
 
 use std::io;
 
@@ -6,23 +6,23 @@ use tokio::io::AsyncReadExt;
 use tokio::net::unix::OwnedReadHalf;
 use tokio::time::Instant;
 
-use super::LINE_WITHIN;
+use super::LINE_TIMEOUT;
 use crate::framing::{Line, LineSplitter, MAX_REQUEST_LINE};
 use crate::socket;
 
-/// What is read at once; requests are small, and every idle connection keeps this much.
+/// Size of one read. Requests are small, and every idle connection keeps this buffer.
 const CHUNK: usize = 8 * 1024;
 
 pub(super) struct Input {
     half: OwnedReadHalf,
     chunk: Box<[u8]>,
-    /// The part of `chunk` that has not been taken yet.
-    from: usize,
-    to: usize,
+    /// The part of `chunk` that has not been consumed is `start..end`.
+    start: usize,
+    end: usize,
     splitter: LineSplitter,
-    /// When the line that is not finished was first seen.
+    /// When the unfinished line was first seen.
     line_since: Option<Instant>,
-    ended: bool,
+    has_ended: bool,
 }
 
 impl Input {
@@ -30,48 +30,48 @@ impl Input {
         Self {
             half,
             chunk: vec![0; CHUNK].into_boxed_slice(),
-            from: 0,
-            to: 0,
+            start: 0,
+            end: 0,
             splitter: LineSplitter::new(MAX_REQUEST_LINE),
             line_since: None,
-            ended: false,
+            has_ended: false,
         }
     }
 
-    /// The next line of what has been read.
+    /// Returns the next line of the bytes read so far.
     pub(super) fn next_line(&mut self) -> Option<Line<'_>> {
-        let mut rest = &self.chunk[self.from..self.to];
+        let mut rest = &self.chunk[self.start..self.end];
         let line = self.splitter.next_line(&mut rest);
-        self.from = self.to - rest.len();
+        self.start = self.end - rest.len();
         line
     }
 
-    /// Reads more. Cancel-safe: what was read is kept.
+    /// Reads more. Cancel-safe: no bytes are lost.
     pub(super) async fn fill(&mut self) -> io::Result<()> {
         let count = self.half.read(&mut self.chunk).await?;
-        self.ended = count == 0;
-        (self.from, self.to) = (0, count);
+        self.has_ended = count == 0;
+        (self.start, self.end) = (0, count);
         Ok(())
     }
 
-    /// Whether the client will send no more.
+    /// Returns true if the client will send no more.
     pub(super) fn has_ended(&self) -> bool {
-        self.ended
+        self.has_ended
     }
 
-    /// Whether the client has gone, and does not merely send no more.
+    /// Returns true if the client is gone, and has not merely stopped sending.
     pub(super) fn is_hung_up(&self) -> bool {
         socket::is_hung_up(self.half.as_ref())
     }
 
-    /// When the unfinished line has taken too long. Time in which we do not read
-    /// (`reading` is false) is ours, not the client's.
-    pub(super) fn line_due_at(&mut self, reading: bool) -> Option<Instant> {
-        if !self.splitter.is_inside_a_line() {
+    /// Returns when the unfinished line times out. Time in which the connection is not read
+    /// (`reading` is false) does not count.
+    pub(super) fn line_deadline(&mut self, reading: bool) -> Option<Instant> {
+        if !self.splitter.is_inside_line() {
             self.line_since = None;
         } else if self.line_since.is_none() || !reading {
             self.line_since = Some(Instant::now());
         }
-        self.line_since.map(|since| since + LINE_WITHIN)
+        self.line_since.map(|since| since + LINE_TIMEOUT)
     }
 }

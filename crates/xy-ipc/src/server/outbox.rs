@@ -1,7 +1,6 @@
-//! What a connection still has to send, bounded in messages and in bytes.
+//! The output queue of a connection, bounded in messages and in bytes.
 //!
-//! Who puts something in waits for room. A client that does not read makes its own
-//! tasks wait, and nobody else's.
+//! Senders wait for room. So a client that does not read delays its own tasks and no others.
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -17,43 +16,44 @@ use xy_protocol::jsonrpc::OutgoingNotification;
 
 use super::encode;
 
-/// Bytes that may wait: a burst of log lines, and small beside the daemon.
+/// Maximum number of queued bytes: enough for a burst of log lines, and little for the daemon.
 const MAX_BYTES: usize = 1024 * 1024;
 
-/// Messages that may wait; the bytes are the real bound, this one is for tiny ones.
+/// Maximum number of queued messages. Bytes are the real bound; this one limits tiny messages.
 const MAX_MESSAGES: usize = 256;
 
-/// What is gathered into one write.
-const GATHERED: usize = 64 * 1024;
+/// Amount of queued messages that is gathered into one write.
+const MAX_WRITE: usize = 64 * 1024;
 
 /// The connection has closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the connection has closed")]
 pub struct OutboxClosed;
 
-/// Where a connection's messages are put; cheap to clone.
+/// The sending end of a connection's queue; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Outbox {
-    messages: mpsc::Sender<Queued>,
+    messages: mpsc::Sender<QueuedMessage>,
     room: Arc<Semaphore>,
 }
 
+/// A queued message.
 #[derive(Debug)]
-struct Queued {
+struct QueuedMessage {
     bytes: Vec<u8>,
-    /// What goes with the bytes.
+    /// A descriptor sent with the bytes.
     descriptor: Option<OwnedFd>,
-    /// Given back when the bytes are written.
-    room: OwnedSemaphorePermit,
+    /// Released when the bytes are written.
+    permit: OwnedSemaphorePermit,
 }
 
-/// Where they come out, in the order they were put in.
+/// The receiving end of the queue, in order.
 #[derive(Debug)]
 pub struct Outgoing {
-    messages: mpsc::Receiver<Queued>,
+    messages: mpsc::Receiver<QueuedMessage>,
 }
 
-/// An empty outbox and its other end.
+/// Creates an empty queue.
 pub fn channel() -> (Outbox, Outgoing) {
     let (sender, receiver) = mpsc::channel(MAX_MESSAGES);
     let outbox = Outbox { messages: sender, room: Arc::new(Semaphore::new(MAX_BYTES)) };
@@ -63,19 +63,21 @@ pub fn channel() -> (Outbox, Outgoing) {
 impl Outbox {
     /// Waits for room, then queues `bytes`: whole messages, each with its newline.
     ///
-    /// If the wait is given up, nothing was sent; nothing is ever sent in part.
+    /// If the future is dropped, nothing was sent. A message is never sent in part.
     pub async fn send(&self, bytes: Vec<u8>) -> Result<(), OutboxClosed> {
-        // What is larger than all the room there is goes alone.
+        // A message larger than the whole queue is sent alone.
         let needed = u32::try_from(bytes.len().min(MAX_BYTES)).unwrap_or(u32::MAX);
-        let room = Arc::clone(&self.room).acquire_many_owned(needed).await;
-        let queued = Queued { bytes, descriptor: None, room: room.map_err(|_| OutboxClosed)? };
+        let permit = Arc::clone(&self.room).acquire_many_owned(needed).await;
+        let queued =
+            QueuedMessage { bytes, descriptor: None, permit: permit.map_err(|_| OutboxClosed)? };
         self.messages.send(queued).await.map_err(|_| OutboxClosed)
     }
 
-    /// Waits for room, then queues a descriptor. It goes with an empty line, which is no message.
+    /// Waits for room, then queues a descriptor. It is sent with an empty line, which is not a
+    /// message.
     pub(super) async fn send_descriptor(&self, descriptor: OwnedFd) -> Result<(), OutboxClosed> {
-        let room = Arc::clone(&self.room).acquire_owned().await.map_err(|_| OutboxClosed)?;
-        let queued = Queued { bytes: vec![b'\n'], descriptor: Some(descriptor), room };
+        let permit = Arc::clone(&self.room).acquire_owned().await.map_err(|_| OutboxClosed)?;
+        let queued = QueuedMessage { bytes: vec![b'\n'], descriptor: Some(descriptor), permit };
         self.messages.send(queued).await.map_err(|_| OutboxClosed)
     }
 
@@ -90,41 +92,47 @@ impl Outbox {
 }
 
 impl Outgoing {
-    /// What was put in next; `None` once every [`Outbox`] is gone and all is out.
+    /// Returns the next message; `None` once every [`Outbox`] is gone and the queue is empty.
     pub async fn next(&mut self) -> Option<Vec<u8>> {
         self.messages.recv().await.map(|queued| queued.bytes)
     }
 
-    /// Writes everything until every [`Outbox`] is gone, or the reader is.
-    pub(super) async fn write_to(mut self, mut wire: OwnedWriteHalf) {
-        while let Some(Queued { mut bytes, descriptor, mut room }) = self.messages.recv().await {
-            let mut passed = descriptor;
-            while passed.is_none()
-                && bytes.len() < GATHERED
+    /// Writes messages until every [`Outbox`] or the client is gone.
+    pub(super) async fn write_to(mut self, mut socket: OwnedWriteHalf) {
+        while let Some(QueuedMessage { mut bytes, descriptor, mut permit }) =
+            self.messages.recv().await
+        {
+            let mut descriptor_to_send = descriptor;
+            while descriptor_to_send.is_none()
+                && bytes.len() < MAX_WRITE
                 && let Ok(next) = self.messages.try_recv()
             {
                 bytes.extend_from_slice(&next.bytes);
-                room.merge(next.room);
-                passed = next.descriptor;
+                permit.merge(next.permit);
+                descriptor_to_send = next.descriptor;
             }
-            // The line that goes with it is the last.
-            let line = passed.as_ref().and_then(|_| bytes.pop());
-            if wire.write_all(&bytes).await.is_err() {
+            // The empty line that carries the descriptor comes last.
+            let line = descriptor_to_send.as_ref().and_then(|_| bytes.pop());
+            if socket.write_all(&bytes).await.is_err() {
                 return;
             }
-            if let (Some(line), Some(descriptor)) = (line, &passed)
-                && pass(&wire, line, descriptor.as_fd()).await.is_err()
+            if let (Some(line), Some(descriptor)) = (line, &descriptor_to_send)
+                && send_with_descriptor(&socket, line, descriptor.as_fd()).await.is_err()
             {
                 return;
             }
-            drop(room);
+            drop(permit);
         }
     }
 }
 
-/// Writes one byte, and a descriptor with it.
-async fn pass(wire: &OwnedWriteHalf, byte: u8, descriptor: BorrowedFd<'_>) -> io::Result<()> {
-    let stream = wire.as_ref();
+/// Writes one byte together with a descriptor.
+async fn send_with_descriptor(
+    socket: &OwnedWriteHalf,
+    byte: u8,
+    descriptor: BorrowedFd<'_>,
+) -> io::Result<()> {
+    let stream = socket.as_ref();
     let send = || {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -146,7 +154,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn who_sends_waits_for_room_and_nothing_is_lost() {
+    async fn full_outbox_delays_the_sender() {
         let (outbox, mut outgoing) = channel();
         outbox.send(vec![b'x'; MAX_BYTES]).await.unwrap();
         let more = outbox.send(vec![b'y']);
@@ -157,14 +165,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_larger_than_all_the_room_still_goes() {
+    async fn oversized_message_is_sent_alone() {
         let (outbox, mut outgoing) = channel();
         outbox.send(vec![b'x'; 3 * MAX_BYTES]).await.unwrap();
         assert_eq!(outgoing.next().await.unwrap().len(), 3 * MAX_BYTES);
     }
 
     #[tokio::test]
-    async fn a_closed_connection_is_told() {
+    async fn closed_connection_is_reported() {
         let (outbox, outgoing) = channel();
         drop(outgoing);
         assert_eq!(outbox.notify("log", 1).await, Err(OutboxClosed));

@@ -1,4 +1,4 @@
-//! Plays between a scripted service and clients over real sockets, in paused time.
+//! Tests with a scripted service and clients over real sockets, in paused time.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -17,17 +17,18 @@ mod limits;
 mod shutdown;
 mod streams;
 
-/// `status` sleeps as many seconds as its name says; `logs` feeds by its name.
+/// A service for tests: `status` sleeps as many seconds as its name says; `logs` runs the script of
+/// that name.
 #[derive(Default)]
 struct Scripted {
-    /// Requests that are being done; one that is dropped counts down too.
-    under_way: Arc<AtomicUsize>,
+    /// Number of requests being executed; a dropped one is not counted any more.
+    open_requests: Arc<AtomicUsize>,
     next_id: AtomicUsize,
 }
 
-struct Counted(Arc<AtomicUsize>);
+struct OpenRequest(Arc<AtomicUsize>);
 
-impl Drop for Counted {
+impl Drop for OpenRequest {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
@@ -35,8 +36,8 @@ impl Drop for Counted {
 
 impl Service for Scripted {
     async fn call(&self, request: Request) -> Result<Answer, CallError> {
-        self.under_way.fetch_add(1, Ordering::SeqCst);
-        let _counted = Counted(Arc::clone(&self.under_way));
+        self.open_requests.fetch_add(1, Ordering::SeqCst);
+        let _open_request = OpenRequest(Arc::clone(&self.open_requests));
         match request {
             Request::List => Answer::of(&json!([])),
             Request::Version => {
@@ -89,27 +90,27 @@ impl Feed for Script {
     }
 }
 
-/// A server in a temporary folder.
-struct Stage {
+/// A server in a temporary directory.
+struct TestServer {
     folder: TempDir,
     service: Arc<Scripted>,
     stop: Option<oneshot::Sender<()>>,
     serving: JoinHandle<()>,
 }
 
-impl Stage {
+impl TestServer {
     fn new() -> Self {
-        Self::owned_by(rustix::process::geteuid().as_raw())
+        Self::with_uid(rustix::process::geteuid().as_raw())
     }
 
-    fn owned_by(own_uid: u32) -> Self {
+    fn with_uid(own_uid: u32) -> Self {
         let folder = TempDir::new().unwrap();
         let listener = UnixListener::bind(folder.path().join("s")).unwrap();
         let service = Arc::new(Scripted::default());
         let (stop, stopped) = oneshot::channel();
-        let door = Door { own_uid, service: Arc::clone(&service) };
+        let acceptor = Acceptor { own_uid, service: Arc::clone(&service) };
         let serving = tokio::spawn(async move {
-            door.serve(listener, async { drop(stopped.await) }).await;
+            acceptor.serve(listener, async { drop(stopped.await) }).await;
         });
         Self { folder, service, stop: Some(stop), serving }
     }
@@ -123,22 +124,22 @@ impl Stage {
         self.stop.take().unwrap().send(()).unwrap();
     }
 
-    fn under_way(&self) -> usize {
-        self.service.under_way.load(Ordering::SeqCst)
+    fn open_requests(&self) -> usize {
+        self.service.open_requests.load(Ordering::SeqCst)
     }
 
-    async fn until_under_way(&self, count: usize) {
-        let reached = async {
-            while self.under_way() != count {
+    async fn wait_for_open_requests(&self, count: usize) {
+        let condition = async {
+            while self.open_requests() != count {
                 sleep(Duration::from_millis(1)).await;
             }
         };
-        let waited = timeout(Duration::from_secs(10), reached).await;
-        assert!(waited.is_ok(), "{} under way, not {count}", self.under_way());
+        let waited = timeout(Duration::from_secs(10), condition).await;
+        assert!(waited.is_ok(), "{} under way, not {count}", self.open_requests());
     }
 }
 
-/// A client that knows nothing.
+/// A client without protocol logic.
 struct Peer {
     stream: BufReader<UnixStream>,
 }
@@ -148,25 +149,25 @@ impl Peer {
         self.stream.write_all(bytes.as_ref()).await.unwrap();
     }
 
-    async fn ask(&mut self, id: u64, method: &str, params: Value) {
+    async fn request(&mut self, id: u64, method: &str, params: Value) {
         let message = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
         self.send(format!("{message}\n")).await;
     }
 
-    /// The next message; null at the end.
+    /// Returns the next message, or null at the end.
     async fn next(&mut self) -> Value {
         let mut line = String::new();
         let read = self.stream.read_line(&mut line);
         match timeout(Duration::from_secs(100), read).await.expect("no message in time") {
             Ok(0) => Value::Null,
             Ok(_) => serde_json::from_str(&line).unwrap(),
-            // We were closed on with something of ours unread.
+            // The server closed while some of this client's bytes were unread.
             Err(cause) if cause.kind() == io::ErrorKind::ConnectionReset => Value::Null,
             Err(cause) => panic!("{cause}"),
         }
     }
 
-    /// The next message in short: `1 result`, `2 error -32600`, `log`.
+    /// Returns the next message in short form: `1 result`, `2 error -32600`, `log`.
     async fn next_short(&mut self) -> String {
         let message = self.next().await;
         match (&message["method"], &message["error"]["code"], &message["id"]) {
@@ -179,16 +180,16 @@ impl Peer {
 }
 
 #[tokio::test(start_paused = true)]
-async fn requests_are_answered_and_garbage_is_told_so() {
-    let stage = Stage::new();
-    let mut peer = stage.client().await;
+async fn requests_are_answered_and_garbage_is_rejected() {
+    let server = TestServer::new();
+    let mut peer = server.client().await;
     peer.send(b"hello\n\r\n[]\n{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"no\"}\r\n\xff\n").await;
-    peer.ask(2, "list", json!({})).await;
-    let mut told = Vec::new();
+    peer.request(2, "list", json!({})).await;
+    let mut answers = Vec::new();
     for _ in 0..5 {
-        told.push(peer.next_short().await);
+        answers.push(peer.next_short().await);
     }
-    told.sort();
+    answers.sort();
     let expected = [
         "1 error -32601",
         "2 result",
@@ -196,76 +197,76 @@ async fn requests_are_answered_and_garbage_is_told_so() {
         "null error -32700",
         "null error -32700",
     ];
-    assert_eq!(told, expected);
+    assert_eq!(answers, expected);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_request_delays_no_other_on_the_same_connection() {
-    let stage = Stage::new();
-    let mut peer = stage.client().await;
-    let began = Instant::now();
-    peer.ask(1, "status", json!({"name": "20"})).await;
-    peer.ask(2, "list", Value::Null).await;
+async fn slow_request_delays_no_other() {
+    let server = TestServer::new();
+    let mut peer = server.client().await;
+    let start = Instant::now();
+    peer.request(1, "status", json!({"name": "20"})).await;
+    peer.request(2, "list", Value::Null).await;
     assert_eq!(peer.next_short().await, "2 result");
-    assert!(began.elapsed() < Duration::from_secs(1));
+    assert!(start.elapsed() < Duration::from_secs(1));
     assert_eq!(peer.next_short().await, "1 result");
-    assert!(began.elapsed() >= Duration::from_secs(20));
+    assert!(start.elapsed() >= Duration::from_secs(20));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_notification_is_done_and_not_answered() {
-    let stage = Stage::new();
-    let mut peer = stage.client().await;
+async fn notification_is_executed_without_an_answer() {
+    let server = TestServer::new();
+    let mut peer = server.client().await;
     peer.send("{\"jsonrpc\":\"2.0\",\"method\":\"status\",\"params\":{\"name\":\"1\"}}\n").await;
     peer.send("{\"jsonrpc\":\"2.0\",\"method\":\"nonsense\"}\n").await;
-    stage.until_under_way(1).await;
-    stage.until_under_way(0).await;
-    peer.ask(1, "list", Value::Null).await;
+    server.wait_for_open_requests(1).await;
+    server.wait_for_open_requests(0).await;
+    peer.request(1, "list", Value::Null).await;
     assert_eq!(peer.next_short().await, "1 result");
 }
 
 #[tokio::test(start_paused = true)]
-async fn half_a_line_is_nothing_until_its_newline_comes() {
-    let stage = Stage::new();
-    let mut peer = stage.client().await;
+async fn partial_line_waits_for_its_newline() {
+    let server = TestServer::new();
+    let mut peer = server.client().await;
     peer.send("{\"jsonrpc\":\"2.0\",\"id\":1,").await;
     sleep(Duration::from_secs(29)).await;
     peer.send("\"method\":\"list\"}\n").await;
     assert_eq!(peer.next_short().await, "1 result");
     sleep(Duration::from_secs(100)).await; // A client may be silent between its lines.
-    peer.ask(2, "list", Value::Null).await;
+    peer.request(2, "list", Value::Null).await;
     assert_eq!(peer.next_short().await, "2 result");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_hangs_up_does_not_leave_its_requests_for_ever() {
-    let stage = Stage::new();
-    let mut peer = stage.client().await;
-    peer.ask(1, "status", json!({"name": "1000"})).await;
-    stage.until_under_way(1).await;
+async fn requests_end_after_a_hang_up() {
+    let server = TestServer::new();
+    let mut peer = server.client().await;
+    peer.request(1, "status", json!({"name": "1000"})).await;
+    server.wait_for_open_requests(1).await;
     drop(peer);
-    stage.until_under_way(0).await;
+    server.wait_for_open_requests(0).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_only_stops_sending_still_gets_its_answers() {
-    let stage = Stage::new();
-    let mut peer = stage.client().await;
-    peer.ask(1, "status", json!({"name": "3"})).await;
+async fn half_closed_client_gets_its_answers() {
+    let server = TestServer::new();
+    let mut peer = server.client().await;
+    peer.request(1, "status", json!({"name": "3"})).await;
     peer.stream.get_mut().shutdown().await.unwrap();
     assert_eq!(peer.next_short().await, "1 result");
     assert_eq!(peer.next_short().await, "end");
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_user_is_turned_away_with_the_reason() {
-    let stage = Stage::owned_by(rustix::process::geteuid().as_raw() + 1);
-    let mut peer = stage.client().await;
+async fn another_user_is_rejected_with_the_reason() {
+    let server = TestServer::with_uid(rustix::process::geteuid().as_raw() + 1);
+    let mut peer = server.client().await;
     assert_eq!(peer.next_short().await, "null error -32009");
     assert_eq!(peer.next_short().await, "end");
 }
 
-/// Fails to accept three times, then has nothing more to say.
+/// Fails to accept three times, then blocks.
 struct OutOfDescriptors(AtomicUsize);
 
 impl Accept for &OutOfDescriptors {
@@ -278,21 +279,21 @@ impl Accept for &OutOfDescriptors {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_descriptors_left_means_waiting_not_spinning() {
+async fn failed_accept_is_retried_after_a_delay() {
     let listener = OutOfDescriptors(AtomicUsize::new(0));
-    let door = Door { own_uid: 0, service: Arc::new(Scripted::default()) };
-    let began = Instant::now();
-    door.serve(&listener, sleep(Duration::from_millis(300))).await;
+    let acceptor = Acceptor { own_uid: 0, service: Arc::new(Scripted::default()) };
+    let start = Instant::now();
+    acceptor.serve(&listener, sleep(Duration::from_millis(300))).await;
     assert_eq!(listener.0.load(Ordering::SeqCst), 2);
-    assert_eq!(began.elapsed(), Duration::from_millis(300));
+    assert_eq!(start.elapsed(), Duration::from_millis(300));
 }
 
 #[tokio::test]
-async fn who_comes_after_a_socket_was_made_again_comes_in_there() {
+async fn replaced_listener_accepts_connections() {
     let folder = TempDir::new().unwrap();
     let bound = |name: &str| UnixListener::bind(folder.path().join(name)).unwrap();
-    let (renew, again) = mpsc::channel(1);
-    let listener = Renewed { places: Mutex::new((bound("first"), again)) };
+    let (renew, replacements) = mpsc::channel(1);
+    let listener = ReplaceableListener { state: Mutex::new((bound("first"), replacements)) };
     let accepting = tokio::spawn(async move {
         let early = listener.next().await.unwrap();
         (early, listener.next().await.unwrap())

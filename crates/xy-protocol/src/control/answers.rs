@@ -1,4 +1,4 @@
-//! What the daemon answers, and what it tells by itself.
+//! Answers and notifications of the daemon.
 
 use std::borrow::Cow;
 
@@ -8,186 +8,186 @@ use crate::error::CallError;
 use crate::server::{Era, ServerEntry, ServerName, ServerState, Stream};
 use crate::time::Timestamp;
 
-/// A server that did not become what was asked, among several.
+/// A server for which a request failed, among several.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// Which.
+    /// The server.
     pub name: ServerName,
-    /// Why.
+    /// The error.
     pub error: CallError,
 }
 
 /// The answer to `start`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Started {
-    /// They were down.
+pub struct StartResult {
+    /// Servers that were down and have been started.
     pub started: Vec<ServerName>,
-    /// They were up.
+    /// Servers that were running already.
     pub already_running: Vec<ServerName>,
-    /// Each client has its own, and there is none: they start with the next.
+    /// Servers with one instance per client and no client: an instance starts with the next client.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub when_needed: Vec<ServerName>,
-    /// They did not come up.
+    /// Servers that did not start.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub failed: Vec<Failure>,
-    /// What went wrong beside it.
+    /// Problems that did not prevent the request.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub warnings: Vec<String>,
 }
 
 /// The answer to `stop`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stopped {
-    /// They were up.
+pub struct StopResult {
+    /// Servers that were up and have been stopped.
     pub stopped: Vec<ServerName>,
-    /// They were down.
+    /// Servers that were down already.
     pub not_running: Vec<ServerName>,
-    /// They did not go down.
+    /// Servers that did not stop.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub failed: Vec<Failure>,
-    /// What went wrong beside it.
+    /// Problems that did not prevent the request.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub warnings: Vec<String>,
 }
 
 /// The answer to `restart`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Restarted {
-    /// They are up again.
+pub struct RestartResult {
+    /// Servers that are up again.
     pub restarted: Vec<ServerName>,
-    /// They did not come up.
+    /// Servers that did not start.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub failed: Vec<Failure>,
-    /// What went wrong beside it.
+    /// Problems that did not prevent the request.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub warnings: Vec<String>,
 }
 
-/// The answer to `reload`: what changed, or with `dry_run` what would.
+/// The answer to `reload`: the changes made, or with `dry_run` those that would be made.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reloaded {
-    /// New files.
+pub struct ReloadResult {
+    /// Servers with a new file.
     pub added: Vec<ServerName>,
-    /// Files that are gone.
+    /// Servers whose file is gone.
     pub removed: Vec<ServerName>,
-    /// Files that say something else: `restarted` and `updated` together.
+    /// Servers whose file has changed: `restarted` and `updated` together.
     pub changed: Vec<ServerName>,
-    /// Files that say the same.
+    /// Servers whose file has not changed.
     pub unchanged: Vec<ServerName>,
-    /// Of `changed`: what the process is has changed, so it was replaced.
+    /// Of `changed`: servers whose process settings have changed, so that they were restarted.
     pub restarted: Vec<ServerName>,
-    /// Of `changed`: only rules have changed, and the living instance follows them.
+    /// Of `changed`: servers whose running instance follows the changed settings.
     pub updated: Vec<ServerName>,
-    /// Profiles that are new, gone, or say something else.
+    /// Profiles that are new, removed or changed.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub profiles: Vec<String>,
-    /// Of `profiles`: those that are new.
+    /// Of `profiles`: the new ones.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub profiles_added: Vec<String>,
-    /// Of `profiles`: those that are gone.
+    /// Of `profiles`: the removed ones.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub profiles_removed: Vec<String>,
-    /// Whether nothing was done.
+    /// True if nothing was changed.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub dry_run: bool,
-    /// Those of `added` and `restarted` that did not come up.
+    /// Servers of `added` and `restarted` that did not start.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub failed: Vec<Failure>,
-    /// What is odd in the files, though they are valid.
+    /// Warnings about valid files.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub problems: Vec<Problem>,
 }
 
 /// The answer to `add`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Added {
-    /// Its name.
+pub struct AddResult {
+    /// The server's name.
     pub name: ServerName,
-    /// What it is doing: stopped, if it waits for a client.
+    /// Its state; stopped, if it waits for a client.
     pub state: ServerState,
-    /// The leader of its processes, while there is one.
+    /// The leader of its processes, if it runs.
     pub pid: Option<u32>,
-    /// What looks like a mistake, though it runs.
+    /// Warnings about settings that look like a mistake.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub problems: Vec<Problem>,
 }
 
-/// The answer to `remove`: it is in no list any more, and is being ended. If its logs were to be
-/// deleted, it has ended.
+/// The answer to `remove`. The server is not listed any more and is being stopped. If its logs were
+/// to be deleted, it has stopped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Removed {
-    /// Its name.
+pub struct RemoveResult {
+    /// The server's name.
     pub name: ServerName,
-    /// What went wrong beside it.
+    /// Problems that did not prevent the request.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub warnings: Vec<String>,
-    /// Its log, if it has one and it was not deleted.
+    /// Its log, if it has one that was not deleted.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub log_file: Option<String>,
-    /// The logs that were deleted.
+    /// The deleted logs.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub purged: Vec<String>,
 }
 
-/// A stream has begun.
+/// The answer to a request that starts a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Subscribed {
-    /// Its id, in every notification of it.
+pub struct SubscribeResult {
+    /// The stream's ID, repeated in each of its notifications.
     pub subscription_id: u64,
 }
 
-/// A stream has been told to end; its end notification follows.
+/// The answer to a request that ends a stream. The stream's end notification follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Cancelled {
-    /// Its id.
+pub struct CancelResult {
+    /// The stream's ID.
     pub subscription_id: u64,
 }
 
 /// The notification `log`: one line of a server. Borrowed, because there are very many.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LogLine<'a> {
-    /// Whose stream.
+    /// The stream's ID.
     pub subscription_id: u64,
-    /// Which server.
+    /// The server.
     pub name: &'a ServerName,
-    /// Which of its outputs.
+    /// The stream it was written to.
     pub stream: Stream,
     /// The text, invalid UTF-8 replaced.
     pub line: Cow<'a, str>,
-    /// When it was read; null for lines from before this daemon, whose time was not kept.
+    /// When it was read; null for lines from before this daemon, whose time was not recorded.
     pub ts: Option<Timestamp>,
-    /// Its number; absent for lines from before this daemon.
+    /// Its sequence number; absent for lines from before this daemon.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seq: Option<u64>,
-    /// Whether it goes on the line before it, which was too long for one record.
+    /// True if it continues the previous line, which was too long for one record.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub continued: bool,
 }
 
-/// The notifications `log_skipped` and `event_skipped`: the reader was too slow.
+/// The notifications `log_skipped` and `event_skipped`, for a client that reads too slowly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Skipped {
-    /// Whose stream.
+pub struct SkipNotice {
+    /// The stream's ID.
     pub subscription_id: u64,
-    /// How many it will not see.
+    /// Number of notifications that it misses.
     pub count: u64,
 }
 
 /// The notifications `log_end` and `event_end`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StreamEnd {
-    /// Whose stream.
+    /// The stream's ID.
     pub subscription_id: u64,
 }
 
-/// The notification `event`: a server changed its state.
+/// The notification `event`: a change of a server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
-    /// Whose stream.
+    /// The stream's ID.
     pub subscription_id: u64,
-    /// Which server.
+    /// The server.
     pub name: ServerName,
-    /// The client that this instance of it is for, unless all share it.
+    /// The client that this instance belongs to, unless clients share it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub client: Option<u64>,
     /// The era of this instance, if it is the second one of a server that speaks both.
@@ -197,91 +197,91 @@ pub struct Event {
     pub from: ServerState,
     /// The state after.
     pub state: ServerState,
-    /// Why.
+    /// The reason for the change.
     pub reason: String,
-    /// The leader of its processes, while there is one.
+    /// The leader of its processes, if it runs.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub pid: Option<u32>,
-    /// Restarts since an operator last started it.
+    /// Restarts since a user last started it.
     pub restart_count: u32,
-    /// When.
+    /// When it happened.
     pub ts: Timestamp,
-    /// What about the change this tells.
+    /// The kind of event.
     #[serde(default)]
     pub kind: EventKind,
-    /// Its number among all events that one daemon has seen.
+    /// Its number among all events of one daemon.
     #[serde(default)]
     pub seq: u64,
-    /// Which daemon that was: numbers of different ones do not compare.
+    /// The ID of that daemon. Numbers of different daemons do not compare.
     #[serde(default)]
     pub boot: String,
 }
 
-/// What an event tells.
+/// A kind of event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EventKind {
-    /// A change of state.
+    /// The state has changed.
     #[default]
     Changed,
-    /// That a change, which was told before, begins the last attempt: if this life fails too,
-    /// the server is given up.
+    /// A change reported before begins the last attempt: if this instance fails too, the server is
+    /// given up.
     LastAttempt,
-    /// That somebody asked to change the server: who, what, and which command runs.
+    /// A client has requested a change: the reason names the client, the change and the command.
     Asked,
-    /// Something that a newer daemon tells.
+    /// A kind that only a newer daemon knows.
     #[serde(other)]
     Other,
 }
 
-/// How bad a problem in the files is.
+/// The severity of a problem in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
     /// The file cannot be used.
     Error,
-    /// The file can be used, but it looks like a mistake.
+    /// The file can be used, but looks like a mistake.
     Warning,
 }
 
 /// One problem in the files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
-    /// How bad.
+    /// The severity.
     pub severity: Severity,
-    /// What.
+    /// The message.
     pub message: String,
     /// The file.
     pub file: String,
-    /// The line, from 1.
+    /// The line, counted from 1.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub line: Option<u32>,
-    /// The column, from 1, in characters.
+    /// The column in characters, counted from 1.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub column: Option<u32>,
-    /// What would be right.
+    /// A correction.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub suggestion: Option<String>,
-    /// All of it as a person reads it, with the text underlined.
+    /// The whole problem as text for people, with the faulty text underlined.
     pub rendered: String,
 }
 
 /// The answer to `check`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckReport {
-    /// Whether a daemon would accept these files.
+    /// True if a daemon would accept these files.
     pub valid: bool,
-    /// How many server files there are.
+    /// Number of server files.
     pub files: usize,
-    /// How many files there are in all: also those of profiles, and the daemon's own.
+    /// Number of all files, including those of profiles and the daemon's own.
     #[serde(default)]
     pub all_files: usize,
-    /// How many of `files` describe a server without a fault.
+    /// Number of `files` that describe a server without an error.
     pub servers: usize,
-    /// The names of the servers without a fault.
+    /// The names of the servers without an error.
     #[serde(default)]
     pub server_names: Vec<ServerName>,
-    /// Everything that is wrong or odd.
+    /// All errors and warnings.
     pub problems: Vec<Problem>,
 }
 
@@ -301,68 +301,68 @@ pub struct Info {
     pub version: String,
     /// Its process.
     pub pid: u32,
-    /// The socket this was asked on.
+    /// The control socket.
     pub control_socket: String,
-    /// The socket for MCP clients; null until there is one.
+    /// The socket for MCP clients; null until it exists.
     pub mcp_socket: Option<String>,
-    /// The address for MCP clients; null until there is one.
+    /// The address for MCP clients; null until it exists.
     pub gateway_url: Option<String>,
-    /// Why nobody can come in there, if so.
+    /// Why clients cannot connect to the gateway, if they cannot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway_problem: Option<String>,
-    /// Where server files are read from.
+    /// The directory of server files.
     pub config_dir: String,
-    /// Where logs and state are kept.
+    /// The directory of logs and state.
     pub state_dir: String,
-    /// Why events are not kept there, if so.
+    /// Why events cannot be recorded, if they cannot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub journal_problem: Option<String>,
-    /// What is odd about profiles, and about what clients are shown by them.
+    /// Warnings about profiles and about what they show.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
-    /// Limits that kept clients out in the last minute.
+    /// Limits that rejected clients in the last minute.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub limit_hits: Vec<LimitHit>,
-    /// How long the daemon has been up.
+    /// Seconds since the daemon started.
     pub uptime_secs: u64,
-    /// The files of MCP clients that it was told to read by `--mcp-json`.
+    /// Files of MCP clients that `--mcp-json` told the daemon to read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mcp_json: Vec<String>,
-    /// How many servers it knows.
+    /// Number of known servers.
     pub servers: usize,
-    /// How many of them are running.
+    /// Number of running servers.
     pub running: usize,
 }
 
-/// A limit that kept a client out in the last minute.
+/// A limit that rejected a client in the last minute.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitHit {
-    /// What there may be no more of.
+    /// The limited resource.
     pub limit: String,
-    /// Who was refused: the words for a token, `local clients`, or `unauthenticated`.
+    /// The rejected client: the description of a token, `local clients`, or `unauthenticated`.
     pub by: String,
-    /// How often it was refused.
+    /// Number of rejections.
     pub times: u64,
 }
 
 /// The answer to `shutdown`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ShuttingDown {
-    /// The process that is going.
+pub struct ShutdownResult {
+    /// The process that is ending.
     pub pid: u32,
 }
 
 /// The answer to `handover`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HandedOver {
-    /// The process that can go, or goes.
+pub struct HandoverResult {
+    /// The process that can end, or ends.
     pub pid: u32,
-    /// Whether it goes: nobody minds the servers any more.
+    /// True if it ends: no daemon watches the servers any more.
     pub gone: bool,
-    /// Whether the socket that listens for HTTP can come, or comes, with this answer.
+    /// True if the listening HTTP socket can be passed, or comes with this answer.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub listener: bool,
 }
 
 /// The answer to `list`.
-pub type Listed = Vec<ServerEntry>;
+pub type ListResult = Vec<ServerEntry>;

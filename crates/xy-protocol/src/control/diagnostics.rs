@@ -1,4 +1,4 @@
-//! `diagnostics`: everything that helps whoever reads a report of trouble, without secrets.
+//! `diagnostics`: everything that helps to analyse a problem report, without secrets.
 
 use std::collections::BTreeMap;
 
@@ -10,11 +10,11 @@ use super::{Info, Severity};
 use crate::server::ServerName;
 use crate::time::Timestamp;
 
-/// What stands in the place of a secret.
+/// The replacement of a secret.
 pub const MASK: &str = "***";
 
-/// No report is longer, in bytes.
-pub const MOST_DIAGNOSTICS: usize = 1 << 20;
+/// Maximum size of a report, in bytes.
+pub const MAX_DIAGNOSTICS_BYTES: usize = 1 << 20;
 
 /// The answer to `diagnostics`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -23,28 +23,28 @@ pub struct Diagnostics {
     pub version: String,
     /// [`crate::PROTOCOL_VERSION`].
     pub protocol: u32,
-    /// When.
+    /// When it was written.
     pub timestamp: Timestamp,
     /// The machine.
     pub system: System,
-    /// The daemon; null if there is none.
+    /// The daemon; null if none runs.
     pub daemon: Option<DaemonState>,
-    /// Why there is none.
+    /// Why no daemon runs.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub problem: Option<String>,
-    /// Where everything is.
+    /// The paths that xy uses.
     pub paths: BTreeMap<String, String>,
-    /// What is there.
+    /// The files and folders at those paths.
     pub files: Vec<FileState>,
-    /// What the files say.
+    /// The configuration.
     pub configuration: ConfigurationState,
     /// Every server.
     pub servers: Vec<ServerReport>,
     /// The latest restarts of all servers, oldest first.
     pub restart_history: Vec<RestartRecord>,
-    /// Numbers of the gateway, by the names that `/metrics` has for them.
+    /// Metrics of the gateway, with the names that `/metrics` uses.
     pub metrics: BTreeMap<String, f64>,
-    /// What would have made this too long.
+    /// The parts left out because the report would have been too long.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub left_out: Vec<String>,
 }
@@ -56,59 +56,59 @@ pub struct System {
     pub platform: String,
     /// `x86_64`, `aarch64`, …
     pub arch: String,
-    /// Bytes of memory; null where the system does not tell.
+    /// Total memory in bytes; null where the system does not report it.
     pub total_memory: Option<u64>,
-    /// Bytes of it that could be used.
+    /// Available memory in bytes.
     pub free_memory: Option<u64>,
 }
 
 /// The daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DaemonState {
-    /// What `info` says.
+    /// The answer to `info`.
     #[serde(flatten)]
     pub info: Info,
-    /// Bytes of it that are in memory; null where the system does not tell.
+    /// Resident memory in bytes; null where the system does not report it.
     pub rss: Option<u64>,
 }
 
 /// A file or a folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileState {
-    /// Where.
+    /// The path.
     pub path: String,
     /// `file`, `folder`, `socket`, `other` or `missing`.
     pub kind: String,
     /// Its size, if it is a file.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub bytes: Option<u64>,
-    /// Who may do what with it, in octal.
+    /// The permissions, in octal.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub mode: Option<String>,
-    /// Why nothing is known of it.
+    /// Why the state of the file is not known.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub problem: Option<String>,
 }
 
-/// What the files say.
+/// The result of checking the configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConfigurationState {
-    /// Whether a daemon would accept them.
+    /// True if a daemon would accept the files.
     pub valid: bool,
-    /// How many server files there are.
+    /// Number of server files.
     pub files: usize,
-    /// How many of them describe a server without a fault.
+    /// Number of server files without an error.
     pub servers: usize,
-    /// Everything that is wrong or odd, without the text of the files.
+    /// All errors and warnings, without the text of the files.
     pub problems: Vec<BriefProblem>,
 }
 
-/// One problem in the files, without their text, in which secrets may be.
+/// One problem of a file, without the file's text, which may contain secrets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BriefProblem {
-    /// How bad.
+    /// The severity.
     pub severity: Severity,
-    /// What.
+    /// The message.
     pub message: String,
     /// The file.
     pub file: String,
@@ -122,13 +122,13 @@ pub struct BriefProblem {
 pub struct ServerReport {
     /// Its name.
     pub name: ServerName,
-    /// What its file says; the values of its environment and its headers are masked.
+    /// The content of its file; the values of its environment and headers are masked.
     pub configuration: Value,
-    /// What `status` says; null without a daemon.
+    /// The answer to `status`; null without a daemon.
     pub status: Option<Value>,
-    /// Its last lines of stderr, oldest first.
+    /// The last lines of stderr, oldest first.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub stderr: Vec<String>,
-    /// Its log and the older ones.
+    /// The log file and its older generations.
     pub log_files: Vec<FileState>,
 }

@@ -1,7 +1,6 @@
-//! What is asked of servers themselves, through the gateway.
+//! Requests that the gateway passes to servers.
 //!
-//! JSON that belongs to a server or to its client stays the text it was: numbers keep their
-//! digits.
+//! JSON of a server or its client keeps its original text, so numbers keep their digits.
 
 use std::time::Duration;
 
@@ -11,21 +10,21 @@ use serde_json::value::RawValue;
 use crate::error::CallError;
 use crate::server::ServerName;
 
-/// How long a raw request may take when nobody says.
-pub const REQUEST_WITHIN: Duration = Duration::from_secs(10);
+/// Default timeout of a raw request.
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// JSON as somebody wrote it.
+/// JSON in its original text.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct JsonText(Box<RawValue>);
 
 impl JsonText {
-    /// Takes a text that is JSON.
+    /// Parses a text; fails if it is not JSON.
     pub fn read(text: &str) -> Result<Self, serde_json::Error> {
         serde_json::from_str(text)
     }
 
-    /// The text.
+    /// Returns the text.
     pub fn get(&self) -> &str {
         self.0.get()
     }
@@ -34,17 +33,17 @@ impl JsonText {
         self.get().starts_with('{')
     }
 
-    /// Itself, if it is an object.
+    /// Returns the value if it is an object.
     pub fn into_object(self) -> Option<Self> {
         self.is_object().then_some(self)
     }
 
-    /// Whether it can be the params of a request.
+    /// Returns true if the value can be the params of a request.
     fn is_params(&self) -> bool {
         self.is_object() || self.get().starts_with('[')
     }
 
-    /// Whether it can be the id of a request.
+    /// Returns true if the value can be the ID of a request.
     fn is_id(&self) -> bool {
         self.get().starts_with(|first: char| first == '"' || first == '-' || first.is_ascii_digit())
     }
@@ -64,25 +63,25 @@ impl From<Box<RawValue>> for JsonText {
     }
 }
 
-/// Whose tools to show.
+/// The params of `tools`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tools {
-    /// Only this server's.
+    /// Only tools of this server, if given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub server: Option<String>,
 }
 
-/// A tool to call.
+/// The params of `call`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Call {
-    /// What it is called outside: `{server}__{tool}`.
+    /// The tool's exposed name: `{server}__{tool}`.
     pub name: String,
-    /// An object; empty if absent.
+    /// The arguments, an object; empty if absent.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub arguments: Option<JsonText>,
-    /// How long it may take; for ever if absent.
+    /// The timeout; none if absent.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub timeout_ms: Option<u64>,
 }
@@ -96,21 +95,21 @@ impl Call {
     }
 }
 
-/// A request to one server.
+/// The params of `request`: a request to one server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RawRequest {
-    /// Which.
+    /// The server.
     pub server: String,
-    /// What is asked.
+    /// The method.
     pub method: String,
-    /// An object or an array, if any.
+    /// The params: an object or an array.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub params: Option<JsonText>,
-    /// How long it may take; [`REQUEST_WITHIN`] if absent.
+    /// The timeout; [`REQUEST_TIMEOUT`] if absent.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub timeout_ms: Option<u64>,
-    /// The id that the response has, a number or a text; 1 if absent.
+    /// The ID of the response, a number or a string; 1 if absent.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub id: Option<JsonText>,
 }
@@ -130,17 +129,17 @@ impl RawRequest {
 /// The answer to `tools`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolList {
-    /// In the order of servers, and of each server's own list.
+    /// The tools, in the order of servers and of each server's own list.
     pub tools: Vec<ToolEntry>,
 }
 
 /// One tool in `tools`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolEntry {
-    /// What it is called outside.
+    /// The exposed name.
     pub name: String,
-    /// Whose it is.
+    /// The server that has it.
     pub server: ServerName,
-    /// What its server wrote of it.
+    /// The tool as its server describes it.
     pub tool: JsonText,
 }

@@ -1,4 +1,4 @@
-//! What MCP clients are shown: profiles, the tokens that are bound to them, and search.
+//! Requests about what MCP clients see: profiles, the tokens bound to them, and search.
 
 use std::fmt;
 
@@ -6,35 +6,35 @@ use serde::{Deserialize, Serialize};
 
 use crate::time::Timestamp;
 
-/// A token to make.
+/// The params of `token_add`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenAdd {
-    /// What it is called, by people.
+    /// A name for people.
     pub name: String,
-    /// The only profile that it opens; any, if absent.
+    /// The only profile that the token opens; any, if absent.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub profile: Option<String>,
-    /// Whether whoever has it may manage servers.
+    /// Lets the token's clients manage servers.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub manage: bool,
 }
 
-/// The answer to `token_add`: the only time that the token is shown.
+/// The answer to `token_add`, the only place where the token is shown.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TokenAdded {
-    /// What it is called.
+pub struct TokenAddResult {
+    /// The token's name.
     pub name: String,
-    /// What clients send.
+    /// The secret that clients send.
     pub token: String,
-    /// The only profile that it opens.
+    /// The only profile that the token opens.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub profile: Option<String>,
-    /// Whether whoever has it may manage servers.
+    /// True if the token's clients may manage servers.
     pub manage: bool,
 }
 
-impl fmt::Debug for TokenAdded {
+impl fmt::Debug for TokenAddResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TokenAdded").field("name", &self.name).finish_non_exhaustive()
     }
@@ -43,42 +43,42 @@ impl fmt::Debug for TokenAdded {
 /// The answer to `token_list`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenList {
-    /// By name.
+    /// The tokens, sorted by name.
     pub tokens: Vec<TokenEntry>,
 }
 
-/// One token, without what clients send.
+/// One token, without its secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenEntry {
-    /// What it is called.
+    /// The token's name.
     pub name: String,
-    /// The only profile that it opens.
+    /// The only profile that the token opens.
     pub profile: Option<String>,
-    /// Whether whoever has it may manage servers.
+    /// True if the token's clients may manage servers.
     pub manage: bool,
-    /// When it was made.
+    /// When it was created.
     pub made_at: Timestamp,
 }
 
-/// The answer to `token_remove`: nobody comes in with it any more, and whoever had is out.
+/// The answer to `token_remove`. The token is not accepted any more, and its sessions have ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TokenRemoved {
-    /// What it was called.
+pub struct TokenRemoveResult {
+    /// The token's name.
     pub name: String,
 }
 
-/// Which token gets a new secret.
+/// The params of `token_rotate`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenRotate {
-    /// A token made by `token_add`; the daemon's own tokens if absent.
+    /// A token created by `token_add`; the daemon's own tokens if absent.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub name: Option<String>,
 }
 
 /// The answer to `token_rotate`: the old secrets are refused, and their sessions have ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TokenRotated {
+pub struct TokenRotateResult {
     /// One named token, or the daemon's own `token` and `manage-token`.
     pub tokens: Vec<RotatedToken>,
 }
@@ -98,105 +98,106 @@ impl fmt::Debug for RotatedToken {
     }
 }
 
-/// Tools to find.
+/// The params of `search`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Search {
-    /// What is to be done, in a few words.
+    /// A few words about the task.
     pub query: String,
-    /// The most that are answered; 8 if absent.
+    /// Maximum number of tools in the answer; 8 if absent.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub limit: Option<usize>,
     /// Only tools of this server.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub server: Option<String>,
-    /// Only what this profile shows, under the names that it gives.
+    /// Only tools that this profile shows, under the profile's names.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub profile: Option<String>,
 }
 
 /// The answer to `search`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct FoundTools {
-    /// Best first.
-    pub tools: Vec<FoundEntry>,
+pub struct SearchResult {
+    /// The tools, best match first.
+    pub tools: Vec<SearchEntry>,
 }
 
 /// One tool in `search`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct FoundEntry {
-    /// What it is called outside.
+pub struct SearchEntry {
+    /// The exposed name.
     pub name: String,
-    /// Whose it is.
+    /// The server that has it.
     pub server: String,
-    /// The first words of what is said of it.
+    /// The beginning of its description.
     pub description: String,
-    /// How well it fits; only an order.
+    /// The quality of the match; only the order of scores has a meaning.
     pub score: f32,
 }
 
-/// Whether a profile shows something, and why.
+/// The params of `explain`: asks if, and why, a profile shows an item.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Explain {
     /// The profile.
     pub profile: String,
-    /// A tool or prompt as `{server}__{name}` or as the profile calls it; a resource by its URI.
+    /// A tool or prompt as `{server}__{name}` or by its exposed name; a resource by its URI.
     pub name: String,
-    /// What it is; a tool, if absent.
+    /// The kind of item; a tool, if absent.
     #[serde(default)]
     pub kind: ItemKind,
 }
 
-/// What servers have.
+/// A kind of item that servers offer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ItemKind {
-    /// Something that is called.
+    /// A tool.
     #[default]
     Tool,
     /// A prompt.
     Prompt,
-    /// A resource, or a template of some.
+    /// A resource or a resource template.
     Resource,
 }
 
 /// The answer to `explain`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Explained {
+pub struct ExplainResult {
     /// The profile.
     pub profile: String,
-    /// What was asked for.
+    /// The requested name.
     pub name: String,
-    /// What it is.
+    /// The kind of item.
     pub kind: ItemKind,
-    /// Whose it is; absent if it is xy's own.
+    /// The server that has it; absent if it is xy's own.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub server: Option<String>,
-    /// What its server calls it.
+    /// Its name on that server.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub item: Option<String>,
-    /// Whether its server is known to have it.
+    /// True if the server is known to have it.
     pub known: bool,
-    /// Whether clients of the profile can use it.
+    /// True if clients of the profile can use it.
     pub shown: bool,
-    /// Whether it stands in their lists: with `tools "search"` most are found instead.
+    /// True if it appears in their lists: with `tools "search"`, most tools are found by search
+    /// instead.
     pub listed: bool,
-    /// The line of the file below by which it is found instead of listed, if that is so.
+    /// The line of `file` that makes it searchable instead of listed, if one does.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub found_line: Option<u32>,
-    /// Why.
+    /// The reason.
     pub why: String,
-    /// The file that decided, if one did.
+    /// The file that decides, if one does.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub file: Option<String>,
-    /// The line of it.
+    /// The line in that file.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub line: Option<u32>,
-    /// What clients of the profile call it.
+    /// The exposed name.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub exposed: Option<String>,
-    /// The description that the profile gives it.
+    /// The description that the profile sets.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub description: Option<String>,
 }

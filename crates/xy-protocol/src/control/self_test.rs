@@ -1,20 +1,20 @@
-//! `self_test`: what was looked at, what was repaired, and how it is now.
+//! `self_test`: the results of the checks, the repairs, and the state afterwards.
 //!
-//! The names of the fields are those that clients of such a tool already know, so they are
-//! written as those expect them: `webServer`, `restartCount`. What is one worker there is one
-//! entry for each server here, its web server is the HTTP door, its database the state folder.
+//! The field names are those that clients of similar tools already know, such as `webServer` and
+//! `restartCount`. One worker of those tools corresponds to one server here, the web server to the
+//! HTTP listener, and the database to the state directory.
 
 use serde::{Deserialize, Serialize};
 
 use crate::server::{Era, Health, ServerName, ServerState};
 use crate::time::Timestamp;
 
-/// How to test.
+/// The params of `self_test`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SelfTest {
-    /// Whether what is broken is also repaired.
-    #[serde(skip_serializing_if = "Clone::clone", default = "super::yes")]
+    /// Repairs what is broken.
+    #[serde(skip_serializing_if = "Clone::clone", default = "super::default_true")]
     pub repair: bool,
 }
 
@@ -27,86 +27,85 @@ impl Default for SelfTest {
 /// The answer to `self_test`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct SelfTested {
-    /// Whether all is well now, also if it was not before.
+pub struct SelfTestResult {
+    /// True if everything works now, even if it did not before.
     pub success: bool,
     /// When the test began.
     pub timestamp: Timestamp,
-    /// What was looked at.
-    pub health: TestedHealth,
-    /// What was repaired, and then found well; and servers that were started again without that
-    /// being proven.
+    /// The results of the checks.
+    pub health: SelfTestHealth,
+    /// Successful repairs, and servers that were restarted without proof that they work.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub auto_repair: Vec<Repair>,
-    /// What helps to understand it.
+    /// Details that help to understand the result.
     pub diagnostics: TestDiagnostics,
-    /// All of it in one sentence.
+    /// The result in one sentence.
     pub summary: String,
 }
 
-/// Everything that was looked at.
+/// The results of all checks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct TestedHealth {
+pub struct SelfTestHealth {
     /// The daemon.
     pub supervisor: SupervisorHealth,
-    /// Every server; one with several instances has an entry for each.
+    /// The servers. One with several instances has an entry for each.
     pub worker: Vec<WorkerHealth>,
-    /// Where clients come in over HTTP.
+    /// The HTTP listener for clients.
     pub web_server: WebServerHealth,
-    /// The state folder.
-    pub database: PlaceHealth,
-    /// The folder of logs.
-    pub logs: PlaceHealth,
+    /// The state directory.
+    pub database: PathHealth,
+    /// The log directory.
+    pub logs: PathHealth,
     /// The sockets that the daemon listens at.
-    pub sockets: Vec<PlaceHealth>,
-    /// Processes of earlier lives that no server owns.
+    pub sockets: Vec<PathHealth>,
+    /// Leftover processes that belong to no server.
     pub orphans: OrphanHealth,
 }
 
-/// Whether something is well.
+/// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
-    /// It is.
+pub enum CheckStatus {
+    /// It works.
     Ok,
-    /// It is not.
+    /// It does not work.
     Error,
 }
 
-/// The daemon, which answers.
+/// The daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SupervisorHealth {
-    /// Whether it can do its work.
-    pub status: Verdict,
+    /// The result of the check.
+    pub status: CheckStatus,
     /// Its process.
     pub pid: u32,
     /// Seconds since it started.
     pub uptime: u64,
-    /// What it uses.
+    /// Its memory.
     pub memory_usage: MemoryUsage,
-    /// What is wrong with it.
+    /// The problem, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
 
-/// What a process uses.
+/// Memory of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryUsage {
-    /// Bytes of it that are in memory; null where the system does not tell.
+    /// Resident memory in bytes; null where the system does not report it.
     pub rss: Option<u64>,
 }
 
-/// Whether a server is well.
+/// The result of checking a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum WorkerVerdict {
-    /// It answers, or is not meant to.
+pub enum WorkerStatus {
+    /// It answers, or is not expected to.
     Ok,
-    /// It did not, was started again, and answers now.
+    /// It did not answer, was restarted, and answers now.
     Restarted,
-    /// It does not.
+    /// It does not answer.
     Failed,
 }
 
@@ -114,70 +113,69 @@ pub enum WorkerVerdict {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkerHealth {
-    /// Its name.
+    /// The server's name.
     pub name: ServerName,
-    /// The client that this instance is for, unless all share it.
+    /// The client that this instance belongs to, unless clients share it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub client: Option<u64>,
     /// The era of this instance, if it is the second one of a server that speaks both.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub era: Option<Era>,
-    /// How it is.
-    pub status: WorkerVerdict,
-    /// What it is doing.
+    /// The result of the check.
+    pub status: WorkerStatus,
+    /// Its state.
     pub state: ServerState,
-    /// What its probes say.
+    /// The result of its probes.
     pub health: Health,
-    /// The leader of its processes, while there is one.
+    /// The leader of its processes, if it runs.
     pub pid: Option<u32>,
     /// Seconds since it became ready.
     pub uptime: Option<u64>,
-    /// Restarts since an operator last started it.
+    /// Restarts since a user last started it.
     pub restart_count: u32,
-    /// How long it took to answer a question of its protocol; null if it was not asked, or did
-    /// not answer.
+    /// How long it took to answer a request of its protocol; null if none was sent or answered.
     pub round_trip_ms: Option<u64>,
-    /// When a probe last told something about its health; null before the first.
+    /// When a probe last reported its health; null before the first.
     #[serde(default)]
     pub last_health_check: Option<Timestamp>,
-    /// Why it is as it is, where that is not plain.
+    /// The reason for its status, where that is not obvious.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub note: Option<String>,
 }
 
-/// Whether clients can come in.
+/// The state of the HTTP listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum DoorVerdict {
-    /// They can.
+pub enum WebServerStatus {
+    /// Clients can connect.
     Ok,
-    /// They cannot.
+    /// Clients cannot connect.
     Error,
-    /// They are not meant to.
+    /// The listener is not configured to run.
     NotRunning,
 }
 
-/// Where clients come in over HTTP.
+/// The HTTP listener for clients.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WebServerHealth {
-    /// Whether it answered.
-    pub status: DoorVerdict,
-    /// Its port, while there is one.
+    /// The result of the check.
+    pub status: WebServerStatus,
+    /// Its port, if it listens.
     pub port: Option<u16>,
-    /// Connections of clients, without that of the test.
+    /// Connections of clients, without the one of the test.
     pub active_connections: u64,
     /// Why it does not answer.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub note: Option<String>,
 }
 
-/// A folder or a socket.
+/// A directory or a socket.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PlaceHealth {
-    /// Whether it can be used.
-    pub status: Verdict,
-    /// Where it is.
+pub struct PathHealth {
+    /// The result of the check.
+    pub status: CheckStatus,
+    /// Its path.
     pub path: String,
     /// Why it cannot be used.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -187,108 +185,108 @@ pub struct PlaceHealth {
 /// Processes and containers that no server owns.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OrphanHealth {
-    /// Whether there are none.
-    pub status: Verdict,
-    /// Those that are still there.
+    /// `Ok` if there are none.
+    pub status: CheckStatus,
+    /// Processes that are still there.
     pub pids: Vec<u32>,
-    /// The ids of containers that are still there.
+    /// The IDs of containers that are still there.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub containers: Vec<String>,
-    /// Why it is not known, if so.
+    /// Why the state is not known, if it is not.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub note: Option<String>,
 }
 
-/// Something that was broken, and what was done about it.
+/// A repair.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "action", rename_all = "snake_case", rename_all_fields = "camelCase")]
 pub enum Repair {
-    /// A server was started again.
+    /// A server was restarted.
     WorkerRestarted {
-        /// Which.
+        /// The server.
         server: ServerName,
-        /// The client that its instance is for, unless all share it.
+        /// The client that its instance belongs to, unless clients share it.
         #[serde(skip_serializing_if = "Option::is_none", default)]
         client: Option<u64>,
-        /// Its process before, if there was one.
+        /// Its previous process, if there was one.
         previous_pid: Option<u32>,
         /// Its process now.
         new_pid: Option<u32>,
-        /// What was wrong.
+        /// The problem.
         reason: String,
-        /// Whether it answered after that. If not, it does not, or has yet to come up.
-        #[serde(skip_serializing_if = "Clone::clone", default = "super::yes")]
+        /// True if it answered afterwards. Otherwise it does not, or has yet to start.
+        #[serde(skip_serializing_if = "Clone::clone", default = "super::default_true")]
         proven: bool,
     },
-    /// A folder was made again.
+    /// A directory was created again.
     FolderCreated {
-        /// Which.
+        /// Its path.
         path: String,
-        /// What was wrong.
+        /// The problem.
         reason: String,
     },
-    /// The daemon holds its lock again, without which a second one could start.
+    /// The daemon holds its lock again, which prevents a second daemon.
     LockTaken {
-        /// Which file.
+        /// The lock file.
         path: String,
-        /// What was wrong.
+        /// The problem.
         reason: String,
     },
     /// The daemon listens at a socket again.
     SocketCreated {
-        /// Where.
+        /// The socket.
         path: String,
-        /// What was wrong.
+        /// The problem.
         reason: String,
     },
-    /// Containers that no server owned were removed.
+    /// Containers that belonged to no server were removed.
     ContainersRemoved {
-        /// Their ids.
+        /// Their IDs.
         containers: Vec<String>,
-        /// What was wrong.
+        /// The problem.
         reason: String,
     },
-    /// Processes that no server owned were ended.
+    /// Processes that belonged to no server were ended.
     ProcessesReaped {
-        /// Which.
+        /// Their process IDs.
         pids: Vec<u32>,
-        /// What was wrong.
+        /// The problem.
         reason: String,
     },
 }
 
-/// What helps to understand a test.
+/// Details that help to understand a self-test.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TestDiagnostics {
     /// The machine.
-    pub system: TestedSystem,
+    pub system: SelfTestSystem,
     /// The latest restarts of all servers, oldest first.
     pub restart_history: Vec<RestartRecord>,
 }
 
-/// The machine, and what runs on it.
+/// The machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct TestedSystem {
+pub struct SelfTestSystem {
     /// `linux` or `darwin`.
     pub platform: String,
-    /// The version of xy: there is no Node here.
+    /// The version of xy, in place of a Node version.
     pub node_version: String,
-    /// Bytes of memory; null where the system does not tell.
+    /// Total memory in bytes; null where the system does not report it.
     pub total_memory: Option<u64>,
-    /// Bytes of it that could be used.
+    /// Available memory in bytes.
     pub free_memory: Option<u64>,
 }
 
-/// One restart of a server, or the end of them.
+/// A restart of a server, or the point where restarts ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RestartRecord {
-    /// When.
+    /// When it happened.
     pub timestamp: Timestamp,
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// Which server.
+    /// The server.
     pub server: ServerName,
 }
 
@@ -300,13 +298,13 @@ mod tests {
         ServerName::new(name).unwrap()
     }
 
-    fn tested() -> SelfTested {
+    fn example() -> SelfTestResult {
         let at = Timestamp::from_unix_millis(0);
         let worker = WorkerHealth {
             name: name("a"),
             client: None,
             era: None,
-            status: WorkerVerdict::Restarted,
+            status: WorkerStatus::Restarted,
             state: ServerState::Running,
             health: Health::Unknown,
             pid: Some(8),
@@ -316,14 +314,14 @@ mod tests {
             last_health_check: Some(Timestamp::from_unix_millis(1)),
             note: None,
         };
-        let folder = PlaceHealth { status: Verdict::Ok, path: "/s".into(), note: None };
+        let folder = PathHealth { status: CheckStatus::Ok, path: "/s".into(), note: None };
         let reason = "it had ended".to_owned();
-        SelfTested {
+        SelfTestResult {
             success: true,
             timestamp: at,
-            health: TestedHealth {
+            health: SelfTestHealth {
                 supervisor: SupervisorHealth {
-                    status: Verdict::Ok,
+                    status: CheckStatus::Ok,
                     pid: 1,
                     uptime: 2,
                     memory_usage: MemoryUsage { rss: Some(3) },
@@ -331,7 +329,7 @@ mod tests {
                 },
                 worker: vec![worker],
                 web_server: WebServerHealth {
-                    status: DoorVerdict::NotRunning,
+                    status: WebServerStatus::NotRunning,
                     port: None,
                     active_connections: 0,
                     note: None,
@@ -340,7 +338,7 @@ mod tests {
                 logs: folder.clone(),
                 sockets: vec![folder],
                 orphans: OrphanHealth {
-                    status: Verdict::Ok,
+                    status: CheckStatus::Ok,
                     pids: Vec::new(),
                     containers: Vec::new(),
                     note: None,
@@ -369,7 +367,7 @@ mod tests {
                 Repair::ProcessesReaped { pids: vec![9], reason: reason.clone() },
             ],
             diagnostics: TestDiagnostics {
-                system: TestedSystem {
+                system: SelfTestSystem {
                     platform: "linux".into(),
                     node_version: "0.1.0".into(),
                     total_memory: Some(4),
@@ -382,19 +380,19 @@ mod tests {
     }
 
     #[test]
-    fn every_field_has_the_name_that_clients_know() {
-        insta::assert_snapshot!(serde_json::to_string_pretty(&tested()).unwrap());
+    fn field_names_are_stable() {
+        insta::assert_snapshot!(serde_json::to_string_pretty(&example()).unwrap());
     }
 
     #[test]
-    fn an_answer_survives_the_wire_and_tells_of_no_repair_where_there_was_none() {
-        let mut tested = tested();
-        let read = |it: &SelfTested| {
-            serde_json::from_str::<SelfTested>(&serde_json::to_string(it).unwrap()).unwrap()
+    fn answer_round_trips_with_and_without_repairs() {
+        let mut example = example();
+        let round_trip = |it: &SelfTestResult| {
+            serde_json::from_str::<SelfTestResult>(&serde_json::to_string(it).unwrap()).unwrap()
         };
-        assert_eq!(read(&tested), tested);
-        tested.auto_repair.clear();
-        assert_eq!(read(&tested), tested);
-        assert!(!serde_json::to_string(&tested).unwrap().contains("autoRepair"));
+        assert_eq!(round_trip(&example), example);
+        example.auto_repair.clear();
+        assert_eq!(round_trip(&example), example);
+        assert!(!serde_json::to_string(&example).unwrap().contains("autoRepair"));
     }
 }

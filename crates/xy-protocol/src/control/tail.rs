@@ -1,4 +1,4 @@
-//! `tail`: the last lines of a server as one answer, for who follows no stream.
+//! `tail`: the last lines of a server as one answer, for clients that follow no stream.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,22 +7,22 @@ use crate::error::CallError;
 use crate::server::{ServerName, Stream};
 use crate::time::Timestamp;
 
-/// The most lines that one answer has.
-pub const MOST_TAIL: u32 = 1000;
+/// Maximum number of lines in one answer.
+pub const MAX_TAIL_LINES: u32 = 1000;
 
-/// The most bytes of text that one answer has.
-pub const MOST_TAIL_BYTES: usize = 1 << 20;
+/// Maximum number of bytes of text in one answer.
+pub const MAX_TAIL_BYTES: usize = 1 << 20;
 
-/// Which lines.
+/// The params of `tail`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tail {
-    /// Of which server.
+    /// The server.
     pub name: String,
-    /// How many of the latest, at most [`MOST_TAIL`].
+    /// Number of latest lines, at most [`MAX_TAIL_LINES`].
     #[serde(default = "default_lines")]
     pub lines: u32,
-    /// Only those of one output.
+    /// Only lines of this stream, if given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub stream: Option<Stream>,
 }
@@ -33,9 +33,9 @@ fn default_lines() -> u32 {
 
 impl Tail {
     pub(super) fn checked(self) -> Result<Self, CallError> {
-        if self.lines > MOST_TAIL {
-            let told = format!("`lines` is {}, and may be {MOST_TAIL} at most", self.lines);
-            return Err(CallError::invalid_params(told));
+        if self.lines > MAX_TAIL_LINES {
+            let message = format!("`lines` is {}, and may be {MAX_TAIL_LINES} at most", self.lines);
+            return Err(CallError::invalid_params(message));
         }
         Ok(self)
     }
@@ -43,20 +43,20 @@ impl Tail {
 
 /// The answer to `tail`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tailed {
-    /// Whose.
+pub struct TailResult {
+    /// The server.
     pub name: ServerName,
-    /// Oldest first.
+    /// The lines, oldest first.
     pub lines: Vec<TailLine>,
-    /// How many of the wanted ones were left out, as the answer would have been too long: the
-    /// oldest.
+    /// Number of requested lines left out because the answer would have been too long: the oldest
+    /// ones.
     pub left_out: usize,
 }
 
-/// One line.
+/// One line of output.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TailLine {
-    /// Which output.
+    /// The stream it was written to.
     pub stream: Stream,
     /// The text, invalid UTF-8 replaced.
     pub line: String,

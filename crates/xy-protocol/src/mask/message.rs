@@ -1,7 +1,7 @@
-//! JSON-RPC messages without secrets: pure.
+//! Masks secrets in JSON-RPC messages. Pure.
 //!
-//! Whatever is not masked stays as it was written, byte by byte: numbers, order and spaces.
-//! Ids, methods and the names of tools stay, so that a masked message can be sent again.
+//! Everything else stays as it was written, byte by byte: numbers, order and spaces. IDs, methods
+//! and tool names are never masked, so that a masked message can be sent again.
 
 use std::borrow::Cow;
 
@@ -70,13 +70,13 @@ const SCHEMA_VALUES: [&str; 5] = ["default", "const", "enum", "example", "exampl
 #[derive(Debug, Default)]
 pub struct MessageMasker {
     secrets: Secrets,
-    learned: usize,
+    learned_count: usize,
 }
 
 impl MessageMasker {
     /// Creates a masker that knows these secrets.
     pub fn new(secrets: Secrets) -> Self {
-        Self { secrets, learned: 0 }
+        Self { secrets, learned_count: 0 }
     }
 
     /// Returns a JSON text with its secrets masked; `None` if it is not JSON, or too deep.
@@ -85,7 +85,7 @@ impl MessageMasker {
         let out = String::with_capacity(json.len());
         let mut copier = Copier { masker: self, rest: json, out, depth: 0 };
         copier.value(&ROOT, None)?;
-        copier.out.push_str(copier.rest); // Only spaces are left.
+        copier.out.push_str(copier.rest); // Only whitespace is left.
         Some(copier.out)
     }
 
@@ -95,21 +95,21 @@ impl MessageMasker {
     }
 
     /// Remembers a masked value, unless it may be an ordinary word.
-    fn learn(&mut self, value: &str) {
+    fn remember(&mut self, value: &str) {
         let is_distinct = value.bytes().any(|byte| !byte.is_ascii_alphabetic())
             && (MIN_LEARNED_LENGTH..=MAX_LEARNED_LENGTH).contains(&value.len());
         let is_known = || self.secrets.scrub(value) == MASK;
-        if is_distinct && self.learned < MAX_LEARNED && !is_known() {
-            self.learned += 1;
-            self.secrets.know(value);
+        if is_distinct && self.learned_count < MAX_LEARNED && !is_known() {
+            self.learned_count += 1;
+            self.secrets.add(value);
         }
     }
 }
 
-/// How the values at a place are masked.
+/// How the values of a field are masked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rule {
-    /// Texts lose what looks like a secret.
+    /// Likely secrets are masked in texts.
     Text,
     /// Nothing is masked.
     Plain,
@@ -117,26 +117,26 @@ enum Rule {
     Secret,
     /// Texts are the arguments of a program.
     Arguments,
-    /// A part of a schema, whose values belong to a secret or not.
+    /// A part of a schema, whose values may describe a secret.
     Schema { is_secret: bool },
 }
 
-/// A field of a message, and the fields around it. Lists have no place of their own.
+/// A field of a message and the fields that contain it. Lists add nothing to the path.
 #[derive(Debug)]
-struct Place<'p> {
+struct FieldPath<'p> {
     name: &'p str,
-    around: Option<&'p Self>,
+    parent: Option<&'p Self>,
     rule: Rule,
 }
 
 /// The message itself.
-const ROOT: Place<'static> = Place { name: "", around: None, rule: Rule::Text };
+const ROOT: FieldPath<'static> = FieldPath { name: "", parent: None, rule: Rule::Text };
 
-impl Place<'_> {
-    /// Returns the place of a field of this object.
-    fn field<'p>(&'p self, name: &'p str) -> Place<'p> {
-        let place = Place { name, around: Some(self), rule: Rule::Text };
-        let is_any = |paths: &[&[&str]]| paths.iter().any(|path| place.is_at(path));
+impl FieldPath<'_> {
+    /// Returns the path of a field of this object.
+    fn field<'p>(&'p self, name: &'p str) -> FieldPath<'p> {
+        let field_path = FieldPath { name, parent: Some(self), rule: Rule::Text };
+        let is_any = |paths: &[&[&str]]| paths.iter().any(|path| field_path.is_at(path));
         let rule = match self.rule {
             Rule::Secret => Rule::Secret,
             Rule::Schema { is_secret: true } if SCHEMA_VALUES.contains(&name) => Rule::Secret,
@@ -149,13 +149,13 @@ impl Place<'_> {
             _ if SECRET_MAPS.contains(&name) || is_secret_name(name) => Rule::Secret,
             _ => Rule::Text,
         };
-        Place { rule, ..place }
+        FieldPath { rule, ..field_path }
     }
 
     fn is_at(&self, path: &[&str]) -> bool {
-        match (path.split_last(), self.around) {
+        match (path.split_last(), self.parent) {
             (None, None) => true,
-            (Some((name, path)), Some(around)) => self.name == *name && around.is_at(path),
+            (Some((name, path)), Some(parent)) => self.name == *name && parent.is_at(path),
             _ => false,
         }
     }
@@ -181,59 +181,59 @@ struct Copier<'m, 't> {
 
 impl Copier<'_, '_> {
     /// Copies the next value; `None` if it is too deep.
-    fn value(&mut self, place: &Place<'_>, arguments: Option<&mut Masker>) -> Option<()> {
+    fn value(&mut self, field_path: &FieldPath<'_>, arguments: Option<&mut Masker>) -> Option<()> {
         self.spaces();
         match self.rest.bytes().next()? {
-            b'{' => self.object(place),
-            b'[' => self.list(place),
+            b'{' => self.object(field_path),
+            b'[' => self.list(field_path),
             b'"' => {
-                self.string(place, arguments);
+                self.string(field_path, arguments);
                 Some(())
             }
             _ => {
-                self.literal(place);
+                self.literal(field_path);
                 Some(())
             }
         }
     }
 
-    fn object(&mut self, place: &Place<'_>) -> Option<()> {
+    fn object(&mut self, field_path: &FieldPath<'_>) -> Option<()> {
         self.enter()?;
-        while !self.ends(b'}') {
+        while !self.ends_with(b'}') {
             let name = self.take_string();
             self.out.push_str(name);
             self.marks(b":");
-            self.value(&place.field(&text_of(name)), None)?;
+            self.value(&field_path.field(&text_of(name)), None)?;
             self.marks(b",");
         }
         self.depth -= 1;
         Some(())
     }
 
-    fn list(&mut self, place: &Place<'_>) -> Option<()> {
+    fn list(&mut self, field_path: &FieldPath<'_>) -> Option<()> {
         self.enter()?;
-        let mut arguments = (place.rule == Rule::Arguments).then(Masker::default);
-        while !self.ends(b']') {
-            self.value(place, arguments.as_mut())?;
+        let mut arguments = (field_path.rule == Rule::Arguments).then(Masker::default);
+        while !self.ends_with(b']') {
+            self.value(field_path, arguments.as_mut())?;
             self.marks(b",");
         }
         self.depth -= 1;
-        for found in arguments.into_iter().flat_map(|it| it.found) {
-            self.masker.learn(&found);
+        for found in arguments.into_iter().flat_map(|it| it.secrets) {
+            self.masker.remember(&found);
         }
         Some(())
     }
 
-    fn string(&mut self, place: &Place<'_>, arguments: Option<&mut Masker>) {
+    fn string(&mut self, field_path: &FieldPath<'_>, arguments: Option<&mut Masker>) {
         let raw = self.take_string();
-        if place.rule == Rule::Plain {
+        if field_path.rule == Rule::Plain {
             return self.out.push_str(raw);
         }
         let text = text_of(raw);
         let masked = match arguments {
-            _ if place.is_secret() && text.is_empty() => String::new(),
-            _ if place.is_secret() => {
-                self.masker.learn(&text);
+            _ if field_path.is_secret() && text.is_empty() => String::new(),
+            _ if field_path.is_secret() => {
+                self.masker.remember(&text);
                 MASK.to_owned()
             }
             Some(arguments) => arguments.arg(&self.masker.secrets.scrub(&text)),
@@ -247,12 +247,12 @@ impl Copier<'_, '_> {
     }
 
     /// Copies a number, `true`, `false` or `null`.
-    fn literal(&mut self, place: &Place<'_>) {
+    fn literal(&mut self, field_path: &FieldPath<'_>) {
         let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
         let length = self.rest.bytes().take_while(|&byte| is_part(byte)).count();
         let literal = self.take(length);
         let is_number = literal.starts_with(|it: char| it == '-' || it.is_ascii_digit());
-        if is_number && place.is_secret() {
+        if is_number && field_path.is_secret() {
             self.out.extend(["\"", MASK, "\""]);
         } else {
             self.out.push_str(literal);
@@ -267,8 +267,8 @@ impl Copier<'_, '_> {
         (self.depth <= MAX_DEPTH).then_some(())
     }
 
-    /// Copies the closing bracket if it comes next. The end of the text ends everything.
-    fn ends(&mut self, bracket: u8) -> bool {
+    /// Copies the closing bracket if it comes next. Also returns true at the end of the text.
+    fn ends_with(&mut self, bracket: u8) -> bool {
         self.spaces();
         let next = self.rest.bytes().next();
         if next == Some(bracket) {
@@ -282,7 +282,7 @@ impl Copier<'_, '_> {
         self.marks(b"");
     }
 
-    /// Copies spaces and these marks.
+    /// Copies whitespace and these characters.
     fn marks(&mut self, marks: &[u8]) {
         let is_mark = |byte: &u8| byte.is_ascii_whitespace() || marks.contains(byte);
         let length = self.rest.bytes().take_while(is_mark).count();
@@ -300,7 +300,7 @@ impl<'t> Copier<'_, 't> {
 
     /// Takes a string with its quotes.
     fn take_string(&mut self) -> &'t str {
-        let mut is_escaped = true; // The first quote ends nothing.
+        let mut is_escaped = true; // The first quote is the opening one.
         let end = self.rest.bytes().position(|byte| {
             let is_end = byte == b'"' && !is_escaped;
             is_escaped = byte == b'\\' && !is_escaped;
@@ -310,7 +310,7 @@ impl<'t> Copier<'_, 't> {
     }
 }
 
-/// Returns the text of a JSON string; as it is written, if it is not valid Unicode.
+/// Returns the text of a JSON string, or the raw text if it is not valid Unicode.
 fn text_of(raw: &str) -> Cow<'_, str> {
     match serde_json::from_str::<String>(raw) {
         Ok(text) => Cow::Owned(text),
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_of_a_message_are_masked_and_nothing_else() {
+    fn only_secrets_of_a_message_are_masked() {
         let table = [
             // By the name of the field, whatever the value is.
             (r#"{"token":"abc"}"#, r#"{"token":"***"}"#),
@@ -373,7 +373,7 @@ mod tests {
                 r#"{"result":{"tools":[{"name":"a","inputSchema":{"properties":{"token":{"type":"string","default":"abc"},"env":{"type":"object"}},"token":"x"}}]}}"#,
                 r#"{"result":{"tools":[{"name":"a","inputSchema":{"properties":{"token":{"type":"string","default":"***"},"env":{"type":"object"}},"token":"***"}}]}}"#,
             ),
-            // What is long or odd stays as it was written.
+            // Long numbers and unusual JSON stay as they were written.
             ("123456789012345678901234567890.10", "123456789012345678901234567890.10"),
             (r#"{"a":1,"a":2,"":[]}"#, r#"{"a":1,"a":2,"":[]}"#),
             (" [ ] ", " [ ] "),
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_was_masked_is_masked_in_later_texts() {
+    fn masked_value_is_masked_in_later_texts() {
         let mut masker = MessageMasker::default();
         masker.json(r#"{"password":"hunter22","token":"undefined","args":["--key","wx-yz-123"]}"#);
         assert_eq!(
@@ -395,13 +395,13 @@ mod tests {
     }
 
     #[test]
-    fn known_secrets_are_masked_and_learned_ones_are_bounded() {
+    fn learned_secrets_are_bounded() {
         let mut secrets = Secrets::default();
-        secrets.know("from-a-file-1");
+        secrets.add("from-a-file-1");
         let mut masker = MessageMasker::new(secrets);
         assert_eq!(masker.json(r#"["from-a-file-1"]"#).unwrap(), r#"["***"]"#);
         for _ in 0..=MAX_LEARNED {
-            masker.json(r#"{"token":"value-0000"}"#); // Known once, counted once.
+            masker.json(r#"{"token":"value-0000"}"#); // The same value counts once.
         }
         for number in 0..=MAX_LEARNED {
             masker.json(&format!(r#"{{"token":"value-{number:04}"}}"#));
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_json_or_too_deep_is_left_to_the_text() {
+    fn invalid_and_deep_json_is_rejected() {
         let mut masker = MessageMasker::default();
         for text in ["", "{", "token: abc", "{} {}", "nul", r#"{"a":}"#] {
             assert_eq!(masker.json(text), None, "{text}");
@@ -441,29 +441,30 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_masked_message_has_the_same_structure(value in any_json()) {
+        fn masked_message_keeps_its_structure(value in any_json()) {
             let json = serde_json::to_string_pretty(&value).unwrap();
             let masked: serde_json::Value = serde_json::from_str(&masked(&json)).unwrap();
-            prop_assert!(is_alike(&value, &masked), "{value} {masked}");
+            prop_assert!(has_same_structure(&value, &masked), "{value} {masked}");
         }
 
         #[test]
-        fn no_text_is_too_odd(text in "([\"{}:,\\\\\\[\\]0-9.eE+-]|token|true|\\\\u|é|\n){0,30}") {
+        fn any_text_is_handled(text in "([\"{}:,\\\\\\[\\]0-9.eE+-]|token|true|\\\\u|é|\n){0,30}") {
             let masked = MessageMasker::default().json(&text);
             let is_json = serde_json::from_str::<serde::de::IgnoredAny>(&text).is_ok();
             prop_assert_eq!(masked.is_some(), is_json);
         }
     }
 
-    fn is_alike(value: &serde_json::Value, masked: &serde_json::Value) -> bool {
+    fn has_same_structure(value: &serde_json::Value, masked: &serde_json::Value) -> bool {
         use serde_json::Value::{Array, Number, Object, String};
         match (value, masked) {
             (Array(all), Array(masked)) => {
-                all.len() == masked.len() && all.iter().zip(masked).all(|(a, b)| is_alike(a, b))
+                all.len() == masked.len()
+                    && all.iter().zip(masked).all(|(a, b)| has_same_structure(a, b))
             }
             (Object(all), Object(masked)) => {
                 all.keys().eq(masked.keys())
-                    && all.values().zip(masked.values()).all(|(a, b)| is_alike(a, b))
+                    && all.values().zip(masked.values()).all(|(a, b)| has_same_structure(a, b))
             }
             (String(_), String(_)) => true,
             (Number(_), String(mask)) => mask == MASK,

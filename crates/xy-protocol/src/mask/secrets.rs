@@ -1,4 +1,4 @@
-//! Secrets that are known, and texts without them: pure.
+//! Known secrets, and their removal from texts. Pure.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -9,105 +9,107 @@ use serde_json::Value;
 use super::{is_scheme, url};
 use crate::control::MASK;
 
-/// Shorter ones cannot be told from ordinary words.
-const SHORTEST: usize = 6;
+/// Minimum length of a secret. Shorter values could be ordinary words.
+const MIN_SECRET_LENGTH: usize = 6;
 
-/// So much of a text is compared with the beginnings of all secrets at once.
-type Head = [u8; SHORTEST];
+/// The first bytes of a secret, by which a text is compared with all secrets at once.
+type Prefix = [u8; MIN_SECRET_LENGTH];
 
-/// Everything that must not be seen.
+/// Values that must be masked.
 #[derive(Debug, Default)]
 pub struct Secrets {
-    /// Those with the same beginning, longest first.
-    by_head: HashMap<Head, Vec<String>>,
+    /// The secrets with each prefix, longest first.
+    by_prefix: HashMap<Prefix, Vec<String>>,
 }
 
 impl Secrets {
-    /// Remembers a whole value, and the parts of it that are likely to be seen alone.
-    pub fn know(&mut self, value: &str) {
-        self.know_exactly(value);
+    /// Adds a value, and the parts of it that are likely to appear alone.
+    pub fn add(&mut self, value: &str) {
+        self.add_exact(value);
         let mut words = value.split_whitespace();
         if words.next().is_some_and(is_scheme) {
-            self.know_exactly(value.split_once(char::is_whitespace).map_or("", |(_, rest)| rest));
+            self.add_exact(value.split_once(char::is_whitespace).map_or("", |(_, rest)| rest));
         }
         for line in value.lines() {
-            self.know_exactly(line.trim());
+            self.add_exact(line.trim());
         }
         for it in &url(value).1 {
-            self.know_exactly(it);
+            self.add_exact(it);
         }
     }
 
-    /// Remembers a value as it is, however it is escaped.
-    pub fn know_exactly(&mut self, value: &str) {
+    /// Adds a value in its plain and its escaped forms.
+    pub fn add_exact(&mut self, value: &str) {
         let quoted = Value::from(value).to_string();
         let escaped = quoted.get(1..quoted.len().saturating_sub(1)).unwrap_or_default();
         for form in [value.to_owned(), escaped.to_owned(), percent_encoded(value)] {
-            let Some(head) = form.as_bytes().first_chunk::<SHORTEST>() else { continue };
-            let same = self.by_head.entry(*head).or_default();
-            if !same.contains(&form) && form != MASK {
-                same.push(form);
-                same.sort_by_key(|it| std::cmp::Reverse(it.len()));
+            let Some(prefix) = form.as_bytes().first_chunk::<MIN_SECRET_LENGTH>() else { continue };
+            let candidates = self.by_prefix.entry(*prefix).or_default();
+            if !candidates.contains(&form) && form != MASK {
+                candidates.push(form);
+                candidates.sort_by_key(|it| std::cmp::Reverse(it.len()));
             }
         }
     }
 
     /// Returns the text with every known secret masked.
     pub fn scrub<'t>(&self, text: &'t str) -> Cow<'t, str> {
-        if self.by_head.is_empty() {
+        if self.by_prefix.is_empty() {
             return Cow::Borrowed(text);
         }
-        let mut clean = String::new();
-        let (mut at, mut from) = (0, 0);
-        while let Some(head) = text.as_bytes().get(at..).and_then(<[u8]>::first_chunk::<SHORTEST>) {
+        let mut masked = String::new();
+        let (mut at, mut copied) = (0, 0);
+        while let Some(prefix) =
+            text.as_bytes().get(at..).and_then(<[u8]>::first_chunk::<MIN_SECRET_LENGTH>)
+        {
             let rest = &text.as_bytes()[at..];
-            let same = self.by_head.get(head).into_iter().flatten();
-            let found = same.into_iter().find(|it| rest.starts_with(it.as_bytes()));
+            let candidates = self.by_prefix.get(prefix).into_iter().flatten();
+            let found = candidates.into_iter().find(|it| rest.starts_with(it.as_bytes()));
             match found {
                 Some(secret) => {
-                    clean.push_str(&text[from..at]);
-                    clean.push_str(MASK);
+                    masked.push_str(&text[copied..at]);
+                    masked.push_str(MASK);
                     at += secret.len();
-                    from = at;
+                    copied = at;
                 }
                 None => at += 1,
             }
         }
-        if from == 0 {
+        if copied == 0 {
             return Cow::Borrowed(text);
         }
-        clean.push_str(&text[from..]);
-        Cow::Owned(clean)
+        masked.push_str(&text[copied..]);
+        Cow::Owned(masked)
     }
 
     /// Masks every known secret in the texts of a value.
     pub fn scrub_all(&self, value: &mut Value) {
-        each_text(value, &mut |text| {
-            if let Cow::Owned(clean) = self.scrub(text) {
-                *text = clean;
+        for_each_text(value, &mut |text| {
+            if let Cow::Owned(masked) = self.scrub(text) {
+                *text = masked;
             }
         });
     }
 }
 
-/// Changes every text in a value, but for the names of its fields.
-pub fn each_text(value: &mut Value, change: &mut impl FnMut(&mut String)) {
+/// Changes every string in a value, except the names of fields.
+pub fn for_each_text(value: &mut Value, change: &mut impl FnMut(&mut String)) {
     match value {
         Value::String(text) => change(text),
-        Value::Array(items) => items.iter_mut().for_each(|item| each_text(item, change)),
-        Value::Object(fields) => fields.values_mut().for_each(|field| each_text(field, change)),
+        Value::Array(items) => items.iter_mut().for_each(|item| for_each_text(item, change)),
+        Value::Object(fields) => fields.values_mut().for_each(|field| for_each_text(field, change)),
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }
 
-/// As it stands in a URL.
+/// Returns the percent-encoded form of a value in a URL.
 fn percent_encoded(value: &str) -> String {
     let mut encoded = String::with_capacity(value.len());
     for byte in value.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
             encoded.push(char::from(byte));
         } else {
-            let _ = write!(encoded, "%{byte:02X}"); // A `String` takes whatever it is given.
+            let _ = write!(encoded, "%{byte:02X}"); // Writing to a `String` cannot fail.
         }
     }
     encoded
@@ -120,16 +122,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_known_secret_is_taken_out_wherever_it_stands() {
+    fn known_secret_is_masked_in_every_form() {
         let mut secrets = Secrets::default();
-        secrets.know("hunter2hunter2");
-        secrets.know("hunter2");
-        secrets.know("Bearer abc/def+ghi");
-        secrets.know("two words");
-        secrets.know("-----BEGIN-----\nAAAABBBB\n-----END-----");
-        secrets.know("short");
-        secrets.know("quo\"ted");
-        for (line, clean) in [
+        secrets.add("hunter2hunter2");
+        secrets.add("hunter2");
+        secrets.add("Bearer abc/def+ghi");
+        secrets.add("two words");
+        secrets.add("-----BEGIN-----\nAAAABBBB\n-----END-----");
+        secrets.add("short");
+        secrets.add("quo\"ted");
+        for (line, masked) in [
             ("hunter2", "***"),
             ("xhunter2hunter2x", "x***x"),
             ("hunter2hunter2hunter2", "******"),
@@ -142,7 +144,7 @@ mod tests {
             ("ünïcödé hunter2 ünïcödé", "ünïcödé *** ünïcödé"),
             ("", ""),
         ] {
-            assert_eq!(secrets.scrub(line), clean);
+            assert_eq!(secrets.scrub(line), masked);
         }
         let mut value = json!({ "a": ["hunter2", { "hunter2": "is hunter2" }], "n": 1 });
         secrets.scrub_all(&mut value);

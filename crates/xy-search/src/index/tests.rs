@@ -4,10 +4,10 @@ use super::*;
 
 fn document(server: &str, tool: &str, description: &str) -> Document {
     let definition = serde_json::json!({"name": tool, "description": description});
-    Document::of(server, &format!("{server}__{tool}"), &definition.to_string())
+    Document::from_definition(server, &format!("{server}__{tool}"), &definition.to_string())
 }
 
-/// An index of tools as `server/tool: description`.
+/// Creates an index from lines of the form `server/tool: description`.
 fn index_of(tools: &[&str]) -> Index {
     let mut servers: BTreeMap<&str, Vec<Document>> = BTreeMap::new();
     for tool in tools {
@@ -26,7 +26,7 @@ fn names(index: &Index, query: &str) -> Vec<String> {
     index.search(query, 10, |_, _| true).iter().map(|it| it.name.to_owned()).collect()
 }
 
-const FEW: [&str; 6] = [
+const SAMPLE_TOOLS: [&str; 6] = [
     "files/read_file: Reads a file from the disk",
     "files/deleteFile: Deletes a file",
     "mail/send_email: Sends an email to somebody",
@@ -36,8 +36,8 @@ const FEW: [&str; 6] = [
 ];
 
 #[test]
-fn a_tool_is_found_by_its_words_in_any_form() {
-    let index = index_of(&FEW);
+fn tool_is_found_by_any_form_of_its_words() {
+    let index = index_of(&SAMPLE_TOOLS);
     let table = [
         ("delete a file", "files__deleteFile"),
         ("deleting files", "files__deleteFile"),
@@ -57,7 +57,7 @@ fn a_tool_is_found_by_its_words_in_any_form() {
 }
 
 #[test]
-fn who_is_asked_for_by_name_stands_first() {
+fn exact_name_comes_first() {
     let tools = ["a/list: Something", "b/list_list_list: List list list, a list of lists"];
     let index = index_of(&tools);
     assert_eq!(names(&index, "list")[0], "a__list");
@@ -66,7 +66,7 @@ fn who_is_asked_for_by_name_stands_first() {
 }
 
 #[test]
-fn a_tool_is_found_by_a_name_that_says_nothing() {
+fn tool_with_a_stop_word_name_is_found() {
     let index = index_of(&["a/down: Something", "a/other: Something else", "b/up_to: Anything"]);
     for name in ["down", "other", "up_to"] {
         assert!(names(&index, name)[0].ends_with(name), "{name}");
@@ -74,7 +74,7 @@ fn a_tool_is_found_by_a_name_that_says_nothing() {
 }
 
 #[test]
-fn a_verb_is_known_though_its_words_stand_apart() {
+fn separated_phrasal_verb_is_recognised() {
     let index = index_of(&["a/revert: Undoes a change", "a/list: Lists rolls", "b/TurnOff: Off"]);
     assert_eq!(names(&index, "roll the last release back")[0], "a__revert");
     assert_eq!(names(&index, "turn the lamp off")[0], "b__TurnOff");
@@ -82,7 +82,7 @@ fn a_verb_is_known_though_its_words_stand_apart() {
 }
 
 #[test]
-fn odd_forms_and_spellings_are_the_same_word() {
+fn irregular_forms_and_spellings_match() {
     let index = index_of(&["a/send: Sends", "a/color: Colors", "a/person: A person"]);
     for (query, expected) in [("sent", "a__send"), ("colour", "a__color"), ("people", "a__person")]
     {
@@ -91,14 +91,14 @@ fn odd_forms_and_spellings_are_the_same_word() {
 }
 
 #[test]
-fn a_mistyped_word_may_be_one_that_no_tool_has() {
+fn mistyped_synonym_is_corrected() {
     let index = index_of(&["a/forecast: Weather of a place", "a/news: News"]);
     assert_eq!(names(&index, "umbrela"), ["a__forecast"]);
     assert_eq!(names(&index, "3pm"), Vec::<String>::new());
 }
 
 #[test]
-fn who_asks_to_see_does_not_get_what_removes_first() {
+fn reading_query_does_not_prefer_removal() {
     let index = index_of(&["a/delete_event: An event", "a/list_event: An event"]);
     assert_eq!(names(&index, "event")[0], "a__list_event");
     assert_eq!(names(&index, "is there an event")[0], "a__list_event");
@@ -106,8 +106,8 @@ fn who_asks_to_see_does_not_get_what_removes_first() {
 }
 
 #[test]
-fn nothing_is_found_where_nothing_fits() {
-    let index = index_of(&FEW);
+fn unrelated_query_finds_nothing() {
+    let index = index_of(&SAMPLE_TOOLS);
     for query in ["", "  ", "?!", "zebra", "\u{0}", "🦀", "天気"] {
         assert!(names(&index, query).is_empty(), "{query:?}");
     }
@@ -116,14 +116,14 @@ fn nothing_is_found_where_nothing_fits() {
 }
 
 #[test]
-fn of_two_that_fit_alike_the_first_by_name_stands_first() {
+fn ties_are_ordered_by_name() {
     let index = index_of(&["b/same: x", "a/same: x", "c/same: x"]);
     assert_eq!(names(&index, "same x"), ["a__same", "b__same", "c__same"]);
 }
 
 #[test]
-fn what_goes_is_found_no_more() {
-    let mut index = index_of(&FEW);
+fn removed_tools_are_not_found() {
+    let mut index = index_of(&SAMPLE_TOOLS);
     assert_eq!((index.len(), index.is_empty()), (6, false));
     index.remove_server("files");
     index.remove_server("nobody");
@@ -139,40 +139,40 @@ fn what_goes_is_found_no_more() {
 }
 
 #[test]
-fn a_rule_is_asked_again_only_after_a_change() {
-    let mut index = index_of(&FEW);
-    let asked = std::cell::Cell::new(0);
+fn visibility_is_evaluated_once_per_change() {
+    let mut index = index_of(&SAMPLE_TOOLS);
+    let evaluations = std::cell::Cell::new(0);
     let accepts = |server: &str, _: &str| {
-        asked.set(asked.get() + 1);
+        evaluations.set(evaluations.get() + 1);
         server != "files"
     };
-    let mut visible = Visible::default();
-    assert!(index.search_within(&mut visible, "disk", 5, accepts).is_empty());
-    assert!(index.search_within(&mut visible, "file", 5, accepts).is_empty());
-    assert_eq!(asked.get(), 6);
+    let mut visible = VisibilityCache::default();
+    assert!(index.search_cached(&mut visible, "disk", 5, accepts).is_empty());
+    assert!(index.search_cached(&mut visible, "file", 5, accepts).is_empty());
+    assert_eq!(evaluations.get(), 6);
     index.replace_server("disk", &[document("disk", "spin", "Spins a disk")]);
-    assert_eq!(index.search_within(&mut visible, "disk", 5, accepts)[0].name, "disk__spin");
-    assert_eq!(asked.get(), 13);
+    assert_eq!(index.search_cached(&mut visible, "disk", 5, accepts)[0].name, "disk__spin");
+    assert_eq!(evaluations.get(), 13);
 }
 
 #[test]
-fn there_is_a_bound_to_everything() {
-    let many: Vec<Document> = (0..MOST_TOOLS_OF_A_SERVER + 7)
+fn limits_are_enforced() {
+    let many: Vec<Document> = (0..MAX_TOOLS_PER_SERVER + 7)
         .map(|it| document("many", &format!("tool{it}"), "Does the same"))
         .collect();
     let mut index = Index::default();
     assert_eq!(index.replace_server("many", &many), 7);
-    assert_eq!(index.len(), MOST_TOOLS_OF_A_SERVER);
-    assert_eq!(index.search("same", usize::MAX, |_, _| true).len(), MOST_HITS);
+    assert_eq!(index.len(), MAX_TOOLS_PER_SERVER);
+    assert_eq!(index.search("same", usize::MAX, |_, _| true).len(), MAX_HITS);
     let long = "same ".repeat(100_000);
     assert_eq!(index.search(&long, 3, |_, _| true).len(), 3);
     let words: Vec<String> = (0..100_000).map(|it| format!("w{it}x")).collect();
     assert!(index.search(&words.join(" "), 3, |_, _| true).is_empty());
     assert_eq!(index.replace_server("twice", &[many[0].clone(), many[0].clone()]), 0);
-    assert_eq!(index.len(), MOST_TOOLS_OF_A_SERVER + 1);
+    assert_eq!(index.len(), MAX_TOOLS_PER_SERVER + 1);
 }
 
-/// Words that meet in documents and queries, among them such that are near each other.
+/// Words for documents and queries, some of them similar to each other.
 const WORDS: [&str; 14] = [
     "file",
     "files",
@@ -194,7 +194,7 @@ fn text() -> impl Strategy<Value = String> {
     prop::collection::vec(prop::sample::select(&WORDS[..]), 0..6).prop_map(|it| it.join(" "))
 }
 
-/// What servers have, one state after the other: whose, and which tools.
+/// A sequence of changes, each with a server and its new tools.
 fn changes() -> impl Strategy<Value = Vec<(usize, Vec<(usize, String)>)>> {
     let tools = prop::collection::vec((0_usize..6, text()), 0..5);
     prop::collection::vec((0_usize..4, tools), 1..8)
@@ -204,19 +204,19 @@ fn documents(server: &str, tools: &[(usize, String)]) -> Vec<Document> {
     tools.iter().map(|(tool, about)| document(server, &format!("tool{tool}"), about)).collect()
 }
 
-/// What a search finds, as values that can be compared exactly.
+/// Returns the hits as values that compare exactly.
 fn found(
     index: &Index,
     query: &str,
     accepts: impl Fn(&str, &str) -> bool,
 ) -> Vec<(String, String, u32)> {
-    let hits = index.search(query, MOST_HITS, accepts);
+    let hits = index.search(query, MAX_HITS, accepts);
     hits.iter().map(|it| (it.server.to_owned(), it.name.to_owned(), it.score.to_bits())).collect()
 }
 
 proptest! {
     #[test]
-    fn changes_leave_the_same_as_building_anew(changes in changes(), query in text()) {
+    fn incremental_changes_equal_a_rebuild(changes in changes(), query in text()) {
         let mut index = Index::default();
         let mut last: BTreeMap<String, Vec<Document>> = BTreeMap::new();
         for (server, tools) in &changes {
@@ -225,58 +225,58 @@ proptest! {
             index.replace_server(&server, &documents);
             last.insert(server, documents);
         }
-        let mut anew = Index::default();
+        let mut rebuilt = Index::default();
         for (server, documents) in last.iter().rev() {
-            anew.replace_server(server, documents);
+            rebuilt.replace_server(server, documents);
         }
-        prop_assert_eq!(index.len(), anew.len());
-        prop_assert_eq!(found(&index, &query, |_, _| true), found(&anew, &query, |_, _| true));
+        prop_assert_eq!(index.len(), rebuilt.len());
+        prop_assert_eq!(found(&index, &query, |_, _| true), found(&rebuilt, &query, |_, _| true));
         let words = |index: &Index| -> Vec<Box<str>> { index.words.keys().cloned().collect() };
-        prop_assert_eq!(words(&index), words(&anew));
+        prop_assert_eq!(words(&index), words(&rebuilt));
     }
 
-    /// Not even a score tells that there is something else.
+    /// Not even a score reveals that hidden tools exist.
     #[test]
-    fn what_is_hidden_changes_nothing(
+    fn hidden_tools_do_not_affect_results(
         changes in changes(), query in text(), hidden in prop::collection::vec((0_usize..4, 0_usize..6), 0..9)
     ) {
         let shows = |server: &str, name: &str| {
             !hidden.iter().any(|(s, t)| server == format!("server{s}") && name == format!("server{s}__tool{t}"))
         };
-        let (mut all, mut seen) = (Index::default(), Index::default());
+        let (mut all, mut visible_only) = (Index::default(), Index::default());
         for (server, tools) in &changes {
             let server = format!("server{server}");
             let documents = documents(&server, tools);
             all.replace_server(&server, &documents);
             let shown: Vec<Document> =
                 documents.into_iter().filter(|it| shows(&server, &it.name)).collect();
-            seen.replace_server(&server, &shown);
+            visible_only.replace_server(&server, &shown);
         }
         let hits = found(&all, &query, shows);
         prop_assert!(hits.iter().all(|(server, name, _)| shows(server, name)));
-        prop_assert_eq!(hits, found(&seen, &query, |_, _| true));
+        prop_assert_eq!(hits, found(&visible_only, &query, |_, _| true));
     }
 
     #[test]
-    fn garbage_is_only_not_found(definition in ".*", name in ".*", query in ".*", limit: usize) {
-        let mut index = index_of(&FEW);
-        index.replace_server("odd", &[Document::of("odd", &name, &definition)]);
+    fn arbitrary_input_is_handled(definition in ".*", name in ".*", query in ".*", limit: usize) {
+        let mut index = index_of(&SAMPLE_TOOLS);
+        index.replace_server("odd", &[Document::from_definition("odd", &name, &definition)]);
         let hits = index.search(&query, limit, |_, _| true);
-        prop_assert!(hits.len() <= limit.min(MOST_HITS));
+        prop_assert!(hits.len() <= limit.min(MAX_HITS));
         prop_assert!(hits.iter().all(|it| it.score.is_finite() && it.score > 0.0));
         prop_assert!(hits.is_sorted_by(|a, b| a.score >= b.score));
     }
 
     #[test]
-    fn odd_definitions_do_no_harm(json in json()) {
-        let document = Document::of("s", "s__t", &json);
+    fn arbitrary_definitions_are_handled(json in json()) {
+        let document = Document::from_definition("s", "s__t", &json);
         let mut index = Index::default();
         index.replace_server("s", &[document]);
         prop_assert_eq!(index.len(), 1);
     }
 }
 
-/// Definitions with the right words in the wrong places.
+/// Definitions with the right keys in the wrong places.
 fn json() -> impl Strategy<Value = String> {
     let leaf = prop_oneof![
         Just("null".to_owned()),
@@ -296,16 +296,16 @@ fn json() -> impl Strategy<Value = String> {
 }
 
 #[test]
-fn a_word_that_stands_in_one_place_only_is_found_wherever_that_is() {
+fn every_field_is_searched() {
     let definition = serde_json::json!({
         "name": "zebra_one", "title": "Quokka", "description": "Wombat",
         "inputSchema": { "properties": { "numbat": { "description": "Potoroo" } } },
     });
-    let mut index = index_of(&FEW);
-    let tool = Document::of("dingo", "dingo__zebra_one", &definition.to_string());
+    let mut index = index_of(&SAMPLE_TOOLS);
+    let tool = Document::from_definition("dingo", "dingo__zebra_one", &definition.to_string());
     assert_eq!(index.replace_server("dingo", &[tool]), 0);
     let by_annotation = serde_json::json!({ "name": "x", "annotations": { "title": "Bilby" } });
-    let tool = Document::of("other", "other__x", &by_annotation.to_string());
+    let tool = Document::from_definition("other", "other__x", &by_annotation.to_string());
     assert_eq!(index.replace_server("other", &[tool]), 0);
     for (place, query) in [
         ("the name", "zebra"),

@@ -1,4 +1,4 @@
-//! Code and where it is kept. How a line is read, `synonyms.rs` says.
+//! Code and where it is kept. See `synonyms.rs` for the format.
 
 pub(super) const GROUPS: &[&str] = &[
     "repository repo",
@@ -20,7 +20,7 @@ pub(super) const GROUPS: &[&str] = &[
     "log logs output",
     "deployment release",
     "ci_job > job pipeline",
-    // As people say it who do not know the tools.
+    // Words of users who do not know the tools.
     "codebase > repository code",
     "check_in checked_in committed > commit",
     "main master trunk > branch",

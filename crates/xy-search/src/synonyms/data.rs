@@ -1,4 +1,4 @@
-//! Files, tables and databases. How a line is read, `synonyms.rs` says.
+//! Files, tables and databases. See `synonyms.rs` for the format.
 
 pub(super) const GROUPS: &[&str] = &[
     "folder directory dir",
@@ -30,7 +30,7 @@ pub(super) const GROUPS: &[&str] = &[
     "notebook ipynb jupyter",
     "highlighted > format",
     "receipt > invoice",
-    // As people say it who do not know the tools.
+    // Words of users who do not know the tools.
     "doc document > file",
     "path > path",
     "big large huge bytes > size",

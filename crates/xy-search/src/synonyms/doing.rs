@@ -1,7 +1,7 @@
-//! What is done, and how it is asked for. How a line is read, `synonyms.rs` says.
+//! Synonyms of actions, and how users ask for them. See `synonyms.rs` for the format.
 
 pub(super) const GROUPS: &[&str] = &[
-    // What is done.
+    // Actions.
     "get fetch read retrieve show load view see display open lookup look_up give_me",
     "list show enumerate",
     "which what_are > list get find",
@@ -124,7 +124,7 @@ pub(super) const GROUPS: &[&str] = &[
     "proofread > edit",
     "expand shorten > edit",
     "attend > participant",
-    // What is asked.
+    // Questions.
     "how_many number_of > count number statistics list",
     "how_much > price cost amount balance",
     "how_big how_large > size",
@@ -135,7 +135,7 @@ pub(super) const GROUPS: &[&str] = &[
     "who > user member author participant list",
     "when > time date",
     "where > location place search",
-    // Getting to see.
+    // Reading.
     "obtain acquire grab get_hold_of > get fetch download",
     "inspect examine study look_at look_over take_a_look check_out > get read show describe",
     "print dump > get read show",
@@ -146,7 +146,7 @@ pub(super) const GROUPS: &[&str] = &[
     "dig_up dig_out hunt_down track_down hunt > search find",
     "contain contains mention mentions containing mentioning > search find",
     "anything_about something_about info_on > search find",
-    // Bringing into being.
+    // Creating.
     "generate produce render compose come_up_with > generate create",
     "build construct assemble > create build",
     "set_up establish initialize prepare > create",
@@ -183,13 +183,13 @@ pub(super) const GROUPS: &[&str] = &[
     "break_up take_apart cut_up separate > split",
     "connect relate associate tie > link",
     "unlink disconnect detach separate_from > remove unlink",
-    // Taking away.
+    // Removing.
     "throw_away toss toss_out bin chuck ditch scrap nuke zap dump > delete remove trash",
     "take_down tear_down take_off strip bring_down > delete remove stop",
     "cut_out leave_out > remove",
     "don_t_need anymore any_more > delete remove cancel",
     "unsubscribe opt_out stop_getting > unsubscribe cancel filter delete",
-    // Beginning and ending.
+    // Starting and stopping.
     "restart reboot relaunch start_over start_again from_scratch",
     "stop shut_off power_off power_down shut_down kill_off",
     "resume continue unpause carry_on keep_going > resume start",
@@ -199,7 +199,7 @@ pub(super) const GROUPS: &[&str] = &[
     "tick > complete done",
     "cancel call_off get_out_of > cancel delete",
     "try_again redo do_over once_more > retry run",
-    // Telling.
+    // Communicating.
     "forward pass_on pass_along relay > forward send",
     "get_back_to write_back reply respond > reply",
     "let_know inform tell notify > send message post",
@@ -210,13 +210,13 @@ pub(super) const GROUPS: &[&str] = &[
     "announce spread_the_word > post message send",
     "warn > alert notify",
     "wake wake_up > page incident call",
-    // Letting.
+    // Permitting.
     "allow permit authorize entitle let_in give_access > grant permission share role",
     "revoke withdraw take_away > revoke remove permission",
     "kick boot_out throw_off throw_out kick_out remove_from > kick ban remove",
     "invite let_join > add invite member share",
     "lock unlock > lock",
-    // Thinking.
+    // Analysing.
     "analyze investigate diagnose troubleshoot debug look_into dig_into > analyze explain find details",
     "reason ponder think_through think_about step_by_step one_at_a_time brainstorm > think step",
     "what_caused root_cause caused_by reason_for > cause analyze explain",

@@ -1,4 +1,4 @@
-//! Machines, clusters and what watches them. How a line is read, `synonyms.rs` says.
+//! Machines, clusters and what watches them. See `synonyms.rs` for the format.
 
 pub(super) const GROUPS: &[&str] = &[
     "kubernetes k8s kubectl cluster",
@@ -37,7 +37,7 @@ pub(super) const GROUPS: &[&str] = &[
     "staging > preview",
     "rights access permissions role",
     "quota > limit",
-    // As people say it who do not know the tools.
+    // Words of users who do not know the tools.
     "box boxes machine server vm > instance",
     "shut_down power_off turn_off > stop",
     "turn_on power_on boot > start",

@@ -1,4 +1,4 @@
-//! Payments, shops and markets. How a line is read, `synonyms.rs` says.
+//! Payments, shops and markets. See `synonyms.rs` for the format.
 
 pub(super) const GROUPS: &[&str] = &[
     "customer client buyer",
@@ -22,7 +22,7 @@ pub(super) const GROUPS: &[&str] = &[
     "portfolio > stock",
     "exchange_rate > currency convert",
     "price_of > price",
-    // As people say it who do not know the tools.
+    // Words of users who do not know the tools.
     "pay payment paid",
     "checkout_link pay_link > payment link",
     "buyer shopper patron cardholder consumer client > customer",

@@ -1,4 +1,4 @@
-//! People, and words between them. How a line is read, `synonyms.rs` says.
+//! People, and words between them. See `synonyms.rs` for the format.
 
 pub(super) const GROUPS: &[&str] = &[
     "email mail e_mail",
@@ -27,7 +27,7 @@ pub(super) const GROUPS: &[&str] = &[
     "dial > call",
     "minutes > transcript recording",
     "attendance > participant",
-    // As people say it who do not know the tools.
+    // Words of users who do not know the tools.
     "inbox mailbox mail > email",
     "newsletter spam junk promotion > email filter",
     "sender recipient cc bcc subject unread > email",

@@ -1,4 +1,4 @@
-//! Pages, browsers and domains. How a line is read, `synonyms.rs` says.
+//! Pages, browsers and domains. See `synonyms.rs` for the format.
 
 pub(super) const GROUPS: &[&str] = &[
     "page webpage web_page website site",
@@ -25,7 +25,7 @@ pub(super) const GROUPS: &[&str] = &[
     "widget > component",
     "ui user_interface > design",
     "visit > page",
-    // As people say it who do not know the tools.
+    // Words of users who do not know the tools.
     "website webpage homepage landing_page site > page web",
     "link url web_address > url",
     "look_up_online google_it search_online search_the_web online > web search",

@@ -1,4 +1,4 @@
-//! Calendars, tasks, tickets, notes and sales. How a line is read, `synonyms.rs` says.
+//! Calendars, tasks, tickets, notes and sales. See `synonyms.rs` for the format.
 
 pub(super) const GROUPS: &[&str] = &[
     "issue ticket bug",
@@ -32,7 +32,7 @@ pub(super) const GROUPS: &[&str] = &[
     "latency uptime > metric monitor",
     "namespace > kubernetes",
     "overview summary",
-    // As people say it who do not know the tools.
+    // Words of users who do not know the tools.
     "appointment engagement meetup get_together > event meeting",
     "dentist doctor haircut birthday wedding party dinner interview standup > event calendar",
     "diary planner date_book datebook > calendar event",

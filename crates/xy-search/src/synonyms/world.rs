@@ -1,4 +1,4 @@
-//! Weather, places, travel, homes, music and pictures. How a line is read, `synonyms.rs` says.
+//! Weather, places, travel, homes, music and pictures. See `synonyms.rs` for the format.
 
 pub(super) const GROUPS: &[&str] = &[
     "weather rain snow sunny wind storm",
@@ -47,7 +47,7 @@ pub(super) const GROUPS: &[&str] = &[
     "sketch > design draw",
     "design mockup",
     "shopping buy groceries > shopping list",
-    // As people say it who do not know the tools.
+    // Words of users who do not know the tools.
     "umbrella raincoat jacket sunscreen > weather forecast rain",
     "rain snow hail drizzle shower thunder storm wind sun sunny cloudy fog humid > weather forecast conditions",
     "hot cold warm freezing chilly outside > temperature weather current",

@@ -1,4 +1,4 @@
-//! One control group: a folder of the kernel's.
+//! One control group: a directory of the kernel's.
 
 use std::fs;
 use std::io;
@@ -9,10 +9,10 @@ use rustix::process::Pid;
 
 use crate::proc_stat::ProcStat;
 
-/// A server may make groups below its own; deeper than this nobody does.
+/// Maximum depth to which groups below a server's group are visited.
 const MAX_DEPTH: usize = 16;
 
-/// A group that we made, or one that was left behind.
+/// A group that a shim has created.
 #[derive(Debug)]
 pub(super) struct Group {
     pub(super) folder: PathBuf,
@@ -23,67 +23,68 @@ impl Group {
         Self { folder }
     }
 
-    /// Makes a new group.
-    pub(super) fn make(base: &Path, name: &str) -> io::Result<Self> {
+    /// Creates a new group.
+    pub(super) fn create(base: &Path, name: &str) -> io::Result<Self> {
         let group = Self { folder: base.join(name) };
         fs::create_dir(&group.folder)?;
         Ok(group)
     }
 
-    /// What a file says; nothing, if it is not there.
+    /// Returns the content of a file, or an empty string if it is missing.
     pub(super) fn read(&self, file: &str) -> String {
         let bytes = fs::read(self.folder.join(file)).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Writes to a file that the kernel has made.
-    pub(super) fn set(&self, file: &str, value: &str) -> io::Result<()> {
+    /// Writes to a file of the kernel.
+    pub(super) fn write(&self, file: &str, value: &str) -> io::Result<()> {
         let file = fs::OpenOptions::new().write(true).open(self.folder.join(file))?;
         rustix::io::retry_on_intr(|| rustix::io::write(&file, value.as_bytes()))?;
         Ok(())
     }
 
-    /// Whether a file is a list with this word in it.
-    pub(super) fn lists(&self, file: &str, word: &str) -> bool {
+    /// Returns true if a file is a list that contains this word.
+    pub(super) fn contains_word(&self, file: &str, word: &str) -> bool {
         self.read(file).split_whitespace().any(|it| it == word)
     }
 
-    /// The number after a word, in a file of such lines.
+    /// Returns the number after a word, in a file of such lines.
     pub(super) fn count(&self, file: &str, word: &str) -> u64 {
         let text = self.read(file);
         let mut lines = text.lines().filter_map(|line| line.split_once(' '));
         lines.find(|(key, _)| *key == word).and_then(|(_, n)| n.trim().parse().ok()).unwrap_or(0)
     }
 
-    /// Whether it is the root of cgroup2, which is the only one without a type.
+    /// Returns true for the root of cgroup2, the only group without a type.
     pub(super) fn is_root(&self) -> bool {
         !self.folder.join("cgroup.type").exists()
     }
 
-    /// Where whoever writes a `0` enters.
-    pub(super) fn door(&self) -> io::Result<OwnedFd> {
+    /// Opens the file through which a process enters the group by writing `0`.
+    pub(super) fn open_procs(&self) -> io::Result<OwnedFd> {
         let file = fs::OpenOptions::new().write(true).open(self.folder.join("cgroup.procs"))?;
         Ok(file.into())
     }
 
-    /// Its processes, without those of groups below it.
+    /// Returns its processes, without those of groups below it.
     pub(super) fn own_pids(&self) -> Vec<Pid> {
         let text = self.read("cgroup.procs");
         text.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect()
     }
 
-    /// Whether nobody but `pid` is in it; whoever is of another namespace is listed as 0.
+    /// Returns true if no other process than `pid` is in it. A process of another namespace is
+    /// listed as 0.
     pub(super) fn has_only(&self, pid: u32) -> bool {
         let pid = pid.to_string();
         self.read("cgroup.procs").split_whitespace().all(|it| it == pid)
     }
 
-    /// Whether nobody is in it.
-    pub(super) fn is_vacant(&self) -> bool {
+    /// Returns true if no process is in it.
+    pub(super) fn is_empty(&self) -> bool {
         self.read("cgroup.procs").trim().is_empty()
     }
 
-    /// What lives in it, or in a group below it.
+    /// Returns the living processes in it and in the groups below it.
     pub(super) fn alive(&self) -> Vec<Pid> {
         let is_alive = |pid: &Pid| ProcStat::may_live(pid.as_raw_pid().unsigned_abs());
         self.pids().into_iter().filter(is_alive).collect()
@@ -95,35 +96,36 @@ impl Group {
         pids
     }
 
-    /// Moves a process in here.
+    /// Moves a process into the group.
     pub(super) fn enter(&self, pid: Pid) -> io::Result<()> {
-        self.set("cgroup.procs", &pid.as_raw_pid().to_string())
+        self.write("cgroup.procs", &pid.as_raw_pid().to_string())
     }
 
     /// Moves a process that does not belong here to the group above.
-    pub(super) fn put_out(&self, pid: Pid) {
+    pub(super) fn expel(&self, pid: Pid) {
         if let Some(above) = self.folder.parent().filter(|_| self.own_pids().contains(&pid)) {
-            let _ = Self { folder: above.to_owned() }.enter(pid); // It may have ended.
+            let _ = Self { folder: above.to_owned() }.enter(pid); // The process may have ended.
         }
     }
 
-    /// Kills everything in it, as far as that is possible at once.
+    /// Kills every process in it.
     pub(super) fn kill(&self) {
-        // The kernel does it without anybody being born meanwhile, if it is new enough.
-        if self.set("cgroup.kill", "1").is_err() {
+        // A kernel that is new enough kills all of them before any can fork.
+        if self.write("cgroup.kill", "1").is_err() {
             for pid in self.pids() {
                 self.kill_one(pid);
             }
         }
     }
 
-    /// A number may mean somebody else by now: it is held, found here again, then killed.
+    /// Kills a process only if it is still in the group after its pidfd was opened: the ID may have
+    /// been reused.
     #[cfg(target_os = "linux")]
     fn kill_one(&self, pid: Pid) {
         use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-        let Ok(held) = pidfd_open(pid, PidfdFlags::empty()) else { return };
+        let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { return };
         if self.pids().contains(&pid) {
-            let _ = pidfd_send_signal(held, Signal::KILL); // It may have died this instant.
+            let _ = pidfd_send_signal(pidfd, Signal::KILL); // The process may have just died.
         }
     }
 
@@ -131,7 +133,7 @@ impl Group {
     #[expect(clippy::unused_self, reason = "there are no groups here")]
     fn kill_one(&self, _pid: Pid) {}
 
-    /// Removes it, and the groups below it; only what is empty can be removed.
+    /// Removes the group and those below it. Only empty groups can be removed.
     pub(super) fn remove(&self) -> io::Result<()> {
         let mut removed = Ok(());
         self.visit(0, &mut |group| {
@@ -140,10 +142,10 @@ impl Group {
                 other => other,
             };
         });
-        removed // The last one visited is this one.
+        removed // This group is visited last.
     }
 
-    /// Goes to every group below it, then to it.
+    /// Visits every group below this one, then this one.
     fn visit(&self, depth: usize, act: &mut impl FnMut(&Self)) {
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let folders = entries.filter(|it| it.file_type().is_ok_and(|kind| kind.is_dir()));

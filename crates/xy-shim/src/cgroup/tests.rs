@@ -1,4 +1,4 @@
-//! Folders that look like groups, and real groups where they can be had.
+//! Tests with directories that look like groups, and with real groups where they can be created.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// A folder with the files of a group, as somebody has written them.
+/// Creates a directory with the files of a group.
 fn folder(files: &[(&str, &str)]) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     for (name, text) in files {
@@ -16,7 +16,7 @@ fn folder(files: &[(&str, &str)]) -> TempDir {
 }
 
 #[test]
-fn a_group_of_cgroup2_limits_others_only_if_it_is_free_to_do_so() {
+fn cgroup2_group_limits_others_only_if_it_can() {
     const CONTROLLERS: (&str, &str) = ("cgroup.controllers", "cpu memory pids\n");
     const NOTHING: (&str, &str) = ("cgroup.subtree_control", "\n");
     const TYPE: (&str, &str) = ("cgroup.type", "domain\n");
@@ -29,43 +29,47 @@ fn a_group_of_cgroup2_limits_others_only_if_it_is_free_to_do_so() {
     assert_eq!(can(&[CONTROLLERS, handed_down, TYPE, ("cgroup.procs", "")]), Ok(()));
     assert_eq!(can(&[CONTROLLERS, NOTHING, TYPE, ("cgroup.procs", "")]), Ok(()));
     assert_eq!(can(&[CONTROLLERS, NOTHING, ("cgroup.procs", "1\n2\n")]), Ok(()), "the root");
-    let told = [
+    let errors = [
         can(&[CONTROLLERS, NOTHING, TYPE, ("cgroup.procs", "7\n")]),
         can(&[CONTROLLERS, NOTHING, TYPE, ("cgroup.procs", "0\n")]),
         can(&[("cgroup.controllers", "cpu\n"), NOTHING, TYPE]),
         can(&[CONTROLLERS, TYPE]),
     ];
-    insta::assert_snapshot!(told.map(Result::unwrap_err).join("\n"), @"
+    insta::assert_snapshot!(errors.map(Result::unwrap_err).join("\n"), @"
     the daemon needs a cgroup of its own, as from `systemd-run --user -p Delegate=yes`
     the daemon needs a cgroup of its own, as from `systemd-run --user -p Delegate=yes`
     the cgroup `FOLDER` has no `pids` controller
-    the cgroup `FOLDER` cannot be changed by this user
+    this user cannot change the cgroup `FOLDER`
     ");
 }
 
 #[test]
-fn a_machine_without_groups_limits_memory_per_process_and_processes_not_at_all() {
-    let why = keeper(&Places::default(), Controller::Pids).unwrap_err();
+fn without_groups_only_memory_is_limited() {
+    let why = parent_group(&Hierarchies::default(), Controller::Pids).unwrap_err();
     if cfg!(target_os = "linux") {
         assert_eq!(why, "there is no cgroup with the `pids` controller");
-        assert_ne!(kept().memory, Kept::NotAtAll { why }, "on Linux there is always a way");
+        assert_ne!(
+            limit_support().memory,
+            Enforcement::Unavailable { why },
+            "on Linux there is always a way"
+        );
     }
 }
 
-/// Groups of our own making, below our own; none where that is not allowed.
+/// Real groups, created below this process's own where that is allowed.
 #[cfg(target_os = "linux")]
 mod real {
     use std::process::{Child, Command};
 
-    use super::super::life::pause;
+    use super::super::groups::pause;
     use super::*;
 
-    /// A new group in every place that allows one.
+    /// Creates a group in every hierarchy that allows it.
     fn groups(name: &str) -> Vec<Group> {
         let name = format!("xy-test-{name}-{}", std::process::id());
-        let places = Places::here().all();
+        let hierarchies = Hierarchies::of_current_process().all();
         let made: Vec<Group> =
-            places.iter().filter_map(|place| Group::make(place, &name).ok()).collect();
+            hierarchies.iter().filter_map(|parent| Group::create(parent, &name).ok()).collect();
         if made.is_empty() {
             println!("SKIPPED: no group can be made here");
         }
@@ -74,7 +78,7 @@ mod real {
 
     fn sleeper_in(group: &Group) -> Child {
         let child = Command::new("sleep").arg("600").spawn().unwrap();
-        group.set("cgroup.procs", &child.id().to_string()).unwrap();
+        group.write("cgroup.procs", &child.id().to_string()).unwrap();
         child
     }
 
@@ -89,9 +93,9 @@ mod real {
     }
 
     #[test]
-    fn a_group_kills_what_is_in_it_and_below_it_and_only_then_can_be_removed() {
+    fn group_kills_its_processes_before_removal() {
         for group in groups("kill") {
-            let below = Group::make(&group.folder, "below").unwrap();
+            let below = Group::create(&group.folder, "below").unwrap();
             let mut children = [sleeper_in(&group), sleeper_in(&below)];
             assert_eq!(group.alive().len(), 2);
             assert!(group.remove().is_err());
@@ -107,11 +111,11 @@ mod real {
     }
 
     #[test]
-    fn whoever_is_alone_in_a_group_is_seen_as_such() {
+    fn single_process_in_a_group_is_recognised() {
         for group in groups("alone") {
-            assert!(group.is_vacant());
+            assert!(group.is_empty());
             let mut child = sleeper_in(&group);
-            assert!(!group.is_vacant() && group.has_only(child.id()) && !group.has_only(1));
+            assert!(!group.is_empty() && group.has_only(child.id()) && !group.has_only(1));
             child.kill().unwrap();
             child.wait().unwrap();
             remove(&group);
@@ -119,9 +123,9 @@ mod real {
     }
 
     #[test]
-    fn what_is_not_ours_is_never_stale() {
+    fn group_of_another_program_is_never_stale() {
         for group in groups("name") {
-            end_stale();
+            kill_stale();
             remove_stale();
             assert!(group.folder.exists());
             remove(&group);

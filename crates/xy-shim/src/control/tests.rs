@@ -6,17 +6,17 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 use super::*;
 
 fn connected() -> (Control, UnixStream) {
-    let (ours, daemons) = UnixStream::pair().unwrap();
-    ours.set_nonblocking(true).unwrap();
-    daemons.set_nonblocking(true).unwrap();
-    (Control::new(ours.into()), daemons)
+    let (shim_end, daemon_end) = UnixStream::pair().unwrap();
+    shim_end.set_nonblocking(true).unwrap();
+    daemon_end.set_nonblocking(true).unwrap();
+    (Control::new(shim_end.into()), daemon_end)
 }
 
-fn trouble(problem: &str) -> Report {
+fn log_problem(problem: &str) -> Report {
     Report::LogTrouble { problem: Some(problem.to_owned()) }
 }
 
-/// Reads all that is there.
+/// Reads everything that has arrived.
 fn received(daemon: &mut UnixStream) -> Vec<u8> {
     let mut bytes = Vec::new();
     let ended = daemon.read_to_end(&mut bytes);
@@ -25,7 +25,7 @@ fn received(daemon: &mut UnixStream) -> Vec<u8> {
 }
 
 #[test]
-fn an_order_may_come_in_any_pieces() {
+fn orders_arrive_in_pieces() {
     let (mut control, mut daemon) = connected();
     let mut bytes = Vec::new();
     wire::put_stray(&mut bytes, b"stray");
@@ -37,8 +37,8 @@ fn an_order_may_come_in_any_pieces() {
     for byte in bytes {
         daemon.write_all(&[byte]).unwrap();
         control.read(&mut [0; 10]);
-        orders.extend(control.next_order(|said, _| {
-            if let Said::Stray(stray) = said {
+        orders.extend(control.next_order(|data, _| {
+            if let DaemonData::Stray(stray) = data {
                 strays.extend_from_slice(stray);
             }
         }));
@@ -48,9 +48,9 @@ fn an_order_may_come_in_any_pieces() {
 }
 
 #[test]
-fn a_daemon_that_makes_no_sense_is_no_daemon() {
+fn invalid_frames_close_the_connection() {
     let mut report = Vec::new();
-    wire::put_report(&mut report, &trouble("not for a shim"));
+    wire::put_report(&mut report, &log_problem("not for a shim"));
     for garbage in [&u32::MAX.to_le_bytes()[..], &[1, 0, 0, 0, 99], &[2, 0, 0, 0, 1, b'{'], &report]
     {
         let (mut control, mut daemon) = connected();
@@ -62,18 +62,18 @@ fn a_daemon_that_makes_no_sense_is_no_daemon() {
 }
 
 #[test]
-fn a_daemon_that_hangs_up_is_gone_and_takes_everything() {
+fn closed_connection_discards_output() {
     let (mut control, daemon) = connected();
     drop(daemon);
     control.read(&mut [0; 10]);
     assert!(control.is_gone());
     assert!(control.outbox.put_log(1, b""));
-    control.outbox.put_report(&trouble("nobody hears"));
+    control.outbox.put_report(&log_problem("discarded"));
     assert_eq!(control.outbox.bytes, b"");
 }
 
 #[test]
-fn batches_are_dropped_when_a_daemon_does_not_read_and_reports_are_not() {
+fn slow_daemon_loses_batches_but_no_reports() {
     let (mut control, mut daemon) = connected();
     let batch = vec![0; 100 * 1024];
     let mut kept = 0;
@@ -82,7 +82,7 @@ fn batches_are_dropped_when_a_daemon_does_not_read_and_reports_are_not() {
         kept += 1;
         assert!(kept < 1000, "there is a limit");
     }
-    control.outbox.put_report(&trouble("kept"));
+    control.outbox.put_report(&log_problem("kept"));
 
     let mut bytes = Vec::new();
     while control.outbox.waiting() > 0 {
@@ -97,14 +97,14 @@ fn batches_are_dropped_when_a_daemon_does_not_read_and_reports_are_not() {
         at += length;
     }
     let (frame, _) = wire::parse(&bytes[at..]).unwrap().unwrap();
-    assert_eq!(frame, Frame::Report(trouble("kept")));
+    assert_eq!(frame, Frame::Report(log_problem("kept")));
     assert!(control.outbox.put_log(kept, &batch));
 }
 
 #[test]
-fn the_last_words_wait_for_a_slow_daemon_and_not_for_ever() {
+fn final_flush_waits_for_a_limited_time() {
     let (mut control, daemon) = connected();
-    control.outbox.take_everything();
+    control.outbox.set_unbounded();
     for _ in 0..30 {
         assert!(control.outbox.put_log(0, &vec![0; 100 * 1024]));
     }
@@ -123,19 +123,19 @@ fn the_last_words_wait_for_a_slow_daemon_and_not_for_ever() {
 }
 
 #[test]
-fn descriptors_travel_with_their_frame_and_no_other() {
+fn descriptors_arrive_with_their_frame() {
     let (mut control, daemon) = connected();
     let (read_end, write_end) = std::io::pipe().unwrap();
-    let started = Report::Started { pid: 7, lasting: true, confined: wire::Confined::default() };
-    control.outbox.put_report(&trouble("before"));
+    let started = Report::Started { pid: 7, lasting: true, confined: wire::Confinement::default() };
+    control.outbox.put_report(&log_problem("before"));
     control.outbox.put_report_with(&started, vec![write_end.into(), read_end.into()]);
     control.outbox.put_log(1, b"");
     control.flush();
 
     let mut before = Vec::new();
-    wire::put_report(&mut before, &trouble("before"));
+    wire::put_report(&mut before, &log_problem("before"));
     let (reports, descriptors) = receive(&daemon, before.len());
-    assert_eq!(reports, [trouble("before")]);
+    assert_eq!(reports, [log_problem("before")]);
     assert!(descriptors.is_empty());
     let (reports, descriptors) = receive(&daemon, 1000);
     assert_eq!(reports[0], started);

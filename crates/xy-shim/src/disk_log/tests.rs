@@ -13,12 +13,12 @@ const CONTINUED: u8 = flags::CONTINUED;
 const UNTERMINATED: u8 = flags::UNTERMINATED;
 
 /// A folder with one log in it.
-struct Home {
+struct Setup {
     folder: TempDir,
     now: Instant,
 }
 
-impl Home {
+impl Setup {
     fn new() -> Self {
         Self { folder: tempfile::tempdir().unwrap(), now: clock::now() }
     }
@@ -33,7 +33,7 @@ impl Home {
         self.folder.path().join(name)
     }
 
-    /// All generations, oldest first.
+    /// Returns all generations, oldest first.
     fn files(&self) -> Vec<Vec<u8>> {
         let count = fs::read_dir(self.folder.path()).unwrap().count();
         let older = (1..count).rev().map(|number| self.path(&format!("x.log.{number}")));
@@ -47,35 +47,35 @@ impl Home {
 }
 
 #[test]
-fn every_line_says_where_it_came_from() {
-    let home = Home::new();
-    let mut log = home.log(1000);
-    log.put(0, b"out", home.now);
-    log.put(ERR | UNTERMINATED, b"err", home.now);
-    log.put(ERR | CONTINUED, b"more", home.now);
-    log.put(UNTERMINATED, b"", home.now);
-    log.put(CONTINUED | UNTERMINATED, b"end", home.now);
-    assert_eq!(home.text(), "");
-    log.flush(home.now);
-    assert_eq!(home.text(), "[out] out\n[err] err\n[err+] more\n[out] \n[out+] end\n");
+fn lines_name_their_stream() {
+    let setup = Setup::new();
+    let mut log = setup.log(1000);
+    log.put(0, b"out", setup.now);
+    log.put(ERR | UNTERMINATED, b"err", setup.now);
+    log.put(ERR | CONTINUED, b"more", setup.now);
+    log.put(UNTERMINATED, b"", setup.now);
+    log.put(CONTINUED | UNTERMINATED, b"end", setup.now);
+    assert_eq!(setup.text(), "");
+    log.flush(setup.now);
+    assert_eq!(setup.text(), "[out] out\n[err] err\n[err+] more\n[out] \n[out+] end\n");
 }
 
 #[test]
-fn every_line_is_in_one_file_in_its_order() {
-    let home = Home::new();
-    let mut log = home.log(1000);
+fn lines_stay_whole_and_in_order() {
+    let setup = Setup::new();
+    let mut log = setup.log(1000);
     let mut expected = String::new();
     for number in 0..5000 {
-        log.put(0, format!("line {number}").as_bytes(), home.now);
+        log.put(0, format!("line {number}").as_bytes(), setup.now);
         writeln!(expected, "[out] line {number}").unwrap();
         if number % 37 == 0 {
-            log.flush(home.now);
+            log.flush(setup.now);
         }
     }
-    log.finish(home.now);
+    log.finish(setup.now);
 
-    assert!(home.text() == expected);
-    let files = home.files();
+    assert!(setup.text() == expected);
+    let files = setup.files();
     let (last, full) = files.split_last().unwrap();
     let longest_line = "[out] line 4999\n".len();
     assert!(full.iter().all(|file| (1000..1000 + longest_line).contains(&file.len())));
@@ -84,55 +84,55 @@ fn every_line_is_in_one_file_in_its_order() {
 }
 
 #[test]
-fn a_split_line_stays_in_one_file() {
-    let home = Home::new();
-    let mut log = home.log(10);
-    log.put(UNTERMINATED, b"a long", home.now);
-    log.flush(home.now);
-    log.put(ERR, b"between", home.now);
-    log.flush(home.now);
-    log.put(CONTINUED, b"line", home.now);
-    log.put(0, b"next", home.now);
-    log.flush(home.now);
+fn split_line_stays_in_one_file() {
+    let setup = Setup::new();
+    let mut log = setup.log(10);
+    log.put(UNTERMINATED, b"a long", setup.now);
+    log.flush(setup.now);
+    log.put(ERR, b"between", setup.now);
+    log.flush(setup.now);
+    log.put(CONTINUED, b"line", setup.now);
+    log.put(0, b"next", setup.now);
+    log.flush(setup.now);
     let files: Vec<_> =
-        home.files().into_iter().map(|file| String::from_utf8(file).unwrap()).collect();
+        setup.files().into_iter().map(|file| String::from_utf8(file).unwrap()).collect();
     assert_eq!(files, ["[out] a long\n[err] between\n[out+] line\n", "[out] next\n"]);
 }
 
 #[test]
-fn a_line_without_end_does_not_fill_the_disk() {
-    let home = Home::new();
-    let mut log = home.log(1000);
+fn endless_line_does_not_fill_the_disk() {
+    let setup = Setup::new();
+    let mut log = setup.log(1000);
     let piece = vec![b'x'; MAX_LINE];
-    log.put(UNTERMINATED, &piece, home.now);
+    log.put(UNTERMINATED, &piece, setup.now);
     for _ in 0..40 {
-        log.put(CONTINUED | UNTERMINATED, &piece, home.now);
-        log.flush(home.now);
+        log.put(CONTINUED | UNTERMINATED, &piece, setup.now);
+        log.flush(setup.now);
     }
-    let files = home.files();
+    let files = setup.files();
     assert_eq!(files.len(), 3);
-    assert!(files.iter().all(|file| file.len() as u64 <= 1000 + SLACK));
+    assert!(files.iter().all(|file| file.len() as u64 <= 1000 + SPLIT_LINE_SLACK));
 }
 
 #[test]
-fn a_stream_that_ended_mid_line_does_not_hold_up_a_new_file() {
-    let home = Home::new();
-    let mut log = home.log(10);
-    log.put(UNTERMINATED, b"the last line", home.now);
+fn stream_ended_mid_line_allows_rotation() {
+    let setup = Setup::new();
+    let mut log = setup.log(10);
+    log.put(UNTERMINATED, b"the last line", setup.now);
     log.end_stream(false);
-    log.flush(home.now);
-    log.put(ERR, b"next", home.now);
-    log.flush(home.now);
-    assert_eq!(home.files().len(), 2);
+    log.flush(setup.now);
+    log.put(ERR, b"next", setup.now);
+    log.flush(setup.now);
+    assert_eq!(setup.files().len(), 2);
 }
 
 #[test]
-fn a_log_that_cannot_be_written_is_known_from_the_start() {
-    let home = Home::new();
-    fs::write(home.path("file"), "").unwrap();
-    let file = home.path("file/x.log").to_str().unwrap().to_owned();
+fn unwritable_log_is_reported_at_once() {
+    let setup = Setup::new();
+    fs::write(setup.path("file"), "").unwrap();
+    let file = setup.path("file/x.log").to_str().unwrap().to_owned();
     let order = LogOrder { file, max_bytes: 1000, generations: 1, next_seq: 0 };
-    let log = DiskLog::open(&order, home.now);
+    let log = DiskLog::open(&order, setup.now);
     assert!(log.problem().unwrap().ends_with("Not a directory"), "{:?}", log.problem());
 }
 
@@ -143,7 +143,7 @@ mod full_disk {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    impl Home {
+    impl Setup {
         fn fill_the_disk(&self) {
             std::os::unix::fs::symlink("/dev/full", self.path("x.log")).unwrap();
         }
@@ -154,70 +154,70 @@ mod full_disk {
     }
 
     #[test]
-    fn a_full_disk_costs_lines_and_the_file_says_how_many() {
-        let home = Home::new();
-        home.fill_the_disk();
-        let mut log = home.log(1000);
-        assert_eq!(log.problem(), None); // Nothing has been written yet.
-        log.put(0, b"lost", home.now);
-        log.put(0, b"lost", home.now);
-        log.flush(home.now);
+    fn full_disk_loses_lines_and_counts_them() {
+        let setup = Setup::new();
+        setup.fill_the_disk();
+        let mut log = setup.log(1000);
+        assert_eq!(log.problem(), None); // No write has been tried yet.
+        log.put(0, b"lost", setup.now);
+        log.put(0, b"lost", setup.now);
+        log.flush(setup.now);
         let problem = log.problem().unwrap().to_owned();
         assert!(problem.ends_with("x.log: No space left on device"), "{problem}");
 
-        home.clear_the_disk();
-        log.put(0, b"lost, for it is too early to try again", home.now + SECOND / 2);
-        log.flush(home.now + SECOND / 2);
+        setup.clear_the_disk();
+        log.put(0, b"lost, for it is too early to try again", setup.now + SECOND / 2);
+        log.flush(setup.now + SECOND / 2);
         assert!(log.problem().is_some());
-        log.put(0, b"kept", home.now + SECOND);
-        log.flush(home.now + SECOND);
+        log.put(0, b"kept", setup.now + SECOND);
+        log.flush(setup.now + SECOND);
         assert_eq!(log.problem(), None);
         assert_eq!(
-            home.text(),
+            setup.text(),
             "[xy] 3 lines were not written: could not write HOME/x.log: No space left on device\n\
              [out] kept\n"
         );
     }
 
     #[test]
-    fn a_disk_that_works_again_is_noticed_without_another_line() {
-        let home = Home::new();
-        home.fill_the_disk();
-        let mut log = home.log(1000);
-        log.put(0, b"lost", home.now);
-        log.flush(home.now);
-        assert_eq!(log.deadline(), Some(home.now + SECOND));
+    fn recovered_disk_is_noticed_without_a_new_line() {
+        let setup = Setup::new();
+        setup.fill_the_disk();
+        let mut log = setup.log(1000);
+        log.put(0, b"lost", setup.now);
+        log.flush(setup.now);
+        assert_eq!(log.deadline(), Some(setup.now + SECOND));
 
-        home.clear_the_disk();
-        log.flush(home.now + SECOND);
+        setup.clear_the_disk();
+        log.flush(setup.now + SECOND);
         assert_eq!((log.problem(), log.deadline()), (None, None));
-        assert!(home.text().starts_with("[xy] 1 line was not written: "));
+        assert!(setup.text().starts_with("[xy] 1 line was not written: "));
     }
 
     #[test]
-    fn the_end_does_not_wait_to_try_again() {
-        let home = Home::new();
-        home.fill_the_disk();
-        let mut log = home.log(1000);
-        log.put(0, b"lost", home.now);
-        log.flush(home.now);
-        home.clear_the_disk();
-        log.finish(home.now);
-        assert!(home.text().starts_with("[xy] 1 line was not written: "));
+    fn finish_retries_at_once() {
+        let setup = Setup::new();
+        setup.fill_the_disk();
+        let mut log = setup.log(1000);
+        log.put(0, b"lost", setup.now);
+        log.flush(setup.now);
+        setup.clear_the_disk();
+        log.finish(setup.now);
+        assert!(setup.text().starts_with("[xy] 1 line was not written: "));
     }
 
     #[test]
-    fn a_disk_that_stays_full_costs_no_memory() {
-        let home = Home::new();
-        home.fill_the_disk();
-        let mut log = home.log(1000);
+    fn full_disk_costs_no_memory() {
+        let setup = Setup::new();
+        setup.fill_the_disk();
+        let mut log = setup.log(1000);
         for second in 0..100 {
             for _ in 0..100 {
-                log.put(0, &[b'x'; 1000], home.now + SECOND * second);
+                log.put(0, &[b'x'; 1000], setup.now + SECOND * second);
             }
-            log.flush(home.now + SECOND * second);
-            assert!(log.gathered.is_empty());
+            log.flush(setup.now + SECOND * second);
+            assert!(log.buffer.is_empty());
         }
-        assert_eq!(log.trouble.unwrap().lost, 10_000);
+        assert_eq!(log.failure.unwrap().lost, 10_000);
     }
 }

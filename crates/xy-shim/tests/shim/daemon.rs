@@ -1,6 +1,6 @@
-//! The daemon's side of the conversation, as a test plays it.
+//! The daemon's side of the protocol, played by a test.
 //!
-//! Every wait has a limit. Whatever happens, no process and no file is left behind.
+//! Every wait has a limit. A test leaves no process and no file behind, even if it fails.
 
 use std::fs::File;
 use std::io::{IoSliceMut, Read, Write};
@@ -17,12 +17,12 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 use rustix::process::{Pid, test_kill_process};
 use tempfile::TempDir;
 use xy_shim::wire::{
-    self, ExitReport, Frame, GoneRules, LimitsOrder, LogOrder, Order, Report, StartFault,
+    self, ExitReport, Frame, LimitsOrder, LogOrder, Order, OrphanPolicy, Report, StartFault,
     StartOrder, StatusReport, Stdout,
 };
 
-/// Nothing here takes this long.
-pub(crate) const LIMIT: Duration = Duration::from_secs(20);
+/// Time limit of every wait.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The shim's binary.
 pub(crate) const SHIM: &str = env!("CARGO_BIN_EXE_xy-shim-for-tests");
@@ -37,12 +37,13 @@ pub(crate) struct Daemon {
     pub(crate) reports: Vec<Report>,
     pub(crate) records: Vec<Line>,
     pub(crate) next_seq: u64,
-    /// What an earlier daemon left, and what stdout said meanwhile.
+    /// The note of the previous daemon.
     pub(crate) note: Vec<u8>,
+    /// Unread stdout sent by the shim.
     pub(crate) unread: Vec<u8>,
 }
 
-/// A record, kept.
+/// An owned record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Line {
     pub(crate) seq: u64,
@@ -59,19 +60,19 @@ pub(crate) struct Ends {
 impl Daemon {
     /// Launches a shim that waits for its order.
     pub(crate) fn new() -> Self {
-        Self::launching(&mut Command::new(SHIM))
+        Self::launch(&mut Command::new(SHIM))
     }
 
-    /// Launches a shim that comes by way of another program.
-    pub(crate) fn launching(command: &mut Command) -> Self {
-        let (ours, shims) = UnixStream::pair().unwrap();
-        ours.set_read_timeout(Some(LIMIT)).unwrap();
-        let command = command.stdin(OwnedFd::from(shims)).env("XY_FROM_THE_DAEMON", "1");
+    /// Launches a shim through the given command.
+    pub(crate) fn launch(command: &mut Command) -> Self {
+        let (daemon_end, shim_end) = UnixStream::pair().unwrap();
+        daemon_end.set_read_timeout(Some(TIMEOUT)).unwrap();
+        let command = command.stdin(OwnedFd::from(shim_end)).env("XY_FROM_THE_DAEMON", "1");
         let shim = command.spawn().unwrap();
         // The command still holds the shim's end of the socket.
         command.stdin(std::process::Stdio::null());
         Self {
-            socket: Some(ours),
+            socket: Some(daemon_end),
             shim: Some(shim),
             unparsed: Vec::new(),
             descriptors: Vec::new(),
@@ -84,14 +85,14 @@ impl Daemon {
         }
     }
 
-    /// Launches a shim and has it start a shell script.
-    pub(crate) fn running(script: &str, stdout: Stdout) -> Self {
+    /// Launches a shim and starts a shell script with it.
+    pub(crate) fn start_script(script: &str, stdout: Stdout) -> Self {
         let mut daemon = Self::new();
         daemon.start(&daemon.script(script, stdout));
         daemon
     }
 
-    /// An order to run a shell script.
+    /// Returns an order to run a shell script.
     pub(crate) fn script(&self, script: &str, stdout: Stdout) -> StartOrder {
         StartOrder {
             protocol: wire::PROTOCOL,
@@ -107,7 +108,7 @@ impl Daemon {
                 generations: 5,
                 next_seq: 0,
             },
-            gone: GoneRules { orphan_ms: 60_000, grace_ms: 500 },
+            gone: OrphanPolicy { orphan_ms: 60_000, grace_ms: 500 },
             open_files: None,
             life: "test-life".to_owned(),
             socket: None,
@@ -116,13 +117,13 @@ impl Daemon {
         }
     }
 
-    /// Launches a shim that a later daemon can find, and has it start a shell script.
-    pub(crate) fn lasting(script: &str, stdout: Stdout) -> Self {
-        Self::lasting_with(script, stdout, |_| ())
+    /// Launches a shim that a later daemon can find, and starts a shell script with it.
+    pub(crate) fn start_lasting(script: &str, stdout: Stdout) -> Self {
+        Self::start_lasting_with(script, stdout, |_| ())
     }
 
-    /// The same, with another order.
-    pub(crate) fn lasting_with(
+    /// Like [`start_lasting`](Self::start_lasting), with a changed order.
+    pub(crate) fn start_lasting_with(
         script: &str,
         stdout: Stdout,
         change: impl FnOnce(&mut StartOrder),
@@ -130,7 +131,7 @@ impl Daemon {
         let folder = tempfile::tempdir().unwrap();
         let lock = File::create(folder.path().join("x.lock")).unwrap();
         lock.try_lock().unwrap();
-        let mut daemon = Self::launching(Command::new(SHIM).stdout(lock));
+        let mut daemon = Self::launch(Command::new(SHIM).stdout(lock));
         daemon.folder = folder;
         let mut order = daemon.script(script, stdout);
         order.socket = Some(daemon.path("x.sock").to_str().unwrap().to_owned());
@@ -139,21 +140,21 @@ impl Daemon {
         daemon
     }
 
-    /// Whether the shim holds its lock.
+    /// Returns true if the shim holds its lock.
     pub(crate) fn holds_lock(&self) -> bool {
         File::open(self.path("x.lock")).unwrap().try_lock().is_err()
     }
 
-    /// A connection of somebody who has not said who it is.
-    pub(crate) fn stranger(&self) -> UnixStream {
-        let stream = xy_shim::door::connect(&self.path("x.sock")).unwrap();
-        stream.set_read_timeout(Some(LIMIT)).unwrap();
+    /// Opens a connection that has not introduced itself.
+    pub(crate) fn connect(&self) -> UnixStream {
+        let stream = xy_shim::listener::connect(&self.path("x.sock")).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream
     }
 
-    /// Another daemon comes, and hears everything.
-    pub(crate) fn come_back(&mut self) -> StatusReport {
-        self.socket = Some(self.stranger());
+    /// Connects as another daemon and reads until the status arrives.
+    pub(crate) fn reconnect(&mut self) -> StatusReport {
+        self.socket = Some(self.connect());
         self.unparsed.clear();
         self.descriptors.clear();
         self.reports.clear();
@@ -204,8 +205,8 @@ impl Daemon {
         self.socket.as_mut().unwrap().write_all(bytes).unwrap();
     }
 
-    /// Waits until the server runs; answers its pid.
-    pub(crate) fn started(&mut self) -> i32 {
+    /// Waits until the server runs. Returns its process ID.
+    pub(crate) fn wait_started(&mut self) -> i32 {
         let pid = self.wait_for_report(|report| match report {
             Report::Started { pid, .. } => Some(*pid),
             _ => None,
@@ -213,47 +214,47 @@ impl Daemon {
         pid.cast_signed()
     }
 
-    /// Waits until the server runs; answers the ends that came with the news.
-    pub(crate) fn ends(&mut self) -> Ends {
-        self.started();
-        self.ends_that_came()
+    /// Waits until the server runs. Returns the ends of its stdin and stdout.
+    pub(crate) fn take_ends(&mut self) -> Ends {
+        self.wait_started();
+        self.received_ends()
     }
 
-    /// Waits until the server runs; answers the end of stdin that came alone.
-    pub(crate) fn stdin(&mut self) -> File {
-        self.started();
-        self.stdin_that_came()
+    /// Waits until the server runs. Returns the end of its stdin, the only one sent.
+    pub(crate) fn take_stdin(&mut self) -> File {
+        self.wait_started();
+        self.received_stdin()
     }
 
-    /// The end of stdin that came alone with some news.
-    pub(crate) fn stdin_that_came(&mut self) -> File {
+    /// Returns the end of stdin, the only one received.
+    pub(crate) fn received_stdin(&mut self) -> File {
         assert_eq!(self.descriptors.len(), 1);
         File::from(self.descriptors.remove(0))
     }
 
-    /// The ends of stdin and stdout that came with some news.
-    pub(crate) fn ends_that_came(&mut self) -> Ends {
-        let mut ends = std::mem::take(&mut self.descriptors).into_iter().map(File::from);
-        let (stdin, stdout) = (ends.next().unwrap(), ends.next().unwrap());
-        assert!(ends.next().is_none());
+    /// Returns the received ends of stdin and stdout.
+    pub(crate) fn received_ends(&mut self) -> Ends {
+        let mut take_ends = std::mem::take(&mut self.descriptors).into_iter().map(File::from);
+        let (stdin, stdout) = (take_ends.next().unwrap(), take_ends.next().unwrap());
+        assert!(take_ends.next().is_none());
         Ends { stdin, stdout }
     }
 
-    pub(crate) fn start_failed(&mut self) -> StartFault {
+    pub(crate) fn wait_start_failed(&mut self) -> StartFault {
         self.wait_for_report(|report| match report {
             Report::StartFailed(fault) => Some(fault.clone()),
             _ => None,
         })
     }
 
-    pub(crate) fn exited(&mut self) -> ExitReport {
+    pub(crate) fn wait_exited(&mut self) -> ExitReport {
         self.wait_for_report(|report| match report {
             Report::Exited(report) => Some(report.clone()),
             _ => None,
         })
     }
 
-    pub(crate) fn log_trouble(&mut self) -> Option<String> {
+    pub(crate) fn wait_log_trouble(&mut self) -> Option<String> {
         let problem = self.wait_for_report(|report| match report {
             Report::LogTrouble { problem } => Some(problem.clone()),
             _ => None,
@@ -263,30 +264,30 @@ impl Daemon {
     }
 
     /// Waits for a line of output.
-    pub(crate) fn line(&mut self, line: &str) {
-        while !self.records.iter().any(|record| record.bytes == line.as_bytes()) {
-            assert!(self.read(), "the shim ended without a line `{line}`");
+    pub(crate) fn wait_line(&mut self, wait_line: &str) {
+        while !self.records.iter().any(|record| record.bytes == wait_line.as_bytes()) {
+            assert!(self.read(), "the shim ended without a line `{wait_line}`");
         }
     }
 
     /// Waits for this many lines of output.
-    pub(crate) fn lines(&mut self, count: usize) {
+    pub(crate) fn wait_lines(&mut self, count: usize) {
         while self.records.len() < count {
             assert!(self.read(), "the shim ended with {} lines", self.records.len());
         }
     }
 
-    /// Lets the shim end and hears all of it.
+    /// Lets the shim end and reads everything it sends.
     pub(crate) fn finish(&mut self) {
         self.order(&Order::Finish);
-        self.hear_the_end();
+        self.read_to_end();
     }
 
-    /// Reads to the end, which is the shim's.
-    pub(crate) fn hear_the_end(&mut self) {
+    /// Reads until the shim ends.
+    pub(crate) fn read_to_end(&mut self) {
         while self.read() {}
         assert!(self.unparsed.is_empty(), "the shim ended in the middle of a frame");
-        assert!(self.shim_ends().success());
+        assert!(self.wait_shim().success());
     }
 
     pub(crate) fn hang_up(&mut self) {
@@ -294,9 +295,9 @@ impl Daemon {
     }
 
     /// Waits for the process of the shim.
-    pub(crate) fn shim_ends(&mut self) -> ExitStatus {
+    pub(crate) fn wait_shim(&mut self) -> ExitStatus {
         let mut shim = self.shim.take().unwrap();
-        within_the_limit(move || shim.wait().unwrap())
+        with_timeout(move || shim.wait().unwrap())
     }
 
     fn wait_for_report<T>(&mut self, wanted: impl Fn(&Report) -> Option<T>) -> T {
@@ -304,11 +305,11 @@ impl Daemon {
             if let Some(found) = self.reports.iter().find_map(&wanted) {
                 return found;
             }
-            assert!(self.read(), "the shim ended; it had said {:?}", self.reports);
+            assert!(self.read(), "the shim ended after it had sent {:?}", self.reports);
         }
     }
 
-    /// Reads once; answers whether the shim is still there.
+    /// Reads once. Returns true if the shim is still there.
     fn read(&mut self) -> bool {
         let mut bytes = [0; 4096];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
@@ -336,7 +337,7 @@ impl Daemon {
                 }
                 Frame::Note(note) => self.note = note.to_vec(),
                 Frame::Unread(bytes) => self.unread.extend_from_slice(bytes),
-                other => panic!("a shim does not say {other:?}"),
+                other => panic!("a shim never sends {other:?}"),
             }
         }
         self.unparsed.drain(..at);
@@ -368,7 +369,7 @@ impl Ends {
         let mut count = 0;
         while count < at_most {
             let mut ready = [PollFd::new(&self.stdout, PollFlags::IN)];
-            let limit = LIMIT.try_into().unwrap();
+            let limit = TIMEOUT.try_into().unwrap();
             assert_eq!(poll(&mut ready, Some(&limit)), Ok(1), "stdout within the limit");
             match self.stdout.read(&mut bytes[count..]).unwrap() {
                 0 => break,
@@ -380,28 +381,28 @@ impl Ends {
     }
 }
 
-/// Whether there is no such process any more.
+/// Returns true if there is no such process.
 pub(crate) fn is_gone(pid: i32) -> bool {
     test_kill_process(Pid::from_raw(pid).unwrap()).is_err()
 }
 
-/// Waits until `look` sees it.
-pub(crate) fn wait_until(look: impl Fn() -> bool + Send + 'static) {
-    within_the_limit(move || {
-        while !look() {
+/// Waits until `condition` is true.
+pub(crate) fn wait_until(condition: impl Fn() -> bool + Send + 'static) {
+    with_timeout(move || {
+        while !condition() {
             std::thread::yield_now();
         }
     });
 }
 
-/// Runs what may hang, and does not hang with it.
-pub(crate) fn within_the_limit<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+/// Runs work that may hang, and panics if it exceeds the time limit.
+pub(crate) fn with_timeout<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, result) = mpsc::channel();
     std::thread::spawn(move || done.send(work()));
-    result.recv_timeout(LIMIT).expect("done within the limit")
+    result.recv_timeout(TIMEOUT).expect("done within the limit")
 }
 
-/// An exit that left nothing behind.
-pub(crate) fn ended(code: Option<i32>, signal: Option<i32>, asked: bool) -> ExitReport {
+/// Returns the report of an exit that left no process behind.
+pub(crate) fn exit_report(code: Option<i32>, signal: Option<i32>, asked: bool) -> ExitReport {
     ExitReport { code, signal, asked, survivors: Vec::new(), oom: None }
 }

@@ -1,4 +1,4 @@
-//! A real shim with real servers; the test is the daemon.
+//! Runs a real shim with real servers; the test plays the daemon.
 
 #![expect(clippy::unwrap_used, reason = "everything here is a test")]
 

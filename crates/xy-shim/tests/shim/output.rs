@@ -1,34 +1,34 @@
-//! What becomes of a server's output.
+//! Tests of how a server's output is logged and forwarded.
 
 use std::fs;
 use std::process::Command;
 
 use xy_shim::wire::{MAX_LINE, Stdout, flags};
 
-use crate::daemon::{Daemon, Line, SHIM, within_the_limit};
+use crate::daemon::{Daemon, Line, SHIM, with_timeout};
 
 const LINES: u64 = 200_000;
 
-/// The numbers 1 to [`LINES`], each in its line.
+/// Returns a script that writes the numbers 1 to [`LINES`], one per line.
 fn count_to_stderr() -> String {
     format!("seq 1 {LINES} >&2")
 }
 
-/// All generations of the log, oldest first.
+/// Returns all generations of the log, oldest first.
 fn generations(daemon: &Daemon) -> Vec<String> {
     let count = fs::read_dir(daemon.folder.path()).unwrap().count();
     let older = (1..count).rev().map(|number| daemon.path(&format!("x.log.{number}")));
     older.chain([daemon.path("x.log")]).map(|path| fs::read_to_string(path).unwrap()).collect()
 }
 
-fn counted() -> String {
+fn expected_log() -> String {
     (1..=LINES)
         .flat_map(|number| ["[err] ".to_owned(), number.to_string(), "\n".to_owned()])
         .collect()
 }
 
-/// Received plus missed is all; what was received is in order and is what was written.
-fn assert_records_are_right(records: &[Line]) {
+/// Asserts that the received records are in order and match the output; some may be missing.
+fn assert_records_match(records: &[Line]) {
     assert!(records.is_sorted_by_key(|record| record.seq));
     for record in records {
         assert_eq!(record.bytes, (record.seq + 1).to_string().as_bytes());
@@ -37,45 +37,45 @@ fn assert_records_are_right(records: &[Line]) {
 }
 
 #[test]
-fn every_line_is_on_disk_in_its_order_across_generations() {
+fn rotated_log_has_every_line_in_order() {
     let mut daemon = Daemon::new();
     let mut order = daemon.script(&count_to_stderr(), Stdout::Logged);
     order.log.max_bytes = 100_000;
     order.log.generations = 1000;
     daemon.start(&order);
-    daemon.exited();
+    daemon.wait_exited();
     daemon.finish();
 
     let generations = generations(&daemon);
     assert!(generations.len() > 20);
     assert!(generations.iter().all(|text| text.len() < 100_020 && text.ends_with('\n')));
-    assert!(generations.concat() == counted());
+    assert!(generations.concat() == expected_log());
     assert_eq!(daemon.next_seq, LINES);
-    assert_records_are_right(&daemon.records);
+    assert_records_match(&daemon.records);
 }
 
 #[test]
-fn a_daemon_that_does_not_read_holds_nobody_up_and_learns_what_it_missed() {
+fn slow_daemon_does_not_block_the_server() {
     let script = format!("{}; echo done; exec cat", count_to_stderr());
-    let mut daemon = Daemon::running(&script, Stdout::Passed);
-    let mut ends = daemon.ends();
-    // Written to the end, while nobody has read the control connection.
+    let mut daemon = Daemon::start_script(&script, Stdout::Passed);
+    let mut ends = daemon.take_ends();
+    // Everything was written although the daemon has not read the control connection.
     assert_eq!(ends.read(5), b"done\n");
 
     drop(ends);
     daemon.stop(std::time::Duration::from_secs(60));
-    daemon.exited();
+    daemon.wait_exited();
     daemon.finish();
     assert_eq!(daemon.next_seq, LINES);
     assert!((daemon.records.len() as u64) < LINES);
-    assert_records_are_right(&daemon.records);
-    assert!(daemon.log() == counted());
+    assert_records_match(&daemon.records);
+    assert!(daemon.log() == expected_log());
 }
 
 #[test]
-fn a_last_line_without_a_newline_is_kept() {
-    let mut daemon = Daemon::running("printf 'a\\nb'; printf c >&2", Stdout::Logged);
-    daemon.exited();
+fn last_line_without_newline_is_logged() {
+    let mut daemon = Daemon::start_script("printf 'a\\nb'; printf c >&2", Stdout::Logged);
+    daemon.wait_exited();
     daemon.finish();
     let mut lines: Vec<_> = daemon.log().lines().map(str::to_owned).collect();
     lines.sort();
@@ -85,13 +85,13 @@ fn a_last_line_without_a_newline_is_kept() {
 }
 
 #[test]
-fn stray_output_is_logged_even_after_the_end() {
-    let mut daemon = Daemon::running("echo here >&2", Stdout::Passed);
-    daemon.line("here");
+fn stray_output_is_logged_after_the_exit() {
+    let mut daemon = Daemon::start_script("echo here >&2", Stdout::Passed);
+    daemon.wait_line("here");
     daemon.stray(b"not pro");
     daemon.stray(b"tocol\nhalf");
-    daemon.line("not protocol");
-    daemon.exited();
+    daemon.wait_line("not protocol");
+    daemon.wait_exited();
     daemon.stray(b" a line");
     daemon.finish();
     assert_eq!(daemon.records.last().unwrap().bytes, b"half a line");
@@ -99,10 +99,10 @@ fn stray_output_is_logged_even_after_the_end() {
 }
 
 #[test]
-fn a_very_long_line_is_split_on_disk_and_on_the_wire() {
+fn very_long_line_is_split_on_disk_and_wire() {
     let script = "head -c 200000 /dev/zero | tr '\\0' x; echo; echo next";
-    let mut daemon = Daemon::running(script, Stdout::Logged);
-    daemon.exited();
+    let mut daemon = Daemon::start_script(script, Stdout::Logged);
+    daemon.wait_exited();
     daemon.finish();
     let shape: Vec<_> = daemon.records.iter().map(|it| (it.flags, it.bytes.len())).collect();
     let middle = (flags::CONTINUED | flags::UNTERMINATED, MAX_LINE);
@@ -113,51 +113,51 @@ fn a_very_long_line_is_split_on_disk_and_on_the_wire() {
 }
 
 #[test]
-fn bytes_that_are_no_text_are_kept() {
-    let mut daemon = Daemon::running("printf 'a\\0b\\377\\r\\n'", Stdout::Logged);
-    daemon.exited();
+fn binary_output_is_logged() {
+    let mut daemon = Daemon::start_script("printf 'a\\0b\\377\\r\\n'", Stdout::Logged);
+    daemon.wait_exited();
     daemon.finish();
     assert_eq!(fs::read(daemon.path("x.log")).unwrap(), b"[out] a\0b\xff\r\n");
 }
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_full_disk_is_told_and_the_server_does_not_notice() {
+fn full_disk_is_reported_and_the_server_runs_on() {
     let mut daemon = Daemon::new();
     std::os::unix::fs::symlink("/dev/full", daemon.path("x.log")).unwrap();
     daemon.start(&daemon.script("echo one; echo two >&2; exec cat >&2", Stdout::Passed));
-    let ends = daemon.ends();
-    daemon.line("two");
-    let problem = daemon.log_trouble().unwrap();
+    let ends = daemon.take_ends();
+    daemon.wait_line("two");
+    let problem = daemon.wait_log_trouble().unwrap();
     assert!(problem.contains("No space left on device"), "{problem}");
 
     fs::remove_file(daemon.path("x.log")).unwrap();
-    assert_eq!(daemon.log_trouble(), None);
+    assert_eq!(daemon.wait_log_trouble(), None);
     assert!(daemon.log().starts_with("[xy] 1 line was not written: "), "{}", daemon.log());
     drop(ends);
     daemon.stop(std::time::Duration::from_secs(60));
-    daemon.exited();
+    daemon.wait_exited();
     daemon.finish();
 }
 
-/// With a limit on the size of files a write is cut short, as on a disk that gets full.
+/// A limit on the file size cuts a write short, as a disk that becomes full does.
 #[test]
-fn a_write_that_is_cut_short_leaves_no_torn_line() {
+fn short_write_leaves_no_partial_line() {
     let limited = "ulimit -f 8; exec \"$0\"";
-    let mut daemon = Daemon::launching(Command::new("sh").args(["-c", limited, SHIM]));
+    let mut daemon = Daemon::launch(Command::new("sh").args(["-c", limited, SHIM]));
     let script = "i=0; while [ $i -lt 1000 ]; do echo line $i of many; i=$((i+1)); done; \
-                  mkfifo door; echo full; read go <door; echo room";
+                  mkfifo gate; echo full; read go <gate; echo room";
     daemon.start(&daemon.script(script, Stdout::Logged));
-    daemon.line("full");
-    assert!(daemon.log_trouble().unwrap().contains("File too large"));
+    daemon.wait_line("full");
+    assert!(daemon.wait_log_trouble().unwrap().contains("File too large"));
     let text = daemon.log();
     assert!(text.len() > 3000 && text.ends_with(" of many\n"), "{text}");
 
     fs::remove_file(daemon.path("x.log")).unwrap();
-    assert_eq!(daemon.log_trouble(), None);
-    let door = daemon.path("door");
-    within_the_limit(move || fs::write(door, "go\n").unwrap());
-    daemon.exited();
+    assert_eq!(daemon.wait_log_trouble(), None);
+    let gate = daemon.path("gate");
+    with_timeout(move || fs::write(gate, "go\n").unwrap());
+    daemon.wait_exited();
     daemon.finish();
     let rest = daemon.log();
     let written = text.lines().count();

@@ -1,4 +1,4 @@
-//! How servers are started, or why they are not.
+//! Tests of how servers are started, and of the reasons why one is not.
 
 use std::fs;
 use std::io::Write;
@@ -7,49 +7,49 @@ use std::os::unix::fs::PermissionsExt;
 use rustix::io::Errno;
 use xy_shim::wire::{self, Order, Problem, StartFault, Stdout, flags};
 
-use crate::daemon::{Daemon, ended};
+use crate::daemon::{Daemon, exit_report};
 
 #[test]
-fn the_daemon_speaks_with_a_server_directly() {
-    let mut daemon = Daemon::running("exec cat", Stdout::Passed);
-    let mut ends = daemon.ends();
+fn daemon_talks_to_the_server_directly() {
+    let mut daemon = Daemon::start_script("exec cat", Stdout::Passed);
+    let mut ends = daemon.take_ends();
     ends.stdin.write_all(b"hello\n").unwrap();
     assert_eq!(ends.read(6), b"hello\n");
 
     drop(ends.stdin);
     daemon.stop(std::time::Duration::from_secs(60));
-    assert_eq!(daemon.exited(), ended(Some(0), None, true));
+    assert_eq!(daemon.wait_exited(), exit_report(Some(0), None, true));
     daemon.finish();
     assert!(daemon.records.is_empty());
 }
 
 #[test]
-fn both_ends_of_the_daemon_are_non_blocking() {
-    let mut daemon = Daemon::running("exec cat", Stdout::Passed);
-    let ends = daemon.ends();
+fn pipe_ends_of_the_daemon_are_non_blocking() {
+    let mut daemon = Daemon::start_script("exec cat", Stdout::Passed);
+    let ends = daemon.take_ends();
     for end in [&ends.stdin, &ends.stdout] {
         assert!(rustix::fs::fcntl_getfl(end).unwrap().contains(rustix::fs::OFlags::NONBLOCK));
     }
     daemon.hang_up();
-    daemon.shim_ends();
+    daemon.wait_shim();
 }
 
 #[test]
-fn the_end_of_a_server_is_told_as_it_was() {
+fn exit_of_a_server_is_reported() {
     for (script, code, signal) in [
         ("exit 0", Some(0), None),
         ("exit 7", Some(7), None),
         ("kill -9 $$", None, Some(9)),
         ("kill -TERM $$", None, Some(15)),
     ] {
-        let mut daemon = Daemon::running(script, Stdout::Logged);
-        assert_eq!(daemon.exited(), ended(code, signal, false));
+        let mut daemon = Daemon::start_script(script, Stdout::Logged);
+        assert_eq!(daemon.wait_exited(), exit_report(code, signal, false));
         daemon.finish();
     }
 }
 
 #[test]
-fn every_reason_for_not_starting_is_told_apart() {
+fn start_failures_have_distinct_reasons() {
     let problem = |problem, errno: Option<Errno>| StartFault {
         problem,
         errno: errno.map(Errno::raw_os_error),
@@ -72,47 +72,47 @@ fn every_reason_for_not_starting_is_told_apart() {
         let mut order = daemon.script("", Stdout::Passed);
         order.program = program.to_owned();
         daemon.start(&order);
-        assert_eq!(daemon.start_failed(), expected, "{program}");
-        daemon.hear_the_end();
+        assert_eq!(daemon.wait_start_failed(), expected, "{program}");
+        daemon.read_to_end();
         assert!(!daemon.path("x.log").exists());
     }
 }
 
 #[test]
-fn a_missing_working_folder_is_told() {
+fn missing_working_dir_is_reported() {
     for folder in ["/nowhere", "/dev/null"] {
         let mut daemon = Daemon::new();
         let mut order = daemon.script("", Stdout::Logged);
         order.working_dir = Some(folder.to_owned());
         daemon.start(&order);
-        assert_eq!(daemon.start_failed().problem, Problem::NoWorkingDir);
-        daemon.hear_the_end();
+        assert_eq!(daemon.wait_start_failed().problem, Problem::NoWorkingDir);
+        daemon.read_to_end();
     }
 }
 
 #[test]
-fn an_order_that_the_system_refuses_is_told_in_its_words() {
+fn system_error_is_reported() {
     let mut daemon = Daemon::new();
     let mut order = daemon.script("", Stdout::Logged);
     order.args.push("nul\0".to_owned());
     daemon.start(&order);
-    let fault = daemon.start_failed();
+    let fault = daemon.wait_start_failed();
     assert!(matches!(fault.problem, Problem::System { .. }), "{fault:?}");
-    daemon.hear_the_end();
+    daemon.read_to_end();
 }
 
 #[test]
-fn another_protocol_is_refused() {
+fn other_protocol_version_is_refused() {
     let mut daemon = Daemon::new();
     let mut order = daemon.script("", Stdout::Logged);
     order.protocol = 99;
     daemon.start(&order);
-    assert_eq!(daemon.start_failed().problem, Problem::Protocol { expected: wire::PROTOCOL });
-    daemon.hear_the_end();
+    assert_eq!(daemon.wait_start_failed().problem, Problem::Protocol { expected: wire::PROTOCOL });
+    daemon.read_to_end();
 }
 
 #[test]
-fn a_name_is_looked_up_on_the_path_of_the_server() {
+fn program_is_looked_up_on_the_servers_path() {
     let mut daemon = Daemon::new();
     fs::write(daemon.path("my-server"), "#!/bin/sh\necho $0 $1\n").unwrap();
     fs::set_permissions(daemon.path("my-server"), fs::Permissions::from_mode(0o700)).unwrap();
@@ -121,13 +121,13 @@ fn a_name_is_looked_up_on_the_path_of_the_server() {
     order.args = vec!["argument".to_owned()];
     order.env = vec![("PATH".to_owned(), format!("/nowhere:{}", daemon.folder.path().display()))];
     daemon.start(&order);
-    daemon.line(&format!("{} argument", daemon.path("my-server").display()));
-    assert_eq!(daemon.exited().code, Some(0));
+    daemon.wait_line(&format!("{} argument", daemon.path("my-server").display()));
+    assert_eq!(daemon.wait_exited().code, Some(0));
     daemon.finish();
 }
 
 #[test]
-fn a_server_gets_its_own_environment_and_nothing_of_ours() {
+fn server_gets_no_xy_variables_of_the_shim() {
     let mut daemon = Daemon::new();
     let mut order = daemon.script("env; pwd", Stdout::Logged);
     order.env = vec![
@@ -135,13 +135,13 @@ fn a_server_gets_its_own_environment_and_nothing_of_ours() {
         ("GREETING".to_owned(), "hello world".to_owned()),
     ];
     daemon.start(&order);
-    assert_eq!(daemon.exited().code, Some(0));
+    assert_eq!(daemon.wait_exited().code, Some(0));
     daemon.finish();
 
     let lines: Vec<_> =
         daemon.records.iter().map(|it| String::from_utf8_lossy(&it.bytes).into_owned()).collect();
-    let ours: Vec<_> = lines.iter().filter(|line| line.starts_with("XY_")).collect();
-    assert_eq!(ours, ["XY_GIVEN=yes"]);
+    let leaked: Vec<_> = lines.iter().filter(|line| line.starts_with("XY_")).collect();
+    assert_eq!(leaked, ["XY_GIVEN=yes"]);
     assert!(lines.contains(&"GREETING=hello world".to_owned()));
     assert!(lines.iter().any(|line| line.starts_with("PATH=")));
     let folder = daemon.folder.path().canonicalize().unwrap();
@@ -150,30 +150,29 @@ fn a_server_gets_its_own_environment_and_nothing_of_ours() {
 }
 
 #[test]
-fn a_logged_server_has_an_empty_stdin() {
-    let mut daemon = Daemon::running("cat; echo done", Stdout::Logged);
-    daemon.line("done");
-    daemon.exited();
+fn logged_server_has_an_empty_stdin() {
+    let mut daemon = Daemon::start_script("cat; echo done", Stdout::Logged);
+    daemon.wait_line("done");
+    daemon.wait_exited();
     daemon.finish();
 }
 
-/// What the kernel says of a server whose shim was started in a mess: signals ignored
-/// and blocked, descriptors left open.
+/// The shim is started with signals ignored and blocked, and with open descriptors.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_server_starts_with_a_clean_slate() {
+fn server_starts_with_clean_signals_and_descriptors() {
     use std::process::Command;
 
     use crate::daemon::SHIM;
 
-    let mess = "trap '' HUP INT PIPE USR1; exec 8</dev/null 9>/dev/null; \
+    let dirty_start = "trap '' HUP INT PIPE USR1; exec 8</dev/null 9>/dev/null; \
                 exec env --block-signal=TERM,CHLD,USR2 \"$0\"";
-    let mut daemon = Daemon::launching(Command::new("sh").args(["-c", mess, SHIM]));
+    let mut daemon = Daemon::launch(Command::new("sh").args(["-c", dirty_start, SHIM]));
     daemon.start(&daemon.script("exec cat", Stdout::Passed));
-    let pid = daemon.started();
-    let mut ends = daemon.ends();
+    let pid = daemon.wait_started();
+    let mut ends = daemon.take_ends();
     ends.stdin.write_all(b"x").unwrap();
-    assert_eq!(ends.read(1), b"x"); // Its libraries are loaded and closed again.
+    assert_eq!(ends.read(1), b"x"); // Its libraries are loaded by now, and their files closed.
 
     let mut descriptors: Vec<_> = fs::read_dir(format!("/proc/{pid}/fd"))
         .unwrap()
@@ -194,20 +193,20 @@ fn a_server_starts_with_a_clean_slate() {
     assert_eq!(rustix::process::getsid(shim).unwrap(), shim.unwrap());
 
     daemon.hang_up();
-    assert!(daemon.shim_ends().success());
+    assert!(daemon.wait_shim().success());
 }
 
 #[test]
-fn a_shim_that_is_never_told_to_start_ends() {
+fn shim_without_a_start_order_ends() {
     let mut daemon = Daemon::new();
     daemon.hang_up();
-    assert!(daemon.shim_ends().success());
+    assert!(daemon.wait_shim().success());
 
     let mut daemon = Daemon::new();
     daemon.order(&Order::Stop { grace_ms: 1000, for_good: false });
-    daemon.hear_the_end();
+    daemon.read_to_end();
 
     let mut daemon = Daemon::new();
     daemon.send(b"GET / HTTP/1.1\r\n\r\n");
-    assert!(daemon.shim_ends().success());
+    assert!(daemon.wait_shim().success());
 }

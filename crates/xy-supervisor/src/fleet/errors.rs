@@ -1,29 +1,29 @@
-//! Why something was not done to a fleet.
+//! Errors of fleet operations.
 
 use xy_protocol::server::ServerName;
 
 use super::{MAX_CLIENT_INSTANCES, MAX_SERVERS, NoRoom};
 
-/// Why a client has no instance.
+/// Why a client gets no instance.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HoldError {
-    /// There is no such server.
+    /// The server does not exist.
     #[error("there is no such server")]
     Unknown,
-    /// An operator stopped it.
-    #[error("it was stopped, and stays so until somebody starts it")]
+    /// An operator stopped the server.
+    #[error("it was stopped, and stays stopped until it is started")]
     Stopped,
-    /// Each client has one of its own.
-    #[error("each client has one of its own, and there is none that all share")]
-    NoneForAll,
-    /// Too many clients have one.
-    #[error("it has {MAX_CLIENT_INSTANCES} instances for other clients, and may have no more")]
+    /// The server has no shared instance, as each client has its own.
+    #[error("each client has an instance of its own, and there is no shared one")]
+    NoSharedInstance,
+    /// The server has the maximum number of client instances.
+    #[error("it has {MAX_CLIENT_INSTANCES} instances for other clients, which is the maximum")]
     Full,
-    /// There are too many instances of all servers, or they use too much.
+    /// All servers together have the maximum number of instances, or use too much memory.
     #[error("{0}")]
     NoRoom(NoRoom),
-    /// Another client has the only one that there can be.
-    #[error("it listens on a port of its own, which another client's instance has")]
+    /// The instance of another client listens on the port of the server.
+    #[error("its port is in use by the instance of another client")]
     PortTaken,
     /// The daemon is ending.
     #[error("the daemon is shutting down")]
@@ -33,34 +33,34 @@ pub enum HoldError {
 /// Why a server was not added.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AddError {
-    /// There is one of that name.
+    /// A server of that name exists.
     #[error("there is a server of that name")]
     Exists,
-    /// Another server has its port.
+    /// Another server uses its port.
     #[error("port {port} is used by server `{by}`")]
     PortTaken {
         /// The port.
         port: u16,
-        /// Who has it.
+        /// The server that uses it.
         by: ServerName,
     },
-    /// There are too many.
-    #[error("there are {MAX_SERVERS} servers, and there may be no more")]
+    /// There is the maximum number of servers.
+    #[error("there are {MAX_SERVERS} servers, which is the maximum")]
     Full,
     /// The daemon is ending.
     #[error("the daemon is shutting down")]
     Closed,
 }
 
-/// Why an added server will not be there after a restart of the daemon.
+/// Why an added server does not survive a restart of the daemon.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EstablishError {
-    /// Somebody has removed it meanwhile, or written a file for it.
-    #[error("it was removed, or got a file, meanwhile")]
+    /// The server was removed meanwhile, or a file configures it now.
+    #[error("it was removed meanwhile, or a file configures it now")]
     Removed,
-    /// That could not be written.
+    /// The server could not be stored.
     #[error("{0}")]
-    NotKept(String),
+    NotStored(String),
     /// The daemon is ending.
     #[error("the daemon is shutting down")]
     Closed,

@@ -1,4 +1,4 @@
-//! All servers together, on paused time, with temporary folders and no process.
+//! The fleet on paused time, with temporary folders and without processes.
 
 use std::path::Path;
 use std::time::Duration;
@@ -20,50 +20,53 @@ mod eras;
 mod sharing;
 mod sleeping;
 
-/// More than any play here takes.
+/// Longer than any test here takes.
 const AGES: Duration = Duration::from_hours(1);
 
-/// A fleet, and the folder in which it keeps what it must remember.
-struct Harbour {
+/// A fleet and the folder of its files.
+struct TestFleet {
     folder: TempDir,
     launcher: FakeLauncher,
     fleet: Fleet,
 }
 
-impl Harbour {
+impl TestFleet {
     fn new(launcher: FakeLauncher) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let fleet = fleet_in(folder.path(), &launcher);
         Self { folder, launcher, fleet }
     }
 
-    /// With these servers, all of them settled.
+    /// A fleet with these servers, all of them settled.
     async fn with(launcher: FakeLauncher, servers: &[ServerSettings]) -> Self {
-        let harbour = Self::new(launcher);
-        harbour.apply(servers).await;
-        harbour.settle().await;
-        harbour
+        let fixture = Self::new(launcher);
+        fixture.apply(servers).await;
+        fixture.settle().await;
+        fixture
     }
 
-    /// The daemon ends, and another one begins in the same home.
-    async fn next_day(self, servers: &[ServerSettings]) -> Self {
+    /// Restarts the daemon with the same folder.
+    async fn restart_daemon(self, servers: &[ServerSettings]) -> Self {
         self.shut_down().await;
         let launcher = FakeLauncher::each_lives_on();
         let fleet = fleet_in(self.folder.path(), &launcher);
-        let harbour = Self { folder: self.folder, launcher, fleet };
-        harbour.apply(servers).await;
-        harbour.settle().await;
-        harbour
+        let fixture = Self { folder: self.folder, launcher, fleet };
+        fixture.apply(servers).await;
+        fixture.settle().await;
+        fixture
     }
 
-    async fn apply(&self, servers: &[ServerSettings]) -> Applied {
+    async fn apply(&self, servers: &[ServerSettings]) -> ReloadOutcome {
         let servers = servers.iter().map(|one| (one.name.clone(), Arc::new(one.clone())));
-        self.fleet.apply(servers.collect(), Broken::default()).await.expect("the fleet is open")
+        self.fleet
+            .apply(servers.collect(), BrokenServers::default())
+            .await
+            .expect("the fleet is open")
     }
 
-    async fn ask(&self, ask: Ask, names: &[&str]) -> AskOutcome {
+    async fn operate(&self, operation: Operation, names: &[&str]) -> OperationOutcome {
         let names = names.iter().map(ToString::to_string).collect();
-        self.fleet.ask(ask, Some(names)).await.expect("the fleet is open")
+        self.fleet.operate(operation, Some(names)).await.expect("the fleet is open")
     }
 
     fn server(&self, name: &str) -> InstanceHandle {
@@ -82,7 +85,7 @@ impl Harbour {
         }
     }
 
-    /// All servers and their states, as text.
+    /// Returns all servers and their states, as text.
     fn states(&self) -> String {
         let roster = self.fleet.roster();
         let states = roster
@@ -91,17 +94,17 @@ impl Harbour {
         states.collect::<Vec<_>>().join(", ")
     }
 
-    fn wishes(&self) -> Vec<String> {
-        let (wishes, problem) = Wishes::read(&self.wishes_file()).unwrap();
+    fn stored_stops(&self) -> Vec<String> {
+        let (desired, problem) = DesiredState::read(&self.desired_state_file()).unwrap();
         assert_eq!(problem, None);
-        wishes.stopped.iter().map(ToString::to_string).collect()
+        desired.stopped.iter().map(ToString::to_string).collect()
     }
 
-    fn wishes_file(&self) -> PathBuf {
+    fn desired_state_file(&self) -> PathBuf {
         self.folder.path().join("wishes.json")
     }
 
-    /// What stands in the way of writing the wishes.
+    /// Returns the temporary file of the desired state; a folder there makes writes fail.
     fn obstacle(&self) -> PathBuf {
         self.folder.path().join("wishes.json.new")
     }
@@ -116,10 +119,10 @@ fn fleet_with(folder: &Path, launcher: &FakeLauncher, limits: InstanceSettings) 
         FleetParts {
             limits,
             launcher: Arc::new(launcher.clone()),
-            wishes: Wishes::read(&folder.join("wishes.json")).unwrap().0,
-            wishes_file: folder.join("wishes.json"),
-            added: AddedServers::read(&folder.join("added.json")).unwrap().0,
-            added_file: folder.join("added.json"),
+            desired: DesiredState::read(&folder.join("wishes.json")).unwrap().0,
+            desired_state_file: folder.join("wishes.json"),
+            runtime_servers: RuntimeServers::read(&folder.join("added.json")).unwrap().0,
+            runtime_servers_file: folder.join("added.json"),
             logs_dir: folder.join("logs"),
             locks_dir: folder.join("shims"),
         },
@@ -139,9 +142,10 @@ fn names_of(instances: &[InstanceHandle]) -> String {
     instances.iter().map(|it| it.key().to_string()).collect::<Vec<_>>().join(" ")
 }
 
-fn asked(outcome: &AskOutcome) -> Vec<String> {
-    let shown = |asked: &Asked| format!("{} was {}", asked.instance.key(), asked.before);
-    outcome.asked.iter().map(shown).collect()
+fn applied(outcome: &OperationOutcome) -> Vec<String> {
+    let shown =
+        |applied: &AppliedOperation| format!("{} was {}", applied.instance.key(), applied.before);
+    outcome.applied.iter().map(shown).collect()
 }
 
 fn with_args(name: &str, args: &str) -> ServerSettings {
@@ -157,148 +161,152 @@ fn with_grace(name: &str, grace: Duration) -> ServerSettings {
 }
 
 mod requests {
-    //! What operators ask.
+    //! Operations of operators.
 
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn the_first_settings_start_everything() {
+    async fn first_settings_start_all_servers() {
         let servers = [settings("a"), settings("b")];
-        let harbour = Harbour::with(FakeLauncher::each_lives_on(), &servers).await;
-        assert_eq!(harbour.states(), "a running, b running");
-        assert_eq!(harbour.launcher.launched(), ["a", "b"]);
+        let fixture = TestFleet::with(FakeLauncher::each_lives_on(), &servers).await;
+        assert_eq!(fixture.states(), "a running, b running");
+        assert_eq!(fixture.launcher.launched(), ["a", "b"]);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn only_those_who_are_named_are_asked() {
+    async fn operation_applies_to_named_servers_only() {
         let servers = [settings("a"), settings("b"), settings("c")];
-        let harbour = Harbour::with(FakeLauncher::each_lives_on(), &servers).await;
-        let outcome = harbour.ask(Ask::Stop, &["c", "a"]).await;
-        assert_eq!(asked(&outcome), ["a was running", "c was running"]);
-        harbour.settle().await;
-        assert_eq!(harbour.states(), "a stopped, b running, c stopped");
+        let fixture = TestFleet::with(FakeLauncher::each_lives_on(), &servers).await;
+        let outcome = fixture.operate(Operation::Stop, &["c", "a"]).await;
+        assert_eq!(applied(&outcome), ["a was running", "c was running"]);
+        fixture.settle().await;
+        assert_eq!(fixture.states(), "a stopped, b running, c stopped");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn without_names_all_are_asked() {
+    async fn operation_without_names_applies_to_all() {
         let servers = [settings("a"), settings("b")];
-        let harbour = Harbour::with(FakeLauncher::each_lives_on(), &servers).await;
-        let outcome = harbour.fleet.ask(Ask::Stop, None).await.unwrap();
-        assert_eq!(asked(&outcome), ["a was running", "b was running"]);
-        harbour.settle().await;
-        assert_eq!(harbour.states(), "a stopped, b stopped");
+        let fixture = TestFleet::with(FakeLauncher::each_lives_on(), &servers).await;
+        let outcome = fixture.fleet.operate(Operation::Stop, None).await.unwrap();
+        assert_eq!(applied(&outcome), ["a was running", "b was running"]);
+        fixture.settle().await;
+        assert_eq!(fixture.states(), "a stopped, b stopped");
     }
 
     #[tokio::test(start_paused = true)]
     async fn names_that_nobody_bears_are_told_and_the_others_are_served() {
-        let harbour = Harbour::with(FakeLauncher::each_lives_on(), &[settings("a")]).await;
-        let outcome = harbour.ask(Ask::Stop, &["nobody", "a", "", "no one"]).await;
+        let fixture = TestFleet::with(FakeLauncher::each_lives_on(), &[settings("a")]).await;
+        let outcome = fixture.operate(Operation::Stop, &["nobody", "a", "", "no one"]).await;
         assert_eq!(outcome.unknown, ["", "no one", "nobody"]);
-        assert_eq!(asked(&outcome), ["a was running"]);
+        assert_eq!(applied(&outcome), ["a was running"]);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_server_that_is_named_twice_is_asked_once() {
-        let harbour = Harbour::with(FakeLauncher::each_lives_on(), &[settings("a")]).await;
-        let outcome = harbour.ask(Ask::Restart, &["a", "a"]).await;
-        assert_eq!(asked(&outcome), ["a was running"]);
+    async fn server_named_twice_is_operated_on_once() {
+        let fixture = TestFleet::with(FakeLauncher::each_lives_on(), &[settings("a")]).await;
+        let outcome = fixture.operate(Operation::Restart, &["a", "a"]).await;
+        assert_eq!(applied(&outcome), ["a was running"]);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_request_is_answered_before_it_is_done() {
+    async fn operation_returns_before_it_is_done() {
         let launcher = FakeLauncher::each_stops_in(5 * SECOND);
-        let harbour = Harbour::with(launcher, &[settings("a")]).await;
+        let fixture = TestFleet::with(launcher, &[settings("a")]).await;
         let began = Instant::now();
-        let outcome = harbour.ask(Ask::Stop, &["a"]).await;
-        assert_eq!(harbour.states(), "a stopping");
+        let outcome = fixture.operate(Operation::Stop, &["a"]).await;
+        assert_eq!(fixture.states(), "a stopping");
         assert_eq!(began.elapsed(), Duration::ZERO);
-        settled(&outcome.asked[0].instance).await;
-        assert_eq!((harbour.states().as_str(), began.elapsed()), ("a stopped", 5 * SECOND));
+        settled(&outcome.applied[0].instance).await;
+        assert_eq!((fixture.states().as_str(), began.elapsed()), ("a stopped", 5 * SECOND));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_stop_outlives_the_daemon() {
+    async fn stop_survives_daemon_restart() {
         let servers = [settings("a"), settings("b")];
-        let harbour = Harbour::with(FakeLauncher::each_lives_on(), &servers).await;
-        harbour.ask(Ask::Stop, &["a"]).await;
-        assert_eq!(harbour.wishes(), ["a"]);
-        let harbour = harbour.next_day(&servers).await;
-        assert_eq!(harbour.states(), "a stopped, b running");
-        assert_eq!(harbour.launcher.launched(), ["b"]);
-        assert_eq!(harbour.server("a").now().life.wanted, Wanted::Down);
+        let fixture = TestFleet::with(FakeLauncher::each_lives_on(), &servers).await;
+        fixture.operate(Operation::Stop, &["a"]).await;
+        assert_eq!(fixture.stored_stops(), ["a"]);
+        let fixture = fixture.restart_daemon(&servers).await;
+        assert_eq!(fixture.states(), "a stopped, b running");
+        assert_eq!(fixture.launcher.launched(), ["b"]);
+        assert_eq!(fixture.server("a").now().life.wanted, Wanted::Down);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_start_or_a_restart_ends_what_a_stop_began() {
+    async fn start_or_restart_reverts_stop() {
         let servers = [settings("a"), settings("b")];
-        let harbour = Harbour::with(FakeLauncher::each_lives_on(), &servers).await;
-        harbour.fleet.ask(Ask::Stop, None).await.unwrap();
-        assert_eq!(harbour.wishes(), ["a", "b"]);
-        harbour.ask(Ask::Start, &["a"]).await;
-        assert_eq!(harbour.wishes(), ["b"]);
-        harbour.ask(Ask::Restart, &["b"]).await;
-        assert_eq!(harbour.wishes(), [""; 0]);
-        let harbour = harbour.next_day(&servers).await;
-        assert_eq!(harbour.states(), "a running, b running");
+        let fixture = TestFleet::with(FakeLauncher::each_lives_on(), &servers).await;
+        fixture.fleet.operate(Operation::Stop, None).await.unwrap();
+        assert_eq!(fixture.stored_stops(), ["a", "b"]);
+        fixture.operate(Operation::Start, &["a"]).await;
+        assert_eq!(fixture.stored_stops(), ["b"]);
+        fixture.operate(Operation::Restart, &["b"]).await;
+        assert_eq!(fixture.stored_stops(), [""; 0]);
+        let fixture = fixture.restart_daemon(&servers).await;
+        assert_eq!(fixture.states(), "a running, b running");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_end_of_the_daemon_is_no_wish() {
-        let harbour = Harbour::with(FakeLauncher::each_lives_on(), &[settings("a")]).await;
-        let harbour = harbour.next_day(&[settings("a")]).await;
-        assert_eq!(harbour.states(), "a running");
+    async fn daemon_shutdown_does_not_change_desired_state() {
+        let fixture = TestFleet::with(FakeLauncher::each_lives_on(), &[settings("a")]).await;
+        let fixture = fixture.restart_daemon(&[settings("a")]).await;
+        assert_eq!(fixture.states(), "a running");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_wish_that_cannot_be_kept_is_a_warning_and_done_all_the_same() {
-        let harbour = Harbour::with(FakeLauncher::each_lives_on(), &[settings("a")]).await;
-        std::fs::create_dir(harbour.obstacle()).unwrap();
-        let outcome = harbour.ask(Ask::Stop, &["a"]).await;
-        assert_eq!(asked(&outcome), ["a was running"]);
+    async fn unwritable_desired_state_is_a_warning() {
+        let fixture = TestFleet::with(FakeLauncher::each_lives_on(), &[settings("a")]).await;
+        std::fs::create_dir(fixture.obstacle()).unwrap();
+        let outcome = fixture.operate(Operation::Stop, &["a"]).await;
+        assert_eq!(applied(&outcome), ["a was running"]);
         let [warning] = &outcome.warnings[..] else { panic!("{:?}", outcome.warnings) };
         assert!(warning.starts_with("this will be forgotten when the daemon restarts: "));
         assert!(warning.contains("wishes.json could not be written"), "{warning}");
-        harbour.settle().await;
-        assert_eq!(harbour.states(), "a stopped");
+        fixture.settle().await;
+        assert_eq!(fixture.states(), "a stopped");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_wish_that_could_not_be_kept_is_kept_when_it_is_made_again() {
-        let harbour = Harbour::with(FakeLauncher::each_lives_on(), &[settings("a")]).await;
-        std::fs::create_dir(harbour.obstacle()).unwrap();
-        assert_eq!(harbour.ask(Ask::Stop, &["a"]).await.warnings.len(), 1);
-        assert_eq!(harbour.ask(Ask::Stop, &["a"]).await.warnings.len(), 1, "still not kept");
-        std::fs::remove_dir(harbour.obstacle()).unwrap();
-        assert_eq!(harbour.ask(Ask::Stop, &["a"]).await.warnings.len(), 0);
-        assert_eq!(harbour.wishes(), ["a"]);
+    async fn repeated_operation_stores_desired_state() {
+        let fixture = TestFleet::with(FakeLauncher::each_lives_on(), &[settings("a")]).await;
+        std::fs::create_dir(fixture.obstacle()).unwrap();
+        assert_eq!(fixture.operate(Operation::Stop, &["a"]).await.warnings.len(), 1);
+        assert_eq!(
+            fixture.operate(Operation::Stop, &["a"]).await.warnings.len(),
+            1,
+            "still not kept"
+        );
+        std::fs::remove_dir(fixture.obstacle()).unwrap();
+        assert_eq!(fixture.operate(Operation::Stop, &["a"]).await.warnings.len(), 0);
+        assert_eq!(fixture.stored_stops(), ["a"]);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_request_that_changes_no_wish_writes_nothing() {
-        let harbour = Harbour::with(FakeLauncher::each_lives_on(), &[settings("a")]).await;
-        harbour.ask(Ask::Start, &["a"]).await;
-        harbour.ask(Ask::Stop, &["nobody"]).await;
-        assert!(!harbour.wishes_file().exists());
+    async fn unchanged_desired_state_is_not_written() {
+        let fixture = TestFleet::with(FakeLauncher::each_lives_on(), &[settings("a")]).await;
+        fixture.operate(Operation::Start, &["a"]).await;
+        fixture.operate(Operation::Stop, &["nobody"]).await;
+        assert!(!fixture.desired_state_file().exists());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_damaged_file_of_wishes_keeps_nobody_down() {
+    async fn damaged_desired_state_stops_no_server() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("wishes.json"), "{").unwrap();
         let launcher = FakeLauncher::each_lives_on();
         let fleet = fleet_in(folder.path(), &launcher);
-        let harbour = Harbour { folder, launcher, fleet };
-        harbour.apply(&[settings("a")]).await;
-        harbour.settle().await;
-        assert_eq!(harbour.states(), "a running");
+        let fixture = TestFleet { folder, launcher, fleet };
+        fixture.apply(&[settings("a")]).await;
+        fixture.settle().await;
+        assert_eq!(fixture.states(), "a running");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn changes_of_all_servers_are_told_in_one_place() {
-        let harbour = Harbour::new(FakeLauncher::each_lives_on());
-        let mut changes = harbour.fleet.changes();
-        harbour.apply(&[settings("a"), settings("b")]).await;
-        harbour.settle().await;
+    async fn changes_of_all_servers_share_one_channel() {
+        let fixture = TestFleet::new(FakeLauncher::each_lives_on());
+        let mut changes = fixture.fleet.changes();
+        fixture.apply(&[settings("a"), settings("b")]).await;
+        fixture.settle().await;
         let mut told = Vec::new();
         while let Ok(change) = changes.try_recv() {
             told.push(format!("{} {}", change.key, change.transition.to));
@@ -309,19 +317,19 @@ mod requests {
 }
 
 mod reloads {
-    //! What changed files mean.
+    //! Reloads.
 
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_reload_does_to_each_server_what_its_file_says() {
-        let harbour = Harbour::with(
+    async fn reload_applies_each_file() {
+        let fixture = TestFleet::with(
             FakeLauncher::each_lives_on(),
             &[settings("args"), settings("gone"), settings("rules"), settings("same")],
         )
         .await;
-        let gone = harbour.server("gone");
-        let applied = harbour
+        let gone = fixture.server("gone");
+        let applied = fixture
             .apply(&[
                 with_args("args", "--other"),
                 settings("new"),
@@ -336,170 +344,174 @@ mod reloads {
         assert_eq!(names(&applied.plan.unchanged), "same");
         assert_eq!(names_of(&applied.leaving), "gone");
         assert!(names_of(&applied.coming).contains("new args"));
-        harbour.settle().await;
+        fixture.settle().await;
         settled(&gone).await;
 
-        assert_eq!(harbour.states(), "args running, new running, rules running, same running");
+        assert_eq!(fixture.states(), "args running, new running, rules running, same running");
         assert_eq!(gone.now().life.state, State::Retired);
-        let launched = harbour.launcher.launched();
+        let launched = fixture.launcher.launched();
         assert_eq!(launched, ["args", "gone", "rules", "same", "new", "args"]);
-        assert_eq!(harbour.server("rules").now().pid, Some(3), "it lives on");
-        assert_eq!(harbour.server("rules").now().settings.rules.stop.grace, SECOND);
-        assert_eq!(harbour.server("args").now().settings.process().unwrap().args, ["--other"]);
-        assert_eq!(harbour.launcher.most_living(), 1);
+        assert_eq!(fixture.server("rules").now().pid, Some(3), "it lives on");
+        assert_eq!(fixture.server("rules").now().settings.rules.stop.grace, SECOND);
+        assert_eq!(fixture.server("args").now().settings.process().unwrap().args, ["--other"]);
+        assert_eq!(fixture.launcher.max_living(), 1);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_settings_are_those_that_were_applied_last() {
-        let harbour = Harbour::with(FakeLauncher::each_lives_on(), &[settings("a")]).await;
-        harbour.apply(&[with_args("a", "--other"), settings("b")]).await;
-        let settings = harbour.fleet.settings();
+    async fn settings_are_those_applied_last() {
+        let fixture = TestFleet::with(FakeLauncher::each_lives_on(), &[settings("a")]).await;
+        fixture.apply(&[with_args("a", "--other"), settings("b")]).await;
+        let settings = fixture.fleet.settings();
         assert_eq!(settings["a"].process().unwrap().args, ["--other"]);
         assert_eq!(settings.len(), 2);
-        let plan = harbour.apply(&[with_args("a", "--other")]).await.plan;
+        let plan = fixture.apply(&[with_args("a", "--other")]).await.plan;
         assert_eq!((names(&plan.removed), names(&plan.unchanged)), ("b".into(), "a".into()));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_an_operator_stopped_stays_stopped() {
-        let harbour = Harbour::with(FakeLauncher::each_lives_on(), &[settings("a")]).await;
-        harbour.ask(Ask::Stop, &["a"]).await;
-        harbour.settle().await;
-        let applied = harbour.apply(&[with_args("a", "--other")]).await;
+    async fn stopped_server_stays_stopped() {
+        let fixture = TestFleet::with(FakeLauncher::each_lives_on(), &[settings("a")]).await;
+        fixture.operate(Operation::Stop, &["a"]).await;
+        fixture.settle().await;
+        let applied = fixture.apply(&[with_args("a", "--other")]).await;
         assert_eq!(names(&applied.plan.restarted), "a");
-        assert_eq!(names_of(&applied.coming), "", "it does not come");
+        assert_eq!(names_of(&applied.coming), "", "it is not starting");
         sleep(AGES).await;
-        assert_eq!((harbour.states().as_str(), harbour.launcher.launches()), ("a stopped", 1));
+        assert_eq!((fixture.states().as_str(), fixture.launcher.launches()), ("a stopped", 1));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_changed_file_gives_a_failed_server_another_chance() {
-        let launcher = FakeLauncher::plays([
+    async fn changed_file_restarts_failed_server() {
+        let launcher = FakeLauncher::with_scripts([
             Script::Fails { after: Duration::ZERO, fault: crate::fake::permanent_fault() },
             Script::Lives { stops_in: SECOND },
         ]);
-        let harbour = Harbour::with(launcher, &[settings("a")]).await;
-        assert_eq!(harbour.states(), "a failed");
-        harbour.apply(&[settings("a")]).await;
-        assert_eq!(harbour.states(), "a failed", "the same file changes nothing");
-        harbour.apply(&[with_grace("a", SECOND)]).await;
-        harbour.settle().await;
-        assert_eq!(harbour.states(), "a running");
+        let fixture = TestFleet::with(launcher, &[settings("a")]).await;
+        assert_eq!(fixture.states(), "a failed");
+        fixture.apply(&[settings("a")]).await;
+        assert_eq!(fixture.states(), "a failed", "the same file changes nothing");
+        fixture.apply(&[with_grace("a", SECOND)]).await;
+        fixture.settle().await;
+        assert_eq!(fixture.states(), "a running");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_removed_server_takes_its_wish_with_it() {
+    async fn removed_server_loses_its_desired_state() {
         let servers = [settings("a"), settings("b")];
-        let harbour = Harbour::with(FakeLauncher::each_lives_on(), &servers).await;
-        harbour.fleet.ask(Ask::Stop, None).await.unwrap();
-        harbour.apply(&[settings("b")]).await;
-        assert_eq!(harbour.wishes(), ["b"]);
-        harbour.apply(&servers).await;
-        harbour.settle().await;
-        assert_eq!(harbour.states(), "a running, b stopped");
+        let fixture = TestFleet::with(FakeLauncher::each_lives_on(), &servers).await;
+        fixture.fleet.operate(Operation::Stop, None).await.unwrap();
+        fixture.apply(&[settings("b")]).await;
+        assert_eq!(fixture.stored_stops(), ["b"]);
+        fixture.apply(&servers).await;
+        fixture.settle().await;
+        assert_eq!(fixture.states(), "a running, b stopped");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_removed_server_is_gone_from_the_roster_at_once() {
-        let harbour = Harbour::with(FakeLauncher::each_lives_on(), &[settings("a")]).await;
-        let applied = harbour.apply(&[]).await;
-        assert!(harbour.fleet.roster().is_empty());
-        assert_eq!(harbour.ask(Ask::Start, &["a"]).await.unknown, ["a"]);
+    async fn removed_server_leaves_roster_at_once() {
+        let fixture = TestFleet::with(FakeLauncher::each_lives_on(), &[settings("a")]).await;
+        let applied = fixture.apply(&[]).await;
+        assert!(fixture.fleet.roster().is_empty());
+        assert_eq!(fixture.operate(Operation::Start, &["a"]).await.unknown, ["a"]);
         settled(&applied.leaving[0]).await;
-        assert_eq!(harbour.launcher.living(), 0);
+        assert_eq!(fixture.launcher.living(), 0);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_slow_end_delays_nobody_else() {
+    async fn slow_end_delays_no_other_server() {
         let launcher = FakeLauncher::each_lives_on().and_for("slow", [Script::Stubborn]);
-        let harbour = Harbour::with(launcher, &[settings("quick"), settings("slow")]).await;
+        let fixture = TestFleet::with(launcher, &[settings("quick"), settings("slow")]).await;
         let began = Instant::now();
-        let applied = harbour.apply(&[settings("quick"), settings("new")]).await;
-        harbour.ask(Ask::Restart, &["quick"]).await;
-        harbour.settle().await;
-        assert_eq!(harbour.states(), "new running, quick running");
+        let applied = fixture.apply(&[settings("quick"), settings("new")]).await;
+        fixture.operate(Operation::Restart, &["quick"]).await;
+        fixture.settle().await;
+        assert_eq!(fixture.states(), "new running, quick running");
         assert!(began.elapsed() < SECOND, "{:?}", began.elapsed());
         assert_eq!(names_of(&applied.leaving), "slow");
         settled(&applied.leaving[0]).await;
-        assert_eq!(began.elapsed(), 20 * SECOND, "it had its grace and the margin");
+        assert_eq!(began.elapsed(), 20 * SECOND, "the grace and the margin");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_server_that_is_removed_and_added_again_never_lives_twice() {
+    async fn readded_server_never_runs_twice() {
         let launcher = FakeLauncher::each_stops_in(5 * SECOND);
-        let harbour = Harbour::with(launcher, &[settings("a")]).await;
+        let fixture = TestFleet::with(launcher, &[settings("a")]).await;
         let began = Instant::now();
-        harbour.apply(&[]).await;
-        let applied = harbour.apply(&[with_args("a", "--new")]).await;
+        fixture.apply(&[]).await;
+        let applied = fixture.apply(&[with_args("a", "--new")]).await;
         assert_eq!(names_of(&applied.coming), "a");
-        assert_eq!(harbour.server("a").now().life.reason, Reason::Predecessor);
-        assert_eq!(began.elapsed(), Duration::ZERO, "nobody waited for the old one");
-        harbour.settle().await;
-        assert_eq!((harbour.states().as_str(), began.elapsed()), ("a running", 5 * SECOND));
-        assert_eq!(harbour.launcher.last_settings().process().unwrap().args, ["--new"]);
-        assert_eq!((harbour.launcher.launches(), harbour.launcher.most_living()), (2, 1));
+        assert_eq!(fixture.server("a").now().life.reason, Reason::WaitingForPredecessor);
+        assert_eq!(
+            began.elapsed(),
+            Duration::ZERO,
+            "the reload does not wait for the old instance"
+        );
+        fixture.settle().await;
+        assert_eq!((fixture.states().as_str(), began.elapsed()), ("a running", 5 * SECOND));
+        assert_eq!(fixture.launcher.last_settings().process().unwrap().args, ["--new"]);
+        assert_eq!((fixture.launcher.launches(), fixture.launcher.max_living()), (2, 1));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_server_that_comes_and_goes_all_the_time_never_lives_twice() {
+    async fn repeatedly_readded_server_never_runs_twice() {
         let launcher = FakeLauncher::each_stops_in(5 * SECOND);
-        let harbour = Harbour::with(launcher, &[settings("a")]).await;
+        let fixture = TestFleet::with(launcher, &[settings("a")]).await;
         for _ in 0..10 {
-            harbour.apply(&[]).await;
-            harbour.apply(&[settings("a")]).await;
+            fixture.apply(&[]).await;
+            fixture.apply(&[settings("a")]).await;
             sleep(SECOND).await;
         }
-        harbour.settle().await;
-        assert_eq!(harbour.states(), "a running");
-        assert_eq!((harbour.launcher.living(), harbour.launcher.most_living()), (1, 1));
+        fixture.settle().await;
+        assert_eq!(fixture.states(), "a running");
+        assert_eq!((fixture.launcher.living(), fixture.launcher.max_living()), (1, 1));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_server_that_is_added_again_long_after_starts_at_once() {
-        let harbour = Harbour::with(FakeLauncher::each_lives_on(), &[settings("a")]).await;
-        harbour.apply(&[]).await;
+    async fn server_readded_later_starts_at_once() {
+        let fixture = TestFleet::with(FakeLauncher::each_lives_on(), &[settings("a")]).await;
+        fixture.apply(&[]).await;
         sleep(AGES).await;
         let began = Instant::now();
-        harbour.apply(&[settings("a")]).await;
-        harbour.settle().await;
-        assert_eq!((harbour.states().as_str(), began.elapsed()), ("a running", Duration::ZERO));
+        fixture.apply(&[settings("a")]).await;
+        fixture.settle().await;
+        assert_eq!((fixture.states().as_str(), began.elapsed()), ("a running", Duration::ZERO));
     }
 }
 
 mod shutdowns {
-    //! How it all ends.
+    //! Shutdown.
 
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn all_servers_end_at_the_same_time() {
+    async fn servers_end_in_parallel() {
         let stops = |seconds: u32| [Script::Lives { stops_in: seconds * SECOND }];
         let launcher = FakeLauncher::each_lives_on()
             .and_for("a", stops(3))
             .and_for("b", stops(7))
             .and_for("c", stops(5));
         let servers = [settings("a"), settings("b"), settings("c")];
-        let harbour = Harbour::with(launcher, &servers).await;
+        let fixture = TestFleet::with(launcher, &servers).await;
         let began = Instant::now();
-        harbour.shut_down().await;
-        assert_eq!(began.elapsed(), 7 * SECOND, "as long as the slowest, not the sum");
-        assert_eq!(harbour.launcher.living(), 0);
+        fixture.shut_down().await;
+        assert_eq!(began.elapsed(), 7 * SECOND, "the time of the slowest, not the sum");
+        assert_eq!(fixture.launcher.living(), 0);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn those_who_were_already_leaving_are_waited_for() {
+    async fn shutdown_waits_for_leaving_servers() {
         let launcher = FakeLauncher::each_stops_in(5 * SECOND);
-        let harbour = Harbour::with(launcher, &[settings("a")]).await;
-        harbour.apply(&[]).await;
-        harbour.apply(&[settings("a")]).await;
+        let fixture = TestFleet::with(launcher, &[settings("a")]).await;
+        fixture.apply(&[]).await;
+        fixture.apply(&[settings("a")]).await;
         let began = Instant::now();
-        harbour.shut_down().await;
-        assert_eq!((harbour.launcher.living(), began.elapsed()), (0, 5 * SECOND));
-        assert_eq!(harbour.launcher.launches(), 1, "the successor was never needed");
+        fixture.shut_down().await;
+        assert_eq!((fixture.launcher.living(), began.elapsed()), (0, 5 * SECOND));
+        assert_eq!(fixture.launcher.launches(), 1, "the successor was never needed");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn servers_in_every_state_end() {
+    async fn shutdown_ends_servers_in_every_state() {
         let launcher = FakeLauncher::each_lives_on()
             .and_for("crashes", [Script::Dies { after: SECOND, exit: Exit::code(1) }])
             .and_for("hangs", [Script::Hangs])
@@ -508,67 +520,67 @@ mod shutdowns {
                 [Script::Fails { after: Duration::ZERO, fault: crate::fake::permanent_fault() }],
             );
         let servers = ["crashes", "fails", "hangs", "runs", "stopped"].map(settings);
-        let harbour = Harbour::new(launcher);
-        harbour.apply(&servers).await;
-        harbour.ask(Ask::Stop, &["stopped"]).await;
+        let fixture = TestFleet::new(launcher);
+        fixture.apply(&servers).await;
+        fixture.operate(Operation::Stop, &["stopped"]).await;
         sleep(Duration::from_millis(1500)).await;
-        let before = harbour.states();
+        let before = fixture.states();
         assert_eq!(
             before,
             "crashes restarting, fails failed, hangs starting, runs running, stopped stopped"
         );
-        harbour.shut_down().await;
-        assert_eq!(harbour.launcher.living(), 0);
+        fixture.shut_down().await;
+        assert_eq!(fixture.launcher.living(), 0);
         for name in ["crashes", "fails", "hangs", "runs", "stopped"] {
-            assert_eq!(harbour.server(name).now().life.state, State::Retired, "{name}");
+            assert_eq!(fixture.server(name).now().life.state, State::Retired, "{name}");
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn after_the_end_nothing_is_taken_any_more() {
-        let harbour = Harbour::with(FakeLauncher::each_lives_on(), &[settings("a")]).await;
-        harbour.shut_down().await;
-        assert!(matches!(harbour.fleet.ask(Ask::Start, None).await, Err(Closed)));
+    async fn requests_after_shutdown_are_refused() {
+        let fixture = TestFleet::with(FakeLauncher::each_lives_on(), &[settings("a")]).await;
+        fixture.shut_down().await;
+        assert!(matches!(fixture.fleet.operate(Operation::Start, None).await, Err(Closed)));
         assert!(matches!(
-            harbour.fleet.apply(ServerMap::new(), Broken::default()).await,
+            fixture.fleet.apply(ServerMap::new(), BrokenServers::default()).await,
             Err(Closed)
         ));
-        harbour.shut_down().await;
-        assert_eq!(harbour.launcher.launches(), 1);
+        fixture.shut_down().await;
+        assert_eq!(fixture.launcher.launches(), 1);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_asked_during_the_end_is_refused() {
+    async fn requests_during_shutdown_are_refused() {
         let launcher = FakeLauncher::each_stops_in(5 * SECOND);
-        let harbour = Harbour::with(launcher, &[settings("a")]).await;
-        let fleet = harbour.fleet.clone();
+        let fixture = TestFleet::with(launcher, &[settings("a")]).await;
+        let fleet = fixture.fleet.clone();
         let ending = tokio::spawn(async move { fleet.shutdown().await });
-        let stopping = harbour.server("a");
+        let stopping = fixture.server("a");
         let stopping = stopping.wait_until(|it| it.state() == ServerState::Stopping);
-        timeout(AGES, stopping).await.expect("the end begins");
-        let refused = harbour.fleet.ask(Ask::Restart, None).await;
+        timeout(AGES, stopping).await.expect("the shutdown begins");
+        let refused = fixture.fleet.operate(Operation::Restart, None).await;
         assert!(matches!(refused, Err(Closed)));
         ending.await.unwrap();
-        assert_eq!((harbour.launcher.launches(), harbour.launcher.living()), (1, 0));
+        assert_eq!((fixture.launcher.launches(), fixture.launcher.living()), (1, 0));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_asks_for_the_end_waits_for_all_of_it() {
+    async fn every_shutdown_caller_waits_for_the_end() {
         let launcher = FakeLauncher::each_stops_in(5 * SECOND);
-        let harbour = Harbour::with(launcher, &[settings("a")]).await;
+        let fixture = TestFleet::with(launcher, &[settings("a")]).await;
         let began = Instant::now();
         let second = async {
             sleep(SECOND).await;
-            harbour.shut_down().await;
-            assert_eq!((harbour.launcher.living(), began.elapsed()), (0, 5 * SECOND));
+            fixture.shut_down().await;
+            assert_eq!((fixture.launcher.living(), began.elapsed()), (0, 5 * SECOND));
         };
-        tokio::join!(harbour.shut_down(), second);
+        tokio::join!(fixture.shut_down(), second);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_fleet_that_nobody_holds_ends_its_servers() {
-        let Harbour { launcher, fleet, .. } =
-            Harbour::with(FakeLauncher::each_lives_on(), &[settings("a")]).await;
+    async fn dropping_last_fleet_handle_ends_servers() {
+        let TestFleet { launcher, fleet, .. } =
+            TestFleet::with(FakeLauncher::each_lives_on(), &[settings("a")]).await;
         assert_eq!(launcher.living(), 1);
         drop(fleet);
         sleep(SECOND).await;
@@ -577,41 +589,43 @@ mod shutdowns {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hundred_servers_are_no_trouble() {
+async fn hundred_servers_restart_in_parallel() {
     let servers: Vec<_> = (0..100).map(|n| settings(&format!("s{n:02}"))).collect();
     let launcher = FakeLauncher::each_stops_in(SECOND);
-    let harbour = Harbour::with(launcher, &servers).await;
-    assert_eq!(harbour.launcher.living(), 100);
+    let fixture = TestFleet::with(launcher, &servers).await;
+    assert_eq!(fixture.launcher.living(), 100);
 
     let began = Instant::now();
-    let outcome = harbour.fleet.ask(Ask::Restart, None).await.unwrap();
-    assert_eq!(outcome.asked.len(), 100);
-    harbour.settle().await;
-    assert_eq!(began.elapsed(), SECOND, "all restart side by side");
-    assert_eq!((harbour.launcher.launches(), harbour.launcher.most_living()), (200, 1));
+    let outcome = fixture.fleet.operate(Operation::Restart, None).await.unwrap();
+    assert_eq!(outcome.applied.len(), 100);
+    fixture.settle().await;
+    assert_eq!(began.elapsed(), SECOND, "all restart in parallel");
+    assert_eq!((fixture.launcher.launches(), fixture.launcher.max_living()), (200, 1));
 
     let changed: Vec<_> = servers.iter().map(|it| with_args(it.name.as_str(), "--new")).collect();
-    let plan = harbour.apply(&changed[..50]).await.plan;
+    let plan = fixture.apply(&changed[..50]).await.plan;
     assert_eq!((plan.removed.len(), plan.restarted.len()), (50, 50));
-    harbour.settle().await;
-    assert_eq!(harbour.launcher.living(), 50);
+    fixture.settle().await;
+    assert_eq!(fixture.launcher.living(), 50);
 
-    harbour.shut_down().await;
-    assert_eq!((harbour.launcher.living(), harbour.launcher.most_living()), (0, 1));
+    fixture.shut_down().await;
+    assert_eq!((fixture.launcher.living(), fixture.launcher.max_living()), (0, 1));
 }
 
 #[tokio::test(start_paused = true)]
-async fn many_askers_at_once_are_all_answered() {
+async fn concurrent_operations_all_complete() {
     let servers: Vec<_> = (0..10).map(|n| settings(&format!("s{n}"))).collect();
-    let harbour = Harbour::with(FakeLauncher::each_lives_on(), &servers).await;
-    let mut askers = JoinSet::new();
+    let fixture = TestFleet::with(FakeLauncher::each_lives_on(), &servers).await;
+    let mut callers = JoinSet::new();
     for n in 0..200 {
-        let fleet = harbour.fleet.clone();
-        let ask = [Ask::Start, Ask::Stop, Ask::Restart][n % 3];
-        askers.spawn(async move { fleet.ask(ask, Some(vec![format!("s{}", n % 10)])).await });
+        let fleet = fixture.fleet.clone();
+        let operation = [Operation::Start, Operation::Stop, Operation::Restart][n % 3];
+        callers.spawn(
+            async move { fleet.operate(operation, Some(vec![format!("s{}", n % 10)])).await },
+        );
     }
-    let answered = timeout(AGES, askers.join_all()).await.expect("all are answered");
-    assert!(answered.iter().all(|outcome| outcome.as_ref().is_ok_and(|it| it.asked.len() == 1)));
-    harbour.settle().await;
-    assert_eq!(harbour.launcher.most_living(), 1);
+    let outcomes = timeout(AGES, callers.join_all()).await.expect("all complete");
+    assert!(outcomes.iter().all(|outcome| outcome.as_ref().is_ok_and(|it| it.applied.len() == 1)));
+    fixture.settle().await;
+    assert_eq!(fixture.launcher.max_living(), 1);
 }

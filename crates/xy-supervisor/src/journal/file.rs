@@ -1,5 +1,5 @@
-//! The journal on disk: two files, each bounded. A line that was torn (its writer was killed,
-//! the disk was full) is one line that cannot be read; nothing around it is lost.
+//! The journal on disk: two files of bounded size. A torn line, left by a killed writer or a full
+//! disk, is one unreadable line; the lines around it stay readable.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -7,21 +7,21 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::entry::Entry;
-use crate::plain_file::open_own;
-use crate::whole_file::read_bounded;
+use crate::fs::atomic::read_bounded;
+use crate::fs::open::open_own;
 
-/// No file of the journal grows larger; the older of the two is as large at most.
+/// Maximum size of each of the two files.
 pub const MAX_FILE: u64 = 1024 * 1024;
 
-/// Where the older entries are.
+/// Returns the file of the older entries.
 pub(super) fn older(file: &Path) -> PathBuf {
     let mut name = file.as_os_str().to_owned();
     name.push(".1");
     name.into()
 }
 
-/// Appends whole lines. They do not wait for the platter: a killed daemon loses nothing, a
-/// machine without power the last few. After an error the file is as it was, if that can be.
+/// Appends whole lines without an fsync: a killed daemon loses nothing, a power failure the last
+/// few. After an error the file is truncated to its old length, if possible.
 pub(super) fn append(file: &Path, lines: &[u8]) -> io::Result<()> {
     let mut out = open(file)?;
     let mut length = out.metadata()?.len();
@@ -32,7 +32,7 @@ pub(super) fn append(file: &Path, lines: &[u8]) -> io::Result<()> {
     }
     let written = end_torn_line(&mut out, length).and_then(|()| out.write_all(lines));
     if written.is_err() {
-        let _ = out.set_len(length); // What is left of it is a torn line, and dealt with as such.
+        let _ = out.set_len(length); // Otherwise a torn line stays, which readers skip.
     }
     written
 }
@@ -49,8 +49,8 @@ fn end_torn_line(out: &mut File, length: u64) -> io::Result<()> {
     if last == [b'\n'] { Ok(()) } else { out.write_all(b"\n") }
 }
 
-/// All entries on disk, oldest first, and what kept some from being read. A line that is none
-/// of ours is left out.
+/// Reads all entries on disk, oldest first, and skips lines that are no entries. Also returns the
+/// problem if a file could not be read.
 pub(super) fn read(file: &Path) -> (Vec<Entry>, Option<String>) {
     let mut entries = Vec::new();
     let mut problem = None;
@@ -61,7 +61,7 @@ pub(super) fn read(file: &Path) -> (Vec<Entry>, Option<String>) {
                     .filter_map(|line| serde_json::from_slice::<Entry>(line).ok()),
             ),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => problem = Some(format!("{} cannot be read: {error}", file.display())),
+            Err(error) => problem = Some(format!("could not read {}: {error}", file.display())),
         }
     }
     (entries, problem)

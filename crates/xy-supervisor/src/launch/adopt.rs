@@ -1,7 +1,7 @@
-//! Finding the shims that an earlier daemon left, and taking them over.
+//! Adoption of the shims that an earlier daemon left.
 //!
-//! A shim is found by its lock: while that is held, its server may be there. The lock says
-//! where the shim listens and who it is; that is checked against who really answers.
+//! A shim is found by its lock: while that is held, its server may be running. The lock file names
+//! the shim's socket and process; both are checked against the process that answers there.
 
 use std::collections::HashSet;
 use std::io;
@@ -18,95 +18,92 @@ use xy_protocol::server::ServerName;
 use xy_shim::identity::Identity;
 use xy_shim::wire::{self, Order, Report, StatusReport};
 
-use super::container::ContainerLauncher;
-use super::orphans::Lives;
+use super::orphans::LifeFilter;
 use super::process::ProcessLauncher;
-use super::shim_link::{Heard, ShimLink};
+use super::shim_link::{LinkEvent, ShimLink};
 use super::shim_process::ShimProcess;
 use super::{Instance, LaunchOrder, millis};
 use crate::instance::InstanceKey;
-use crate::lifecycle::note::Note;
-use crate::locks::{LOOK_AGAIN, held_locks, holder, is_held, until_free};
+use crate::lifecycle::Note;
+use crate::locks::{LOCK_POLL_INTERVAL, held_locks, holder, is_held, until_free};
 use crate::logs::{LogBook, instance_log};
 
-/// How long a shim may take to answer before it is asked again.
-const SAYS_WITHIN: Duration = Duration::from_secs(3);
+/// Time for a shim to reply before it is asked again.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How long it may take in all: one that is busy, or waits for a disk. Slow is not dead.
-const SILENT_WITHIN: Duration = Duration::from_mins(2);
+/// Total time for a shim to reply. A busy shim, or one that waits for a disk, is slow but not dead.
+const SILENCE_LIMIT: Duration = Duration::from_mins(2);
 
-/// How long a daemon waits for all of them before it opens its door.
-const MOST_WITHIN: Duration = Duration::from_secs(4);
+/// How long a starting daemon waits for all shims before it accepts clients.
+const STARTUP_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// How long a killed shim may take to be gone.
-const GONE_WITHIN: Duration = Duration::from_secs(5);
+/// Time for a killed shim to exit.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The grace of a server of which nothing is known.
+/// Stop grace of a server whose settings are unknown.
 const UNKNOWN_GRACE: Duration = Duration::from_secs(10);
 
-/// A server that an earlier daemon started, and that is ours now.
+/// A server instance that an earlier daemon started and this daemon has taken over.
 #[derive(Debug)]
-pub struct Adopted {
-    pub(crate) key: InstanceKey,
-    pub(crate) note: Note,
-    pub(crate) status: StatusReport,
-    /// What the status says was so then.
-    pub(crate) greeted_at: Instant,
-    pub(crate) instance: Instance,
-    pub(crate) logs: Arc<LogBook>,
+pub struct AdoptedInstance {
+    /// Its key.
+    pub key: InstanceKey,
+    /// The note that the earlier daemon left.
+    pub note: Note,
+    /// How it was when it was adopted.
+    pub status: StatusReport,
+    /// When the status was received; its ages count back from here.
+    pub greeted_at: Instant,
+    /// The instance, with the events since then.
+    pub instance: Instance,
+    /// Its log.
+    pub logs: Arc<LogBook>,
 }
 
-impl Adopted {
-    /// Whose instance it is.
+impl AdoptedInstance {
+    /// Returns the name of its server.
     pub fn server(&self) -> &ServerName {
         &self.key.server
     }
 
-    /// The same, with what a CLI of a container engine may leave removed at its end.
-    #[must_use]
-    pub fn tidied_by(mut self, containers: &ContainerLauncher) -> Self {
-        self.instance = containers.tidied(&self.key, &self.note.settings, None, self.instance);
-        self
-    }
-
-    /// What its file said when that was last read.
+    /// Returns the settings of its server, as they were when its file was last read.
     pub fn settings(&self) -> &Arc<xy_config::settings::ServerSettings> {
         &self.note.settings
     }
 }
 
-/// Those that have not answered yet.
+/// Instances whose shims or engines have not answered yet.
 #[derive(Debug)]
-pub struct Stragglers {
-    tries: JoinSet<Option<Adopted>>,
+pub struct PendingAdoptions {
+    attempts: JoinSet<Option<AdoptedInstance>>,
     launcher: Arc<ProcessLauncher>,
-    /// Those that have no shim.
-    containers: JoinSet<Option<Adopted>>,
+    /// Adoptions of containers, which have no shim.
+    containers: JoinSet<Option<AdoptedInstance>>,
 }
 
-impl Stragglers {
-    /// The same, with containers whose engines have not answered yet.
+impl PendingAdoptions {
+    /// Adds adoptions of containers whose engines have not answered yet.
     #[must_use]
-    pub fn and(mut self, containers: JoinSet<Option<Adopted>>) -> Self {
+    pub fn and(mut self, containers: JoinSet<Option<AdoptedInstance>>) -> Self {
         self.containers = containers;
         self
     }
 
-    /// Whether all have answered.
+    /// Returns true if no adoption is pending.
     pub fn is_empty(&self) -> bool {
-        self.tries.is_empty() && self.containers.is_empty()
+        self.attempts.is_empty() && self.containers.is_empty()
     }
 
-    /// The next that has answered; `None` when there are no more.
-    pub async fn next(&mut self) -> Option<Adopted> {
+    /// Returns the next adopted instance, or `None` once no adoption is pending.
+    pub async fn next(&mut self) -> Option<AdoptedInstance> {
         loop {
             tokio::select! {
-                Some(tried) = self.tries.join_next() => match tried.ok().flatten() {
+                Some(attempt) = self.attempts.join_next() => match attempt.ok().flatten() {
                     Some(adopted) => return Some(adopted),
                     None => self.launcher.sweep().await, // Its shim may have been killed.
                 },
-                Some(tried) = self.containers.join_next() => {
-                    if let Some(adopted) = tried.ok().flatten() {
+                Some(attempt) = self.containers.join_next() => {
+                    if let Some(adopted) = attempt.ok().flatten() {
                         return Some(adopted);
                     }
                 }
@@ -118,38 +115,38 @@ impl Stragglers {
 
 /// Why a shim was not taken over.
 #[derive(Debug, thiserror::Error)]
-enum NotAdopted {
+enum AdoptError {
     #[error("it does not answer")]
     Silent,
-    #[error("it speaks version {0} and this daemon {ours}", ours = wire::PROTOCOL)]
+    #[error("it speaks version {0} and this daemon {own}", own = wire::PROTOCOL)]
     Version(u32),
-    #[error("somebody else listens at its socket")]
+    #[error("another process listens at its socket")]
     Stranger,
-    #[error("nobody listens at its socket: {0}")]
+    #[error("no process listens at its socket: {0}")]
     Unreachable(#[source] io::Error),
-    #[error("something is short: {0}")]
+    #[error("a resource is exhausted: {0}")]
     Io(#[from] io::Error),
 }
 
-impl NotAdopted {
-    /// So long it is worth to try again: slow is not dead, but who cannot be reached though
-    /// it is there will not be a little later.
-    fn is_hopeful_for(&self) -> Duration {
+impl AdoptError {
+    /// Returns how long retrying is worthwhile. A slow shim may recover; one that exists but cannot
+    /// be reached will not become reachable.
+    fn retry_limit(&self) -> Duration {
         match self {
-            Self::Silent | Self::Io(_) => SILENT_WITHIN,
-            Self::Unreachable(_) => SAYS_WITHIN,
+            Self::Silent | Self::Io(_) => SILENCE_LIMIT,
+            Self::Unreachable(_) => REPLY_TIMEOUT,
             Self::Version(_) | Self::Stranger => Duration::ZERO,
         }
     }
 }
 
-/// The lives of this home that no shim owns any more.
-struct Unowned {
+/// Life ids of this home that no shim owns any more.
+struct UnownedLives {
     home: String,
     owned: HashSet<String>,
 }
 
-impl Lives for Unowned {
+impl LifeFilter for UnownedLives {
     fn is_ours(&self, life: &str) -> bool {
         is_of_home(life, &self.home)
     }
@@ -159,8 +156,8 @@ impl Lives for Unowned {
     }
 }
 
-/// A shim that has said everything.
-struct Greeted {
+/// A shim that has reported its full status.
+struct ShimGreeting {
     link: ShimLink,
     status: StatusReport,
     at: Instant,
@@ -168,142 +165,146 @@ struct Greeted {
 }
 
 impl ProcessLauncher {
-    /// Takes over everything that earlier daemons left, and ends what nobody owns. What
-    /// cannot be taken over is told to end, and holds its lock until it has. Who is slow is
-    /// among the rest.
-    pub async fn adopt_all(self: &Arc<Self>) -> (Vec<Adopted>, Stragglers) {
-        let mut tries = JoinSet::new();
+    /// Takes over all instances that earlier daemons left, and kills processes that no shim owns.
+    ///
+    /// A shim that cannot be taken over is told to stop; it holds its lock until its server has
+    /// ended. Slow shims are returned as pending.
+    pub async fn adopt_all(self: &Arc<Self>) -> (Vec<AdoptedInstance>, PendingAdoptions) {
+        let mut attempts = JoinSet::new();
         let held = held_locks(self.locks_dir()).unwrap_or_else(|error| {
-            tracing::error!(%error, "nobody can be taken over: the locks cannot be read");
+            tracing::error!(%error, "no server can be taken over: the locks cannot be read");
             Vec::new()
         });
         for (key, lock) in held {
             let launcher = self.clone();
-            tries.spawn(async move { launcher.adopt(key, lock).await });
+            attempts.spawn(async move { launcher.adopt(key, lock).await });
         }
-        let mut adopted: Vec<Adopted> = Vec::new();
-        let give_up_at = Instant::now() + MOST_WITHIN;
-        while let Ok(Some(tried)) = timeout_at(give_up_at, tries.join_next()).await {
-            adopted.extend(tried.ok().flatten());
+        let mut adopted: Vec<AdoptedInstance> = Vec::new();
+        let give_up_at = Instant::now() + STARTUP_TIMEOUT;
+        while let Ok(Some(attempt)) = timeout_at(give_up_at, attempts.join_next()).await {
+            adopted.extend(attempt.ok().flatten());
         }
         self.sweep().await;
-        (adopted, Stragglers { tries, launcher: self.clone(), containers: JoinSet::new() })
+        (adopted, PendingAdoptions { attempts, launcher: self.clone(), containers: JoinSet::new() })
     }
 
-    /// Ends what carries a mark of ours and belongs to no shim that is there.
+    /// Kills processes that carry a mark of this home but belong to no living shim.
     async fn sweep(&self) {
         let Some(owned) = self.owned_lives() else {
-            tracing::warn!("what earlier daemons may have left was not looked for");
+            tracing::warn!(
+                "processes of earlier daemons were not looked for: the owner of a lock is unknown"
+            );
             return;
         };
-        let unowned = Unowned { home: self.home().to_owned(), owned };
+        let unowned = UnownedLives { home: self.home().to_owned(), owned };
         let left = self.shims().end_orphans(Arc::new(unowned)).await;
         if !left.is_empty() {
-            tracing::error!(pids = ?left, "an earlier daemon left these, and they would not die");
+            tracing::error!(pids = ?left, "processes of an earlier daemon could not be killed");
         }
     }
 
-    /// The lives that some shim minds, or this daemon itself; `None` if one of the shims does not
-    /// say which it is.
+    /// Returns the life ids owned by a shim or by this daemon. Returns `None` if one of the shims
+    /// does not identify itself.
     pub(super) fn owned_lives(&self) -> Option<HashSet<String>> {
         let held = held_locks(self.locks_dir()).ok()?;
         let minded = held.iter().map(|(_, lock)| Some(holder(lock)?.life));
         minded.chain(self.shims().helpers().into_iter().map(Some)).collect()
     }
 
-    /// Takes over one server, if it is there.
-    async fn adopt(self: Arc<Self>, key: InstanceKey, lock: PathBuf) -> Option<Adopted> {
+    /// Takes over one server, if its shim is running.
+    async fn adopt(self: Arc<Self>, key: InstanceKey, lock: PathBuf) -> Option<AdoptedInstance> {
         let server = &key;
         let began_at = Instant::now();
         loop {
             if !is_held(&lock) {
-                return None; // It ended, or had not begun.
+                return None; // It exited, or never started.
             }
             let identity = holder(&lock).filter(Identity::is_alive);
             if let Some(identity) = &identity {
                 match self.greet(server, identity).await {
-                    Ok(greeted) => return self.take(key, lock, identity.clone(), greeted),
-                    Err(NotAdopted::Silent) if identity.is_stopped() && identity.holds(&lock) => {
+                    Ok(greeted) => return self.take_over(key, lock, identity.clone(), greeted),
+                    Err(AdoptError::Silent) if identity.is_stopped() && identity.holds(&lock) => {
                         tracing::error!(%server, pid = identity.pid, "its shim hangs, and is killed");
                         identity.signal(Signal::KILL);
-                        // What it leaves is swept once its lock is free.
-                        let _ = timeout(GONE_WITHIN, until_free(&lock)).await;
+                        // The processes it leaves are killed once its lock is free.
+                        let _ = timeout(EXIT_TIMEOUT, until_free(&lock)).await;
                         return None;
                     }
-                    Err(why) if began_at.elapsed() < why.is_hopeful_for() => {
+                    Err(why) if began_at.elapsed() < why.retry_limit() => {
                         tracing::debug!(%server, %why, "its shim is not there yet");
                     }
-                    Err(why @ (NotAdopted::Silent | NotAdopted::Io(_))) => {
+                    Err(why @ (AdoptError::Silent | AdoptError::Io(_))) => {
                         tracing::error!(%server, "it cannot be taken over: {why}; it is left alone");
                         return None;
                     }
                     Err(why) => {
                         tracing::error!(%server, "it cannot be taken over, and is ended: {why}");
                         if identity.holds(&lock) {
-                            identity.signal(Signal::TERM); // A shim ends its server first.
+                            identity.signal(Signal::TERM); // A shim stops its server first.
                         }
                         return None;
                     }
                 }
             }
-            if identity.is_none() && began_at.elapsed() >= SAYS_WITHIN {
-                tracing::error!(%server, "it cannot be taken over: its shim does not say who it is");
+            if identity.is_none() && began_at.elapsed() >= REPLY_TIMEOUT {
+                tracing::error!(%server, "it cannot be taken over: its shim does not identify itself");
                 return None;
             }
-            sleep(LOOK_AGAIN).await;
+            sleep(LOCK_POLL_INTERVAL).await;
         }
     }
 
-    /// Asks a shim what has become of its server.
-    async fn greet(&self, key: &InstanceKey, who: &Identity) -> Result<Greeted, NotAdopted> {
+    /// Connects to a shim and asks for the status of its server.
+    async fn greet(&self, key: &InstanceKey, who: &Identity) -> Result<ShimGreeting, AdoptError> {
         let socket = PathBuf::from(&who.socket);
-        let connecting = spawn_blocking(move || xy_shim::door::connect(&socket));
-        let stream = timeout(SAYS_WITHIN, connecting)
+        let connecting = spawn_blocking(move || xy_shim::listener::connect(&socket));
+        let stream = timeout(REPLY_TIMEOUT, connecting)
             .await
-            .map_err(|_| NotAdopted::Silent)?
+            .map_err(|_| AdoptError::Silent)?
             .map_err(io::Error::other)?
             .map_err(|error| match error.kind() {
                 io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-                    NotAdopted::Unreachable(error)
+                    AdoptError::Unreachable(error)
                 }
-                _ => NotAdopted::Io(error),
+                _ => AdoptError::Io(error),
             })?;
         stream.set_nonblocking(true)?;
         let stream = UnixStream::from_std(stream)?;
         let peer = stream.peer_cred()?;
         let is_it = peer.pid().is_none_or(|pid| u32::try_from(pid) == Ok(who.pid));
         if !is_it || peer.uid() != rustix::process::geteuid().as_raw() {
-            return Err(NotAdopted::Stranger);
+            return Err(AdoptError::Stranger);
         }
         let mut link = ShimLink::new(stream, Vec::new());
         link.queue(&Order::Hello { protocol: wire::PROTOCOL });
-        let status = timeout(SAYS_WITHIN, hear_status(&mut link)).await;
-        let status = status.map_err(|_| NotAdopted::Silent)??;
+        let status = timeout(REPLY_TIMEOUT, receive_status(&mut link)).await;
+        let status = status.map_err(|_| AdoptError::Silent)??;
         if link.descriptors() != status.passed.iter().filter(|is_passed| **is_passed).count() {
-            return Err(io::Error::from(io::ErrorKind::OutOfMemory).into()); // None were left.
+            // No descriptors were left.
+            return Err(io::Error::from(io::ErrorKind::OutOfMemory).into());
         }
         let log_file = instance_log(self.logs_dir(), key);
-        let logs = Arc::new(LogBook::of_adopted(&log_file, status.logged));
-        Ok(Greeted { link, status, at: Instant::now(), logs })
+        let logs = Arc::new(LogBook::adopted(&log_file, status.logged));
+        Ok(ShimGreeting { link, status, at: Instant::now(), logs })
     }
 
-    /// From here on the server is ours.
-    fn take(
+    /// Takes responsibility for a server whose shim has answered.
+    fn take_over(
         &self,
         key: InstanceKey,
         lock: PathBuf,
         identity: Identity,
-        greeted: Greeted,
-    ) -> Option<Adopted> {
+        greeted: ShimGreeting,
+    ) -> Option<AdoptedInstance> {
         let server = &key;
-        let Greeted { mut link, status, at: greeted_at, logs } = greeted;
+        let ShimGreeting { mut link, status, at: greeted_at, logs } = greeted;
         let Some(note) = Note::parse(&link.take_note()) else {
-            tracing::error!(%server, "nothing is known of this server: it is started anew");
+            tracing::error!(%server, "there is no saved state of this server: it is started anew");
             let grace_ms = millis(UNKNOWN_GRACE);
             let unread = link.take_unread();
-            link.put_stray(&unread);
+            link.queue_unparsed(&unread);
             link.queue(&Order::Stop { grace_ms, for_good: true });
-            tokio::spawn(async move { timeout(UNKNOWN_GRACE, link.leave(&logs)).await });
+            tokio::spawn(async move { timeout(UNKNOWN_GRACE, link.detach(&logs)).await });
             return None;
         };
         tracing::info!(%server, pid = status.pid, "taken over from an earlier daemon");
@@ -315,38 +316,38 @@ impl ProcessLauncher {
         };
         let life = identity.life.clone();
         let shim = ShimProcess::Adopted { identity, lock };
-        let speaker_note = note.speaker.clone();
-        let instance = self.drive_adopted(order, (shim, link), &status, life, speaker_note);
-        Some(Adopted { key, note, status, greeted_at, instance, logs })
+        let driver_note = note.speaker.clone();
+        let instance = self.drive_adopted(order, (shim, link), &status, life, driver_note);
+        Some(AdoptedInstance { key, note, status, greeted_at, instance, logs })
     }
 }
 
-async fn hear_status(link: &mut ShimLink) -> Result<StatusReport, NotAdopted> {
+async fn receive_status(link: &mut ShimLink) -> Result<StatusReport, AdoptError> {
     let no_book = LogBook::default(); // Records come after the status.
     loop {
         match link.next(&no_book).await? {
-            Heard::Report(Report::Status(status)) => return Ok(status),
-            Heard::Report(Report::Refused { protocol }) => {
-                return Err(NotAdopted::Version(protocol));
+            LinkEvent::Report(Report::Status(status)) => return Ok(status),
+            LinkEvent::Report(Report::Refused { protocol }) => {
+                return Err(AdoptError::Version(protocol));
             }
-            Heard::Report(_) | Heard::Room => {}
-            Heard::End => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+            LinkEvent::Report(_) | LinkEvent::Writable => {}
+            LinkEvent::Closed => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
         }
     }
 }
 
-/// Whether a daemon of this home began that life.
+/// Returns true if a daemon of this home created that life id.
 pub fn is_of_home(life: &str, home: &str) -> bool {
     life.strip_prefix(home).is_some_and(|rest| rest.starts_with('-'))
 }
 
-/// What tells the homes of several daemons on one machine apart: the folder itself, as the
-/// same path may be another folder in another container.
+/// Returns an id that distinguishes the homes of several daemons on one machine. It identifies the
+/// folder itself, as the same path may be another folder in another container.
 pub fn home_id(locks_dir: &Path) -> String {
     let (device, inode) = std::fs::metadata(locks_dir).map_or((0, 0), |it| (it.dev(), it.ino()));
     let mut path = locks_dir.canonicalize().unwrap_or_else(|_| locks_dir.to_owned());
     path.push(format!("{device}-{inode}"));
-    // FNV-1a: the same in every version, which the standard library's hasher is not.
+    // FNV-1a is the same in every version, unlike the standard library's hasher.
     let hash =
         path.as_os_str().as_encoded_bytes().iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
             (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)

@@ -1,60 +1,60 @@
-//! One server without a daemon, for a client that has it to itself.
+//! Running one server without a daemon, for the exclusive use of one client.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::process::Command;
 
 use xy_config::settings::{ProcessSettings, ServerSettings};
 use xy_shim::direct::DirectOrder;
-use xy_shim::marked::MARK;
+use xy_shim::env_mark::MARK;
 use xy_shim::wire::{self, StartFault};
 
-pub use xy_shim::direct::Ended;
+pub use xy_shim::direct::DirectExit;
 
 use super::fault::explain;
 use crate::lifecycle::LaunchFault;
 
-/// What a shell says of a program that is not there.
+/// Exit code of a shell for a program that does not exist.
 const NOT_FOUND: u8 = 127;
 
-/// What a shell says of a program that cannot be executed.
+/// Exit code of a shell for a program that cannot be executed.
 const NOT_EXECUTABLE: u8 = 126;
 
 /// Why a server could not be run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DirectFault {
-    /// In words for whoever wrote the file.
+    /// The explanation for the user.
     pub fault: LaunchFault,
-    /// What a shell would exit with.
+    /// The code that a shell would exit with.
     pub exit: u8,
 }
 
-/// Runs a server with our own stdin, stdout and stderr, until nothing is left of it.
+/// Runs a server with this process's stdin, stdout and stderr, until none of its processes is left.
 ///
-/// To be called where there is no other thread, and nothing open that is still needed.
-/// `above` is the process that looks after this one, if there is one.
+/// Must be called while there is no other thread, and no open descriptor that is still needed.
+/// `above` is the process that supervises this one, if there is one.
 pub fn run(
     settings: &ServerSettings,
     process: &ProcessSettings,
     above: Option<u32>,
-) -> Result<Ended, Box<DirectFault>> {
-    let order = DirectOrder { above, ..order(settings, process) };
+) -> Result<DirectExit, Box<DirectFault>> {
+    let order = DirectOrder { watcher: above, ..order(settings, process) };
     xy_shim::direct::run(&order).map_err(|fault| {
         let exit = exit_of(&fault);
         Box::new(DirectFault { fault: explain(fault, settings), exit })
     })
 }
 
-/// Has another of us run the server, by this command, and ends what that leaves should it be
-/// killed. The same must hold here: no other thread.
-pub fn look_after(command: &mut Command) -> Result<Ended, String> {
-    xy_shim::direct::look_after(command).map_err(|fault| match fault.problem {
+/// Runs the server in another process of this program, started by `command`, and cleans up after it
+/// should it be killed. Must be called while there is no other thread.
+pub fn look_after(command: &mut Command) -> Result<DirectExit, String> {
+    xy_shim::direct::supervise(command).map_err(|fault| match fault.problem {
         wire::Problem::System { what } => what,
         other => format!("{other:?}"),
     })
 }
 
 fn order(settings: &ServerSettings, process: &ProcessSettings) -> DirectOrder {
-    // The mark of no home: no daemon takes these processes for what it has lost.
+    // This mark belongs to no home, so no daemon takes these processes for orphans of its own.
     let life = format!("direct-{:016x}", RandomState::new().build_hasher().finish());
     let mut env: Vec<_> =
         process.env.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
@@ -69,7 +69,7 @@ fn order(settings: &ServerSettings, process: &ProcessSettings) -> DirectOrder {
         memory: process.limits.memory.filter(|_| cfg!(target_os = "linux")),
         grace: settings.rules.stop.grace,
         life,
-        above: None,
+        watcher: None,
     }
 }
 

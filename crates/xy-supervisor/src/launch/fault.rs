@@ -1,4 +1,4 @@
-//! Why a life could not begin, in words for whoever wrote the file. Pure.
+//! Explanations of failed starts, for the user. Pure.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use xy_shim::wire::{self, StartFault};
 
 use crate::lifecycle::LaunchFault;
 
-/// Whether the same attempt may succeed a little later.
+/// Returns true if the same attempt may succeed a little later.
 pub(super) fn is_transient(errno: Option<i32>) -> bool {
     use rustix::io::Errno;
     let transient = [
@@ -24,7 +24,7 @@ pub(super) fn is_transient(errno: Option<i32>) -> bool {
     errno.is_some_and(|errno| transient.iter().any(|known| known.raw_os_error() == errno))
 }
 
-/// A fault in words for whoever wrote the file.
+/// Explains a fault to the user.
 pub(super) fn explain(fault: StartFault, settings: &ServerSettings) -> LaunchFault {
     let process = settings.process();
     let program = process.map_or("", |process| &process.command);

@@ -1,27 +1,27 @@
-//! What a server may use, in the words of its shim.
+//! Conversion of resource limits to and from the wire types of the shim.
 
 use xy_config::settings::Limits;
-use xy_shim::cgroup::{self, Kept};
-use xy_shim::wire::{self, KeptBy, LimitsOrder, MemoryLimit};
+use xy_shim::cgroup::{self, Enforcement};
+use xy_shim::wire::{self, EnforcedBy, LimitsOrder, MemoryLimit};
 
 use crate::lifecycle::Oom;
 
-/// How memory is limited where this daemon is.
-pub(super) fn memory_kept_by() -> KeptBy {
-    match cgroup::kept().memory {
-        Kept::ByCgroup => KeptBy::Cgroup,
-        // Where it cannot be limited at all, no file with such a limit was accepted.
-        Kept::PerProcess | Kept::NotAtAll { .. } => KeptBy::Rlimit,
+/// Returns how memory limits are enforced on this machine.
+pub(super) fn memory_kept_by() -> EnforcedBy {
+    match cgroup::limit_support().memory {
+        Enforcement::ByCgroup => EnforcedBy::Cgroup,
+        // Where memory cannot be limited at all, settings with such a limit were rejected.
+        Enforcement::PerProcess | Enforcement::Unavailable { .. } => EnforcedBy::Rlimit,
     }
 }
 
-/// What to tell the shim.
-pub(super) fn order(limits: Limits, memory_kept_by: KeptBy) -> LimitsOrder {
+/// Returns the limits for a start order.
+pub(super) fn order(limits: Limits, memory_kept_by: EnforcedBy) -> LimitsOrder {
     let memory = limits.memory.map(|bytes| MemoryLimit { bytes, kept_by: memory_kept_by });
     LimitsOrder { nofile: limits.nofile, memory, pids: limits.pids }
 }
 
-/// What the shim means by a kill for want of memory.
+/// Converts an out-of-memory kill reported by the shim.
 pub(super) fn oom(seen: Option<wire::Oom>, limits: Limits) -> Option<Oom> {
     Some(match (seen?, limits.memory) {
         (wire::Oom::Limit, Some(bytes)) => Oom::Limit { bytes },

@@ -1,16 +1,17 @@
-//! What a shim that died has left behind.
+//! Killing the processes that a dead shim has left behind.
 //!
-//! The kernel kills a server's leader with its shim. Everything else is known by the mark
-//! of that life in its environment, wherever it has gone. Below a shim that we started
-//! ourselves it also falls to us, as the daemon is a child subreaper. A daemon that had no
-//! children when it began has below it only shims and the programs that it asks for logins,
-//! and knows each of them, so whatever else is its child is such an orphan, also if it has
-//! cleared its environment; what carries the mark of another life of ours is left to whoever
-//! minds that life. A daemon that began with children, or is the
-//! first process of a container, gets the orphans of others too: it knows its own by the
-//! mark alone.
+//! The kernel kills a server's leader with its shim. All other processes carry the mark of their
+//! life in their environment, wherever they have moved. As a child subreaper, the daemon also
+//! becomes their parent if it started the shim itself.
 //!
-//! Where there is no subreaper (macOS) nothing falls to us, and the mark is all there is.
+//! A daemon that had no children when it started knows all its own: shims, and helpers such as the
+//! programs that it asks for logins. Any other child is an orphan, even if it has cleared its
+//! environment. An exception is a child with the mark of another life of this home: it is left to
+//! the owner of that life.
+//!
+//! A daemon that started with children, or is the first process of a container, inherits the
+//! orphans of others too. It recognises its own by the mark alone. The same holds where there is no
+//! subreaper (macOS).
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -22,53 +23,54 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::{Child, Command};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout_at};
-use xy_shim::marked;
+use xy_shim::env_mark;
 
-/// How long what is left may take to die.
-const DEAD_WITHIN: Duration = Duration::from_secs(5);
+/// Time for the remaining processes to die.
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long between two looks at what is left.
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
+/// Time between two scans for remaining processes.
+const SCAN_INTERVAL: Duration = Duration::from_millis(5);
 
-/// So many looks in a row must find nothing: who forks all the time slips through one.
-const LOOKS: u32 = 4;
+/// Number of consecutive scans that must find nothing: a process that forks all the time can slip
+/// through one.
+const QUIET_SCANS: u32 = 4;
 
-/// The shims that are our children, and the few other programs that we ask something: theirs is
-/// the only exit status somebody waits for.
+/// The child processes of this daemon: shims, and the few helper programs that it runs. No other
+/// child's exit status is awaited.
 #[derive(Debug, Clone)]
-pub(super) struct Shims {
-    /// In the mark of all processes that are ours.
+pub struct Shims {
+    /// Id of this home; part of the mark of all its processes.
     home: Arc<str>,
     children: Arc<Mutex<Children>>,
 }
 
-/// Our children that are no orphans. Until they are reaped, their numbers are theirs.
+/// Children that are not orphans. Their process ids stay valid until they are reaped.
 #[derive(Debug)]
 struct Children {
     shims: HashSet<u32>,
-    /// The marks of those that are no shims: no lock says that somebody minds them.
+    /// Marks of the helpers, which no lock protects.
     helpers: HashSet<String>,
-    /// Nobody else's orphans can fall to us.
+    /// True if no orphans of other programs can become children of this process.
     #[cfg(target_os = "linux")]
     are_all_ours: bool,
 }
 
-/// What tells the processes of one life from all others.
-pub(super) fn new_life(home: &str) -> String {
+/// Returns a new id that distinguishes the processes of one life from all others.
+pub fn new_life(home: &str) -> String {
     format!("{home}-{:016x}", RandomState::new().build_hasher().finish())
 }
 
-/// Lives of this home: which of them are over.
-pub(super) trait Lives: Send + Sync + 'static {
-    /// Whether that life is one of ours.
+/// Decides which lives of this home are over.
+pub(super) trait LifeFilter: Send + Sync + 'static {
+    /// Returns true if that life belongs to this home.
     fn is_ours(&self, life: &str) -> bool;
-    /// Whether nothing of that life may be left.
+    /// Returns true if no process of that life may remain.
     fn is_over(&self, life: &str) -> bool;
 }
 
 impl Shims {
-    /// None yet; children that this process has already are somebody else's.
-    pub(super) fn new(home: &str) -> Self {
+    /// Creates an empty set. Children that this process has already belong to others.
+    pub fn new(home: &str) -> Self {
         let children = Children {
             shims: HashSet::new(),
             helpers: HashSet::new(),
@@ -79,23 +81,23 @@ impl Shims {
     }
 
     fn children(&self) -> MutexGuard<'_, Children> {
-        // Sets are whole after every call.
+        // The sets are consistent after every call.
         self.children.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts a shim; nobody takes it for an orphan, not even in its first moment.
-    pub(super) fn spawn(&self, command: &mut Command) -> io::Result<Child> {
+    /// Starts a shim. Holding the lock keeps a concurrent sweep from taking it for an orphan.
+    pub fn spawn(&self, command: &mut Command) -> io::Result<Child> {
         let mut children = self.children();
         let shim = command.spawn()?;
         children.shims.extend(shim.id());
         Ok(shim)
     }
 
-    /// Starts a program that is asked something, in a group and with a mark of its own: it is no
-    /// orphan either, until it is dropped, and is one if this daemon is killed.
-    pub(super) fn spawn_helper(&self, command: &mut Command) -> io::Result<Helper> {
+    /// Starts a helper program in a process group and with a mark of its own. It counts as an
+    /// orphan only once it is dropped, or once this daemon is killed.
+    pub fn spawn_helper(&self, command: &mut Command) -> io::Result<Helper> {
         let life = new_life(&self.home);
-        command.process_group(0).kill_on_drop(true).env(marked::MARK, &life);
+        command.process_group(0).kill_on_drop(true).env(env_mark::MARK, &life);
         self.children().helpers.insert(life.clone());
         match self.spawn(command) {
             Ok(child) => Ok(Helper { pid: child.id(), child, life, shims: self.clone() }),
@@ -106,66 +108,66 @@ impl Shims {
         }
     }
 
-    /// The marks of the programs that are asked something now.
+    /// Returns the marks of the helpers that run now.
     pub(super) fn helpers(&self) -> Vec<String> {
         self.children().helpers.iter().cloned().collect()
     }
 
-    /// A shim has been reaped.
-    pub(super) fn forget(&self, pid: Option<u32>) {
+    /// Forgets a shim that has been reaped.
+    pub fn forget(&self, pid: Option<u32>) {
         if let Some(pid) = pid {
             self.children().shims.remove(&pid);
         }
     }
 
-    /// Kills everything that is left of lives that are over, and reaps what of it has
-    /// fallen to us; answers what would not die.
-    pub(super) async fn end_orphans(&self, lives: Arc<dyn Lives>) -> Vec<u32> {
-        let give_up_at = Instant::now() + DEAD_WITHIN;
-        let mut looks = 0;
+    /// Kills all processes of lives that are over, and reaps those that have become children of
+    /// this process. Returns those that would not die.
+    pub(super) async fn end_orphans(&self, lives: Arc<dyn LifeFilter>) -> Vec<u32> {
+        let give_up_at = Instant::now() + KILL_TIMEOUT;
+        let mut quiet_scans = 0;
         loop {
-            // To look at every process of a machine takes a while, and can even hang.
+            // Scanning all processes of a machine takes a while, and can even hang.
             let (shims, over) = (self.clone(), lives.clone());
             let look = spawn_blocking(move || shims.end_once(over.as_ref()));
-            let Ok(Ok(seen)) = timeout_at(give_up_at, look).await else { return Vec::new() };
-            looks = if seen.is_nothing() { looks + 1 } else { 0 };
-            if looks == LOOKS || Instant::now() >= give_up_at {
-                return seen.alive;
+            let Ok(Ok(found)) = timeout_at(give_up_at, look).await else { return Vec::new() };
+            quiet_scans = if found.is_empty() { quiet_scans + 1 } else { 0 };
+            if quiet_scans == QUIET_SCANS || Instant::now() >= give_up_at {
+                return found.alive;
             }
-            sleep(LOOK_AGAIN).await;
+            sleep(SCAN_INTERVAL).await;
         }
     }
 
-    fn end_once(&self, lives: &dyn Lives) -> Seen {
-        let mut seen = self.end_children(lives);
-        for process in marked::processes(|life| lives.is_over(life)) {
+    fn end_once(&self, lives: &dyn LifeFilter) -> SweepResult {
+        let mut found = self.end_children(lives);
+        for process in env_mark::processes(|life| lives.is_over(life)) {
             process.signal(Signal::KILL);
-            seen.alive.push(process.pid);
+            found.alive.push(process.pid);
         }
-        seen.alive.sort_unstable();
-        seen.alive.dedup();
-        seen
+        found.alive.sort_unstable();
+        found.alive.dedup();
+        found
     }
 
     #[cfg(not(target_os = "linux"))]
-    fn end_children(&self, _lives: &dyn Lives) -> Seen {
-        Seen::default()
+    fn end_children(&self, _lives: &dyn LifeFilter) -> SweepResult {
+        SweepResult::default()
     }
 
     #[cfg(target_os = "linux")]
-    fn end_children(&self, lives: &dyn Lives) -> Seen {
+    fn end_children(&self, lives: &dyn LifeFilter) -> SweepResult {
         let children = self.children();
-        let mut seen = Seen::default();
+        let mut found = SweepResult::default();
         for pid in linux::children() {
             let number = linux::number(pid);
             if children.shims.contains(&number) {
                 continue;
             }
             if linux::reap(pid) {
-                seen.has_reaped = true;
+                found.has_reaped = true;
                 continue;
             }
-            let is_orphan = match marked::life_of(number).filter(|life| lives.is_ours(life)) {
+            let is_orphan = match env_mark::mark_of(number).filter(|life| lives.is_ours(life)) {
                 Some(life) => lives.is_over(&life),
                 None => children.are_all_ours,
             };
@@ -173,16 +175,17 @@ impl Shims {
                 continue;
             }
             linux::kill(pid);
-            seen.alive.push(number);
+            found.alive.push(number);
         }
-        seen
+        found
     }
 }
 
-/// A program that is asked something. Dropping it ends it, with all that is in its group.
+/// A running helper program. Dropping it kills its whole process group.
 #[derive(Debug)]
-pub(super) struct Helper {
-    pub(super) child: Child,
+pub struct Helper {
+    /// The program.
+    pub child: Child,
     pid: Option<u32>,
     life: String,
     shims: Shims,
@@ -190,25 +193,25 @@ pub(super) struct Helper {
 
 impl Drop for Helper {
     fn drop(&mut self) {
-        // While it has not been reaped its number is its own, and so is that of its group.
+        // Until it is reaped, its process id and that of its group cannot be reused.
         if let Some(group) = self.child.id().and_then(|pid| Pid::from_raw(pid.try_into().ok()?)) {
-            let _ = kill_process_group(group, Signal::KILL); // It may have ended this instant.
+            let _ = kill_process_group(group, Signal::KILL); // It may have exited this instant.
         }
         self.shims.forget(self.pid);
         self.shims.children().helpers.remove(&self.life);
     }
 }
 
-/// What one look brought.
+/// The result of one scan.
 #[derive(Debug, Default)]
-struct Seen {
+struct SweepResult {
     alive: Vec<u32>,
-    /// What was below the dead has come to us since.
+    /// True if a child was reaped; its own children may have become ours since.
     has_reaped: bool,
 }
 
-impl Seen {
-    fn is_nothing(&self) -> bool {
+impl SweepResult {
+    fn is_empty(&self) -> bool {
         self.alive.is_empty() && !self.has_reaped
     }
 }
@@ -226,14 +229,14 @@ mod linux {
         pid.as_raw_pid().unsigned_abs()
     }
 
-    /// All children of this process. They are ours until we reap them.
+    /// Returns all children of this process. Their ids stay valid until they are reaped.
     ///
-    /// Shims are reaped by another thread, and a list from which one vanishes while it is
-    /// read may lack others; but then it differs from the next.
+    /// Another thread reaps shims. A list may be incomplete if a child vanishes while it is read,
+    /// so it is read until two reads are equal.
     pub(super) fn children() -> Vec<Pid> {
-        const MOST_READS: usize = 20;
+        const MAX_READS: usize = 20;
         let mut last = listed();
-        for _ in 1..MOST_READS {
+        for _ in 1..MAX_READS {
             let again = listed();
             if again == last {
                 break;
@@ -243,7 +246,7 @@ mod linux {
         last
     }
 
-    /// The kernel's lists of children, that of each thread.
+    /// Returns the kernel's lists of children, one per thread.
     fn listed() -> Vec<Pid> {
         let Ok(threads) = fs::read_dir(format!("/proc/{}/task", getpid().as_raw_pid())) else {
             return Vec::new();
@@ -255,13 +258,13 @@ mod linux {
             .collect()
     }
 
-    /// Whether it was dead, and is reaped now.
+    /// Reaps a child if it is dead; returns true if it was.
     pub(super) fn reap(pid: Pid) -> bool {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
         matches!(waitid(WaitId::Pid(pid), options), Ok(Some(_)))
     }
 
-    /// It is our unreaped child, so its number means nobody else.
+    /// Kills an unreaped child, whose id cannot have been reused.
     pub(super) fn kill(pid: Pid) {
         if let Ok(held) = pidfd_open(pid, PidfdFlags::empty()) {
             let _ = pidfd_send_signal(held, Signal::KILL); // It may have died this instant.
@@ -276,19 +279,19 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_program_that_is_asked_something_is_no_orphan_until_it_is_dropped() {
+    async fn helper_is_no_orphan_until_dropped() {
         let shims = Shims::new("home");
         let mut command = Command::new("sleep");
         let helper = shims.spawn_helper(command.arg("600").stdin(Stdio::null())).unwrap();
         let pid = helper.pid.unwrap();
         assert!(shims.children().shims.contains(&pid));
         assert!(shims.helpers().contains(&helper.life));
-        // Whoever comes after a killed daemon knows it by its mark.
-        let is_marked = |it: &marked::Marked| it.pid == pid;
+        // A later daemon, after this one was killed, recognises it by its mark.
+        let is_marked = |it: &env_mark::MarkedProcess| it.pid == pid;
         while cfg!(target_os = "linux")
-            && !marked::processes(|life| life == helper.life).iter().any(is_marked)
+            && !env_mark::processes(|life| life == helper.life).iter().any(is_marked)
         {
-            sleep(LOOK_AGAIN).await; // It is not itself before its first moment.
+            sleep(SCAN_INTERVAL).await; // It carries no mark before its `exec`.
         }
         drop(helper);
         assert!(shims.helpers().is_empty() && !shims.children().shims.contains(&pid));
@@ -297,7 +300,7 @@ mod tests {
             stat.split(") ").last().is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
         };
         while is_running() {
-            sleep(LOOK_AGAIN).await;
+            sleep(SCAN_INTERVAL).await;
         }
     }
 }

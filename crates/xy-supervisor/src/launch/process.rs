@@ -1,4 +1,4 @@
-//! Lives that are processes of this machine, each under a shim of its own.
+//! The launcher of servers that are processes of this machine, each under its own shim.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -11,35 +11,36 @@ use std::sync::Arc;
 
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
+use tracing::Instrument;
 use xy_config::settings::ProcessSettings;
 use xy_protocol::server::Transport;
-use xy_shim::marked::MARK;
-use xy_shim::wire::{self, GoneRules, KeptBy, LogOrder, Order, StartOrder, StatusReport};
+use xy_shim::env_mark::MARK;
+use xy_shim::wire::{self, EnforcedBy, LogOrder, Order, OrphanPolicy, StartOrder, StatusReport};
 
 use super::adopt::home_id;
-use super::driver::{Below, Driver};
 use super::fault::is_transient;
 use super::limits;
 use super::orphans::{self, Shims};
+use super::process_runner::{OrphanCleanup, ProcessRunner};
 use super::shim_link::ShimLink;
 use super::shim_process::ShimProcess;
-use super::{Instance, Launch, LaunchOrder, News, millis};
+use super::{Instance, InstanceEvent, Launch, LaunchOrder, millis};
 use crate::lifecycle::LaunchFault;
 use crate::locks::{self, lock_file};
 use crate::logs::{FILE_BYTES, FILE_GENERATIONS, instance_log};
-use crate::speak::Speak;
+use crate::protocol::ProtocolDriver;
 
 /// The program that becomes a shim.
 #[derive(Debug, Clone)]
 pub struct ShimProgram {
-    /// The file.
+    /// Path of the executable.
     pub path: PathBuf,
-    /// What makes it a shim.
+    /// Arguments that make it a shim.
     pub args: Vec<OsString>,
 }
 
 impl ShimProgram {
-    /// This very binary, also after another one has taken its place on disk.
+    /// Returns this executable, even after another has replaced it on disk.
     pub fn this_binary() -> io::Result<Self> {
         let running = Path::new("/proc/self/exe");
         let path = if running.exists() { running.to_owned() } else { std::env::current_exe()? };
@@ -53,11 +54,11 @@ pub struct ProcessLauncher {
     logs_dir: PathBuf,
     locks_dir: PathBuf,
     open_files: Option<u64>,
-    memory_kept_by: KeptBy,
+    memory_kept_by: EnforcedBy,
     shims: Shims,
-    /// In the mark of all processes that are ours.
+    /// Id of this home; part of the mark of all its processes.
     home: String,
-    speaker: Arc<dyn Speak>,
+    driver: Arc<dyn ProtocolDriver>,
 }
 
 impl fmt::Debug for ProcessLauncher {
@@ -69,20 +70,21 @@ impl fmt::Debug for ProcessLauncher {
 }
 
 impl ProcessLauncher {
-    /// Starts them through `shim`, their logs in `logs_dir`, the locks that keep each from
-    /// being there twice in `locks_dir`; each may have `open_files`. `speaker` speaks with
-    /// them.
+    /// Creates a launcher that starts servers through `shim`.
+    ///
+    /// Their logs are in `logs_dir`; the locks in `locks_dir` keep an instance from running twice.
+    /// Each server may have `open_files` descriptors. `driver` speaks their protocol.
     pub fn new(
         shim: ShimProgram,
         logs_dir: PathBuf,
         locks_dir: PathBuf,
         open_files: Option<u64>,
-        speaker: Arc<dyn Speak>,
+        driver: Arc<dyn ProtocolDriver>,
     ) -> Self {
         let home = home_id(&locks_dir);
         let shims = Shims::new(&home);
         let memory_kept_by = limits::memory_kept_by();
-        Self { shim, logs_dir, locks_dir, open_files, memory_kept_by, shims, home, speaker }
+        Self { shim, logs_dir, locks_dir, open_files, memory_kept_by, shims, home, driver }
     }
 
     pub(super) fn logs_dir(&self) -> &Path {
@@ -93,21 +95,22 @@ impl ProcessLauncher {
         &self.locks_dir
     }
 
-    /// The file of the program that becomes a shim, or a grip.
-    pub(super) fn program(&self) -> &Path {
+    /// Returns the executable that becomes a shim or a stream holder.
+    pub fn program(&self) -> &Path {
         &self.shim.path
     }
 
-    pub(super) fn shims(&self) -> &Shims {
+    /// Returns the child processes of this daemon.
+    pub fn shims(&self) -> &Shims {
         &self.shims
     }
 
-    /// What tells the processes of one life from all others.
+    /// Returns a new id that distinguishes the processes of one life from all others.
     fn new_life(&self) -> String {
         orphans::new_life(&self.home)
     }
 
-    /// Where the shim of a life listens: a short name, as such paths may not be long.
+    /// Returns the socket of the shim of a life. The name is short, as socket paths are limited.
     fn socket(&self, life: &str) -> PathBuf {
         let name = life.rsplit('-').next().unwrap_or(life);
         self.locks_dir.join(format!("{name}.sock"))
@@ -118,33 +121,33 @@ impl ProcessLauncher {
     }
 
     fn spawn_shim(&self, server: &str, lock: Option<File>) -> io::Result<(Child, UnixStream)> {
-        let (ours, theirs) = UnixStream::pair()?;
-        let theirs = OwnedFd::from(theirs.into_std()?);
+        let (daemon_end, shim_end) = UnixStream::pair()?;
+        let shim_end = OwnedFd::from(shim_end.into_std()?);
         let mut command = Command::new(&self.shim.path);
         command.arg0("xy").args(&self.shim.args).arg(server).env_remove(MARK);
-        command.stdin(Stdio::from(theirs)).stdout(lock.map_or_else(Stdio::null, Stdio::from));
+        command.stdin(Stdio::from(shim_end)).stdout(lock.map_or_else(Stdio::null, Stdio::from));
         command.stderr(Stdio::inherit());
-        Ok((self.shims.spawn(&mut command)?, ours))
+        Ok((self.shims.spawn(&mut command)?, daemon_end))
     }
 
-    /// Goes on with a life that an earlier daemon began.
+    /// Runs an instance that an earlier daemon started.
     pub(super) fn drive_adopted(
         &self,
         order: LaunchOrder,
         (shim, link): (ShimProcess, ShimLink),
         status: &StatusReport,
         life: String,
-        speaker_note: String,
+        driver_note: String,
     ) -> Instance {
         let (instance, ends) = Instance::pair();
-        let (below, speaker) = (self.below(life), self.speaker.clone());
-        let driver = Driver::new(order, shim, link, below, speaker, ends);
-        tokio::spawn(driver.run_adopted(status.clone(), speaker_note));
+        let (cleanup, driver) = (self.cleanup(life), self.driver.clone());
+        let runner = ProcessRunner::new(order, shim, link, cleanup, driver, ends);
+        tokio::spawn(runner.run_adopted(status.clone(), driver_note).in_current_span());
         instance
     }
 
-    fn below(&self, life: String) -> Below {
-        Below { shims: self.shims.clone(), socket: self.socket(&life), life }
+    fn cleanup(&self, life: String) -> OrphanCleanup {
+        OrphanCleanup { shims: self.shims.clone(), socket: self.socket(&life), life }
     }
 
     fn start_order(
@@ -166,7 +169,8 @@ impl ProcessLauncher {
             args: process.args.clone(),
             env,
             working_dir: process.working_dir.as_ref().map(|dir| dir.to_string_lossy().into_owned()),
-            // What is only log goes straight there, and is not lost with a daemon.
+            // Output that is only logged goes straight to the shim, so that a killed daemon loses
+            // none.
             stdout: if is_stdio { wire::Stdout::Passed } else { wire::Stdout::Logged },
             has_stdin: is_stdio,
             log: LogOrder {
@@ -175,7 +179,7 @@ impl ProcessLauncher {
                 generations: FILE_GENERATIONS,
                 next_seq: order.logs.next_seq(),
             },
-            gone: GoneRules {
+            gone: OrphanPolicy {
                 orphan_ms: millis(rules.orphan_timeout),
                 grace_ms: millis(rules.stop.grace),
             },
@@ -187,7 +191,8 @@ impl ProcessLauncher {
         }
     }
 
-    /// The lock of an instance; none if it cannot be made (a full disk).
+    /// Takes the lock of an instance. Returns `None` if the lock file cannot be created, such as on
+    /// a full disk.
     fn lock(&self, order: &LaunchOrder) -> Result<Option<File>, LaunchFault> {
         match locks::take(&lock_file(&self.locks_dir, &order.key)) {
             Ok(Some(lock)) => Ok(Some(lock)),
@@ -203,8 +208,8 @@ impl ProcessLauncher {
         }
     }
 
-    /// Starts a shim, or says why not in words for whoever wrote the file.
-    fn begin(&self, order: &LaunchOrder, life: &str) -> Result<(Child, ShimLink), LaunchFault> {
+    /// Starts a shim, or explains to the user why it could not.
+    fn start(&self, order: &LaunchOrder, life: &str) -> Result<(Child, ShimLink), LaunchFault> {
         let process = order.settings.process().ok_or_else(|| LaunchFault {
             permanent: true,
             message: "there is no program to start".to_owned(),
@@ -233,16 +238,16 @@ impl Launch for ProcessLauncher {
     fn launch(&self, order: LaunchOrder) -> Instance {
         let (instance, ends) = Instance::pair();
         let life = self.new_life();
-        match self.begin(&order, &life) {
+        match self.start(&order, &life) {
             Ok((shim, link)) => {
-                let below = self.below(life);
-                let (shim, speaker) = (ShimProcess::Ours(shim), self.speaker.clone());
-                let driver = Driver::new(order, shim, link, below, speaker, ends);
-                tokio::spawn(driver.run());
+                let cleanup = self.cleanup(life);
+                let (shim, driver) = (ShimProcess::Child(shim), self.driver.clone());
+                let runner = ProcessRunner::new(order, shim, link, cleanup, driver, ends);
+                tokio::spawn(runner.run().in_current_span());
             }
             Err(fault) => {
                 // The channel is new and has room.
-                let _ = ends.news.try_send(News::LaunchFailed(fault));
+                let _ = ends.events.try_send(InstanceEvent::LaunchFailed(fault));
             }
         }
         instance

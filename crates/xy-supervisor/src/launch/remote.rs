@@ -1,8 +1,7 @@
-//! Lives of servers that are somewhere else: no process, no shim, only somebody who speaks
-//! with them.
+//! The launcher of remote servers, which have no process and no shim here.
 //!
-//! Nothing of such a life outlasts the daemon: another one begins a new life. What it says
-//! that is for its log is kept in memory only, as there is no shim that would write it.
+//! Nothing of such an instance outlasts the daemon: a later one connects anew. Output for its log
+//! is kept in memory only, as there is no shim to write it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,26 +9,33 @@ use std::time::{Duration, SystemTime};
 
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout};
+use tracing::Instrument;
 use xy_config::settings::RemoteSettings;
 use xy_shim::wire::{MAX_LINE, Record, flags, put_record};
 
-use super::{Ask, Instance, InstanceEnds, Launch, LaunchOrder, News, millis};
+use super::{
+    Instance, InstanceChannels, InstanceCommand, InstanceEvent, Launch, LaunchOrder, millis,
+};
 use crate::lifecycle::Exit;
 use crate::logs::LogBook;
-use crate::speak::{Line, SAID, Said, Speak, TOLD, Told, Way, let_rest, look_after, plain_why};
+use crate::protocol::{
+    COMMAND_QUEUE_CAPACITY, Connection, DriverCommand, DriverEvent, EVENT_QUEUE_CAPACITY,
+    ProtocolDriver, ServerIo, request_checkup, request_idle_stop, truncate_reason,
+};
 use crate::wait::{time_of_day, until};
 
-/// How long a speaker may take to hang up.
-const HANG_UP_WITHIN: Duration = Duration::from_secs(2);
+/// Time for a driver to drop its connection.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A header shorter than this may stand in any sentence, and is hardly a secret.
-const SHORTEST_SECRET: usize = 6;
+/// Minimum length of a redacted value. A shorter one may occur in any sentence, and is hardly a
+/// secret.
+const MIN_SECRET_CHARS: usize = 6;
 
-const HUNG_UP: &str = "whoever spoke with it has hung up";
+const CONNECTION_DROPPED: &str = "its protocol driver closed the connection";
 
-/// Begins lives of servers that are somewhere else.
+/// Connects to remote servers.
 pub struct RemoteLauncher {
-    speaker: Arc<dyn Speak>,
+    driver: Arc<dyn ProtocolDriver>,
 }
 
 impl fmt::Debug for RemoteLauncher {
@@ -39,167 +45,180 @@ impl fmt::Debug for RemoteLauncher {
 }
 
 impl RemoteLauncher {
-    /// `speaker` speaks with them.
-    pub fn new(speaker: Arc<dyn Speak>) -> Self {
-        Self { speaker }
+    /// Creates a launcher whose servers `driver` speaks with.
+    pub fn new(driver: Arc<dyn ProtocolDriver>) -> Self {
+        Self { driver }
     }
 }
 
 impl Launch for RemoteLauncher {
     fn launch(&self, order: LaunchOrder) -> Instance {
-        let (instance, ends) = Instance::pair();
-        let (said_to_us, said) = mpsc::channel(SAID);
-        let (told, told_by_us) = mpsc::channel(TOLD);
-        self.speaker.speak(Line {
+        let (instance, channels) = Instance::pair();
+        let (event_sender, driver_events) = mpsc::channel(EVENT_QUEUE_CAPACITY);
+        let (driver_commands, command_receiver) = mpsc::channel(COMMAND_QUEUE_CAPACITY);
+        self.driver.drive(Connection {
             key: order.key.clone(),
             settings: order.settings.clone(),
             pid: None,
-            way: Way::Endpoint,
-            before: None,
-            said: said_to_us,
-            told: told_by_us,
+            io: ServerIo::Endpoint,
+            handover: None,
+            events: event_sender,
+            commands: command_receiver,
         });
-        tokio::spawn(Driver { order, ends, said, told, end: None }.run());
+        tokio::spawn(
+            RemoteRunner { order, channels, driver_events, driver_commands, end: None }
+                .run()
+                .in_current_span(),
+        );
         instance
     }
 }
 
-/// Drives one life to its last news.
-struct Driver {
+/// Runs one instance until its last event.
+struct RemoteRunner {
     order: LaunchOrder,
-    ends: InstanceEnds,
-    said: mpsc::Receiver<Said>,
-    told: mpsc::Sender<Told>,
-    /// How it ended, and when whoever speaks with it must have hung up.
-    end: Option<(News, Instant)>,
+    channels: InstanceChannels,
+    driver_events: mpsc::Receiver<DriverEvent>,
+    driver_commands: mpsc::Sender<DriverCommand>,
+    /// The last event, and when the driver must have dropped its connection.
+    end: Option<(InstanceEvent, Instant)>,
 }
 
-impl Driver {
+impl RemoteRunner {
     async fn run(mut self) {
         let last = loop {
             tokio::select! {
                 biased;
-                ask = self.ends.asks.recv() => match ask {
-                    Some(Ask::Stop { is_hung, .. }) => self.close(is_hung),
-                    Some(Ask::Rules { .. }) => {} // They are for shims.
-                    Some(Ask::LetGo) => return self.let_go().await,
-                    Some(Ask::Kill) => break Some(News::Closed),
-                    // Nobody holds this life any more.
+                command = self.channels.commands.recv() => match command {
+                    Some(InstanceCommand::Stop { is_hung, .. }) => self.close(is_hung),
+                    Some(InstanceCommand::SetOrphanRules { .. }) => {} // Only shims need them.
+                    Some(InstanceCommand::HandOver) => return self.hand_over().await,
+                    Some(InstanceCommand::Kill) => break Some(InstanceEvent::Closed),
+                    // The task has dropped the instance.
                     None => {
                         self.close(false);
                         return;
                     }
                 },
-                Some(checkup) = self.ends.checkups.recv() => look_after(&self.told, checkup),
-                Some(rest) = self.ends.rests.recv(), if self.end.is_none() => {
-                    let_rest(&self.told, rest);
+                Some(checkup) = self.channels.checkups.recv() => {
+                    request_checkup(&self.driver_commands, checkup);
                 }
-                said = self.said.recv() => match said {
-                    Some(said) => self.hear(said).await,
+                Some(request) = self.channels.idle_stops.recv(), if self.end.is_none() => {
+                    request_idle_stop(&self.driver_commands, request);
+                }
+                event = self.driver_events.recv() => match event {
+                    Some(event) => self.on_driver_event(event).await,
                     None => break self.end.take().map(|(last, _)| last),
                 },
                 () = until(self.end.as_ref().map(|(_, by)| *by)) => {
-                    tracing::warn!(server = %self.order.key, "whoever speaks with it does not hang up");
+                    tracing::warn!(server = %self.order.key, "its protocol driver does not close the connection");
                     break self.end.take().map(|(last, _)| last);
                 }
             }
         };
-        let last = last.unwrap_or_else(|| News::Unreachable(HUNG_UP.to_owned()));
-        let _ = self.ends.news.send(last).await; // Nobody may hold this life any more.
+        let last =
+            last.unwrap_or_else(|| InstanceEvent::Unreachable(CONNECTION_DROPPED.to_owned()));
+        let _ = self.channels.events.send(last).await; // The task may have dropped the instance.
     }
 
-    /// Does what one thing said means. At its end only its log matters.
-    async fn hear(&mut self, said: Said) {
-        match said {
-            Said::Ready if self.end.is_none() => {
-                let _ = self.ends.news.send(News::Ready).await; // It may not be held any more.
+    /// Handles an event of the protocol driver. After the end only output for the log matters.
+    async fn on_driver_event(&mut self, event: DriverEvent) {
+        match event {
+            DriverEvent::Ready if self.end.is_none() => {
+                // The task may be gone.
+                let _ = self.channels.events.send(InstanceEvent::Ready).await;
             }
-            Said::Idle(why) if self.end.is_none() => {
-                let _ = self.ends.news.send(News::Idle(plain_why(&why))).await; // The same.
+            DriverEvent::Idle(why) if self.end.is_none() => {
+                // The task may be gone.
+                let _ = self.channels.events.send(InstanceEvent::Idle(truncate_reason(&why))).await;
             }
-            Said::Unreachable(why) => self.ends_with(News::Unreachable(self.plain(&why))),
-            // There is nobody here who could end it so that it begins anew.
-            Said::Unfit(why) | Said::Hopeless(why) | Said::Unusable(why) => {
-                self.ends_with(News::Hopeless(self.plain(&why)));
+            DriverEvent::Unreachable(why) => {
+                self.set_last_event(InstanceEvent::Unreachable(self.redact(&why)));
             }
-            Said::Stray(lines) => {
+            // Nobody here can restart a remote server.
+            DriverEvent::ProtocolError(why)
+            | DriverEvent::Unrecoverable(why)
+            | DriverEvent::Unusable(why) => {
+                self.set_last_event(InstanceEvent::Unrecoverable(self.redact(&why)));
+            }
+            DriverEvent::UnparsedOutput(lines) => {
                 let lines = self.order.settings.remote().map_or_else(
                     || lines.clone(),
-                    |remote| without(remote, &String::from_utf8_lossy(&lines)).into_bytes(),
+                    |remote| redacted(remote, &String::from_utf8_lossy(&lines)).into_bytes(),
                 );
-                keep(&self.order.logs, &lines, time_of_day());
+                log_lines(&self.order.logs, &lines, time_of_day());
             }
-            Said::WriteBegins(known) => {
-                let _ = known.send(()); // There is no shim that has to know.
+            DriverEvent::WriteBegins(known) => {
+                let _ = known.send(()); // No shim has to know.
             }
-            Said::Ready
-            | Said::Idle(_)
-            | Said::StartOver(_)
-            | Said::Probing(_)
-            | Said::Mute
-            | Said::Note(_)
-            | Said::WriteEnds => {}
+            DriverEvent::Ready
+            | DriverEvent::Idle(_)
+            | DriverEvent::RestartRequired(_)
+            | DriverEvent::Probing(_)
+            | DriverEvent::StdoutClosed
+            | DriverEvent::Note(_)
+            | DriverEvent::WriteEnds => {}
         }
     }
 
-    /// What a speaker says, on one line, without what is sent to the server in confidence.
-    fn plain(&self, why: &str) -> String {
-        let why = plain_why(why);
-        self.order.settings.remote().map_or_else(|| why.clone(), |remote| without(remote, &why))
+    /// Returns a reason on one line, without the secrets that are sent to the server.
+    fn redact(&self, why: &str) -> String {
+        let why = truncate_reason(why);
+        self.order.settings.remote().map_or_else(|| why.clone(), |remote| redacted(remote, &why))
     }
 
     fn close(&mut self, is_hung: bool) {
-        self.tell(Told::Close { is_hung });
-        self.ends_with(News::Closed);
+        self.send(DriverCommand::Close { is_hung });
+        self.set_last_event(InstanceEvent::Closed);
     }
 
-    /// The first end is the one that is told of.
-    fn ends_with(&mut self, last: News) {
+    /// Ends the instance. Only the first end is reported.
+    fn set_last_event(&mut self, last: InstanceEvent) {
         if self.end.is_none() {
-            self.tell(Told::Over(Exit::UNSEEN));
-            self.end = Some((last, Instant::now() + HANG_UP_WITHIN));
+            self.send(DriverCommand::Exited(Exit::UNKNOWN));
+            self.end = Some((last, Instant::now() + CLOSE_TIMEOUT));
         }
     }
 
-    /// Another daemon begins anew with it; nothing is kept.
-    async fn let_go(mut self) {
+    /// Ends the connection; a later daemon connects anew.
+    async fn hand_over(mut self) {
         let (answer, answered) = oneshot::channel();
-        self.tell(Told::LetGo(answer));
-        let hear = async {
-            while let Some(said) = self.said.recv().await {
-                self.hear(said).await;
+        self.send(DriverCommand::HandOver(answer));
+        let on_driver_event = async {
+            while let Some(event) = self.driver_events.recv().await {
+                self.on_driver_event(event).await;
             }
         };
         let letting_go = async {
             tokio::select! {
                 _ = answered => {}
-                () = hear => {}
+                () = on_driver_event => {}
             }
         };
-        if timeout(HANG_UP_WITHIN, letting_go).await.is_err() {
-            tracing::warn!(server = %self.order.key, "whoever speaks with it did not let go");
+        if timeout(CLOSE_TIMEOUT, letting_go).await.is_err() {
+            tracing::warn!(server = %self.order.key, "its protocol driver did not hand over in time");
         }
     }
 
-    fn tell(&self, told: Told) {
-        let _ = self.told.try_send(told); // There is room for everything there is to tell.
+    fn send(&self, command: DriverCommand) {
+        let _ = self.driver_commands.try_send(command); // The queue has room for all commands.
     }
 }
 
-/// A sentence without the query and the headers that may be secrets.
-fn without(remote: &RemoteSettings, text: &str) -> String {
+/// Returns a text without the query and the header values that may be secrets.
+fn redacted(remote: &RemoteSettings, text: &str) -> String {
     let query = remote.url.split_once('?').map(|(_, query)| query);
     let values = query.into_iter().flat_map(|query| query.split(['&', '=']));
-    // `Bearer x`: the second word alone is told as easily.
+    // In `Bearer x` the second word alone is a secret too.
     let words = remote.headers.values().flat_map(|value| value.split(' ').chain([value.as_str()]));
     let mut secrets: Vec<&str> =
-        words.chain(query).chain(values).filter(|it| it.len() >= SHORTEST_SECRET).collect();
+        words.chain(query).chain(values).filter(|it| it.len() >= MIN_SECRET_CHARS).collect();
     secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
     secrets.into_iter().fold(text.to_owned(), |text, secret| text.replace(secret, "…"))
 }
 
-/// Keeps lines among the latest of a server, as if it had said them on its stderr.
-fn keep(logs: &LogBook, lines: &[u8], at: SystemTime) {
+/// Appends lines to the in-memory log of a server, as if they came from its stderr.
+fn log_lines(logs: &LogBook, lines: &[u8], at: SystemTime) {
     let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let mut batch = Vec::new();
     let mut seq = logs.next_seq();

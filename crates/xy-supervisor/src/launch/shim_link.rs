@@ -1,6 +1,6 @@
-//! The daemon's end of the conversation with one shim: frames in, frames out.
+//! The daemon's end of the socket to one shim.
 //!
-//! Log frames go straight to the book; reports are handed on. One read buffer per
+//! Log frames go straight to the log book; reports are returned to the caller. One read buffer per
 //! thread serves all links, so an idle server costs almost nothing.
 
 use std::cell::RefCell;
@@ -17,36 +17,36 @@ use xy_shim::wire::{self, Frame, Order, Report};
 
 use crate::logs::LogBook;
 
-/// What one read takes.
+/// Size of one read.
 const READ_BYTES: usize = 64 * 1024;
 
-/// Descriptors that may come with one message.
+/// Maximum number of descriptors in one message.
 const MAX_FDS: usize = 2;
 
-/// While more than this waits to be sent, nothing is added that can wait elsewhere.
-const ROOM: usize = 1024 * 1024;
+/// Outbox size from which nothing is added that can wait elsewhere.
+const OUTBOX_LIMIT: usize = 1024 * 1024;
 
-/// What one frame of stray output holds.
-const STRAY_BYTES: usize = wire::MAX_FRAME / 2;
+/// Size of the output in one stray frame.
+const UNPARSED_CHUNK_BYTES: usize = wire::MAX_FRAME / 2;
 
 thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_BYTES]);
 }
 
-/// Runs `read` on this thread's buffer.
+/// Runs `read` with this thread's buffer.
 fn with_scratch<T>(read: impl FnOnce(&mut [u8]) -> T) -> T {
     SCRATCH.with_borrow_mut(|scratch| read(scratch))
 }
 
-/// What a wait for the shim brought.
+/// The result of waiting for the shim.
 #[derive(Debug)]
-pub(super) enum Heard {
-    /// It told something.
+pub(super) enum LinkEvent {
+    /// The shim has sent a report.
     Report(Report),
-    /// It has heard so much that there is room again for more.
-    Room,
-    /// It is gone.
-    End,
+    /// The outbox has fallen below its limit.
+    Writable,
+    /// The shim has closed the connection.
+    Closed,
 }
 
 #[derive(Debug)]
@@ -55,18 +55,18 @@ pub(super) struct ShimLink {
     inbox: Vec<u8>,
     outbox: Vec<u8>,
     fds: VecDeque<OwnedFd>,
-    /// What an earlier daemon left with the shim.
+    /// The note that an earlier daemon left with the shim.
     note: Vec<u8>,
-    /// What stdout said while no daemon was there.
+    /// Stdout of the server from the time without a daemon.
     unread: Vec<u8>,
-    /// How much has ever been sent.
+    /// Number of bytes ever sent.
     sent: u64,
-    /// Who wants to know when so much has been.
-    awaited: VecDeque<(u64, oneshot::Sender<()>)>,
+    /// Notified once that many bytes have been sent.
+    sent_waiters: VecDeque<(u64, oneshot::Sender<()>)>,
 }
 
 impl ShimLink {
-    /// A link on which `first` is to be sent.
+    /// Creates a link that sends `first`.
     pub(super) fn new(stream: UnixStream, first: Vec<u8>) -> Self {
         Self {
             stream,
@@ -76,7 +76,7 @@ impl ShimLink {
             note: Vec::new(),
             unread: Vec::new(),
             sent: 0,
-            awaited: VecDeque::new(),
+            sent_waiters: VecDeque::new(),
         }
     }
 
@@ -84,31 +84,32 @@ impl ShimLink {
         wire::put_order(&mut self.outbox, order).expect("all orders but the first are short");
     }
 
-    /// Queues an order; `sent` is told once the shim will hear it whatever becomes of us.
+    /// Queues an order. `sent` is notified once the order is in the socket, where the shim reads it
+    /// even if this daemon dies.
     pub(super) fn queue_then(&mut self, order: &Order, sent: oneshot::Sender<()>) {
         self.queue(order);
-        self.awaited.push_back((self.sent + self.outbox.len() as u64, sent));
+        self.sent_waiters.push_back((self.sent + self.outbox.len() as u64, sent));
     }
 
-    /// Whether what could wait elsewhere need not.
+    /// Returns true if there is room for data that could wait elsewhere.
     pub(super) fn has_room(&self) -> bool {
-        self.outbox.len() < ROOM
+        self.outbox.len() < OUTBOX_LIMIT
     }
 
-    /// Queues output that was no protocol, for the log.
-    pub(super) fn put_stray(&mut self, bytes: &[u8]) {
-        for part in bytes.chunks(STRAY_BYTES) {
+    /// Queues output that is not protocol, for the log.
+    pub(super) fn queue_unparsed(&mut self, bytes: &[u8]) {
+        for part in bytes.chunks(UNPARSED_CHUNK_BYTES) {
             wire::put_stray(&mut self.outbox, part);
         }
     }
 
-    /// Gives back what could not be used yet of stdout; all the rest of it has been.
-    pub(super) fn give_back(&mut self, unread: &[u8]) {
+    /// Returns the stdout that could not be used yet. The shim may discard all earlier stdout.
+    pub(super) fn return_unread(&mut self, unread: &[u8]) {
         wire::put_all_read(&mut self.outbox);
         wire::put_unread(&mut self.outbox, unread);
     }
 
-    /// What stdout said while no daemon was there.
+    /// Takes the stdout of the server from the time without a daemon.
     pub(super) fn take_unread(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.unread)
     }
@@ -118,45 +119,46 @@ impl ShimLink {
         wire::put_note(&mut self.outbox, note);
     }
 
-    /// The note that an earlier daemon left.
+    /// Takes the note that an earlier daemon left.
     pub(super) fn take_note(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.note)
     }
 
-    /// Says everything that is queued, then goodbye; resolves when the shim has heard it.
-    pub(super) async fn leave(&mut self, logs: &LogBook) -> io::Result<()> {
+    /// Sends everything that is queued and closes the sending side. Resolves when the shim has
+    /// received it.
+    pub(super) async fn detach(&mut self, logs: &LogBook) -> io::Result<()> {
         while !self.outbox.is_empty() {
             self.stream.writable().await?;
             self.send_some()?;
         }
         self.hang_up();
-        while !matches!(self.next(logs).await?, Heard::End) {}
+        while !matches!(self.next(logs).await?, LinkEvent::Closed) {}
         Ok(())
     }
 
-    /// How many descriptors have come and not been taken.
+    /// Returns how many received descriptors have not been taken.
     pub(super) fn descriptors(&self) -> usize {
         self.fds.len()
     }
 
-    /// A descriptor that came with a report.
+    /// Takes a descriptor that came with a report.
     pub(super) fn take_fd(&mut self) -> Option<OwnedFd> {
         self.fds.pop_front()
     }
 
-    /// Tells the shim that nobody is here any more.
+    /// Tells the shim that this daemon detaches.
     pub(super) fn hang_up(&self) {
-        // A link that is already broken needs no hanging up.
+        // Fails only on a link that is already broken.
         let _ = rustix::net::shutdown(&self.stream, rustix::net::Shutdown::Write);
     }
 
     /// Sends what is queued and waits for the next report.
     ///
-    /// Cancel-safe: what was read and not returned is still in the inbox.
-    pub(super) async fn next(&mut self, logs: &LogBook) -> io::Result<Heard> {
+    /// Cancel-safe: data that was read and not returned is still in the inbox.
+    pub(super) async fn next(&mut self, logs: &LogBook) -> io::Result<LinkEvent> {
         loop {
             if let Some(report) = self.take_report(logs)? {
-                return Ok(Heard::Report(report));
+                return Ok(LinkEvent::Report(report));
             }
             let interest = if self.outbox.is_empty() {
                 Interest::READABLE
@@ -168,11 +170,11 @@ impl ShimLink {
                 let had_room = self.has_room();
                 self.send_some()?;
                 if !had_room && self.has_room() {
-                    return Ok(Heard::Room);
+                    return Ok(LinkEvent::Writable);
                 }
             }
             if ready.is_readable() && self.receive_some()? == Some(0) {
-                return Ok(Heard::End);
+                return Ok(LinkEvent::Closed);
             }
         }
     }
@@ -189,9 +191,9 @@ impl ShimLink {
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
-                // The shim is going; what it still said is to be read.
+                // The shim is exiting; its last frames still have to be read.
                 self.outbox = Vec::new();
-                self.awaited.clear();
+                self.sent_waiters.clear();
             }
             Err(error) => return Err(error),
         }
@@ -200,12 +202,13 @@ impl ShimLink {
 
     fn on_sent(&mut self, bytes: usize) {
         self.sent += bytes as u64;
-        while let Some((_, sent)) = self.awaited.pop_front_if(|(until, _)| *until <= self.sent) {
-            let _ = sent.send(()); // Whoever asked may have left.
+        while let Some((_, sent)) = self.sent_waiters.pop_front_if(|(until, _)| *until <= self.sent)
+        {
+            let _ = sent.send(()); // The receiver may be gone.
         }
     }
 
-    /// How much came; `None` if nothing was there after all.
+    /// Returns how many bytes were received, or `None` if there was nothing to read.
     fn receive_some(&mut self) -> io::Result<Option<usize>> {
         let (stream, inbox, fds) = (&self.stream, &mut self.inbox, &mut self.fds);
         let received = stream.try_io(Interest::READABLE, || {
@@ -216,7 +219,7 @@ impl ShimLink {
                 let got = recvmsg(stream, &mut parts, &mut control, receive_flags())?;
                 for message in control.drain() {
                     if let RecvAncillaryMessage::ScmRights(received) = message {
-                        fds.extend(received.map(private));
+                        fds.extend(received.map(set_cloexec));
                     }
                 }
                 inbox.extend_from_slice(&scratch[..got.bytes]);
@@ -226,13 +229,13 @@ impl ShimLink {
         match received {
             Ok(bytes) => Ok(Some(bytes)),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
-            // The shim was killed with words of ours unread: that is its end.
+            // The shim was killed with unread data of ours, which is its end.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(Some(0)),
             Err(error) => Err(error),
         }
     }
 
-    /// Takes whole frames off the inbox up to the first report.
+    /// Takes whole frames off the inbox, up to the first report.
     fn take_report(&mut self, logs: &LogBook) -> io::Result<Option<Report>> {
         let mut taken = 0;
         let mut report = None;
@@ -264,19 +267,21 @@ impl ShimLink {
     }
 }
 
+/// Returns the flags to receive descriptors with: close-on-exec, where the system can set it.
 #[cfg(target_os = "linux")]
-pub(super) fn receive_flags() -> RecvFlags {
+pub fn receive_flags() -> RecvFlags {
     RecvFlags::CMSG_CLOEXEC
 }
 
+/// Returns the flags to receive descriptors with: close-on-exec, where the system can set it.
 #[cfg(not(target_os = "linux"))]
-pub(super) fn receive_flags() -> RecvFlags {
+pub fn receive_flags() -> RecvFlags {
     RecvFlags::empty() // There is no such flag; each descriptor is marked when it is taken.
 }
 
-/// A descriptor that no shim shall inherit: it would keep a server's stdin open.
-pub(super) fn private(fd: OwnedFd) -> OwnedFd {
-    // It can only fail for a descriptor that is not open.
+/// Marks a descriptor close-on-exec. A shim that inherited it would keep a server's stdin open.
+pub fn set_cloexec(fd: OwnedFd) -> OwnedFd {
+    // Fails only for a closed descriptor.
     let _ = rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC);
     fd
 }

@@ -1,4 +1,4 @@
-//! The process of a shim: a child of ours, or one that an earlier daemon started.
+//! The process of a shim, started by this daemon or by an earlier one.
 
 use std::path::PathBuf;
 
@@ -7,30 +7,31 @@ use tokio::process::Child;
 use tokio::time::sleep;
 use xy_shim::identity::Identity;
 
-use crate::locks::{LOOK_AGAIN, until_free};
+use crate::locks::{LOCK_POLL_INTERVAL, until_free};
 
-/// A shim, as a process.
+/// The process of a shim.
 #[derive(Debug)]
 pub(super) enum ShimProcess {
-    /// We started it.
-    Ours(Child),
-    /// An earlier daemon did. Its lock is free when it is gone.
+    /// A child of this daemon.
+    Child(Child),
+    /// A shim that an earlier daemon started. Its lock is free once it is gone.
     Adopted { identity: Identity, lock: PathBuf },
 }
 
 impl ShimProcess {
-    /// Its number, while it is a child of ours that has not been reaped.
+    /// Returns its process id, while it is an unreaped child of this daemon.
     pub(super) fn child_pid(&self) -> Option<u32> {
         match self {
-            Self::Ours(child) => child.id(),
+            Self::Child(child) => child.id(),
             Self::Adopted { .. } => None,
         }
     }
 
-    /// Waits until it is gone. Cancel-safe.
+    /// Waits until it has exited. Cancel-safe.
     pub(super) async fn wait(&mut self) {
         match self {
-            Self::Ours(child) => _ = child.wait().await, // An error means there is none.
+            // An error means that there is no such child.
+            Self::Child(child) => _ = child.wait().await,
             Self::Adopted { identity, lock } => {
                 until_free(lock).await;
                 until_reaped(identity.pid).await;
@@ -38,21 +39,21 @@ impl ShimProcess {
         }
     }
 
-    /// Kills it; it may have ended this instant.
+    /// Kills it; it may have exited this instant.
     pub(super) fn kill(&mut self) {
         match self {
-            Self::Ours(child) => _ = child.start_kill(),
+            Self::Child(child) => _ = child.start_kill(),
             Self::Adopted { identity, .. } => identity.signal(Signal::KILL),
         }
     }
 }
 
-/// Reaps an adopted shim or grip that has ended, if it is a child of ours: a daemon that handed over
-/// to nobody goes on with its own. Of others there is nothing to be reaped.
-pub(super) async fn until_reaped(pid: u32) {
+/// Reaps an adopted shim or stream holder that has exited, if it is a child of this process. That
+/// happens when a daemon resumes its own after a failed handover. Returns at once for all others.
+pub async fn until_reaped(pid: u32) {
     let Some(pid) = pid.try_into().ok().and_then(Pid::from_raw) else { return };
     let if_dead = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
     while matches!(waitid(WaitId::Pid(pid), if_dead), Ok(None)) {
-        sleep(LOOK_AGAIN).await; // Its lock is free a moment before it is dead.
+        sleep(LOCK_POLL_INTERVAL).await; // Its lock is free a moment before it is dead.
     }
 }

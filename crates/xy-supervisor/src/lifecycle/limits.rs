@@ -1,4 +1,4 @@
-//! How much of the limits on restarts is used, and when the last attempt has come. Pure.
+//! The use of the restart limits, and detection of the last attempt. Pure.
 
 use std::fmt;
 use std::time::Instant;
@@ -7,52 +7,52 @@ use xy_config::settings::Rules;
 
 use super::{Life, Reason, State, WINDOW};
 
-/// How much of each limit on restarts is used; a limit of 0 is none.
+/// The use of each restart limit. A limit of 0 is no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LimitsUsed {
     /// Restarts in a row, none of which has led to `reset-after` of ready uptime.
     pub in_a_row: u32,
-    /// How many there may be.
+    /// Maximum number of restarts in a row.
     pub max_attempts: u32,
-    /// Unexpected exits of the last [`WINDOW`]; beyond the limit they are not counted.
+    /// Unexpected exits within the last [`WINDOW`]; beyond the limit they are not counted.
     pub exits_last_minute: u32,
-    /// How many there may be.
+    /// Maximum number of unexpected exits within [`WINDOW`].
     pub max_retries_per_minute: u32,
 }
 
-/// Why a life is the last attempt: if it fails as well, the server is given up.
+/// Why a life is the last attempt. If it fails too, the server is given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LastAttempt {
     /// `max-attempts` allows no more.
     InARow {
-        /// Which restart in a row this is.
+        /// The number of this restart in a row.
         attempt: u32,
         /// The limit, `max-attempts`.
         of: u32,
     },
-    /// `max-retries-per-minute` allows no more, until some of the exits are a minute ago.
+    /// `max-retries-per-minute` allows no more until some of the exits are a minute old.
     WithinAMinute {
-        /// How many exits there were.
+        /// The number of exits.
         exits: u32,
     },
 }
 
 impl Life {
-    /// How much of each limit is used.
+    /// Returns the use of each limit.
     pub fn limits_used(&self, rules: &Rules, now: Instant) -> LimitsUsed {
-        let has_proved_itself = matches!(self.state, State::Running { ready_at, .. }
+        let is_stable = matches!(self.state, State::Running { ready_at, .. }
             if now.saturating_duration_since(ready_at) >= rules.restart.reset_after);
         let recent = self.tally.recent_exits.iter();
         let exits = recent.filter(|at| now.saturating_duration_since(**at) < WINDOW).count();
         LimitsUsed {
-            in_a_row: if has_proved_itself { 0 } else { self.tally.in_a_row },
+            in_a_row: if is_stable { 0 } else { self.tally.in_a_row },
             max_attempts: rules.restart.max_attempts,
             exits_last_minute: u32::try_from(exits).unwrap_or(u32::MAX),
             max_retries_per_minute: rules.restart.max_retries_per_minute,
         }
     }
 
-    /// Whether a life that has just begun by policy is the last that is tried.
+    /// Returns why the life that has just started by policy is the last attempt, if it is.
     pub fn last_attempt(&self, rules: &Rules, now: Instant) -> Option<LastAttempt> {
         let Reason::Retry { attempt, of } = self.reason else { return None };
         let used = self.limits_used(rules, now);
@@ -83,7 +83,7 @@ mod tests {
 
     use xy_protocol::server::Wanted;
 
-    use super::super::{Effect, Event, Exit, Moment, on_event};
+    use super::super::{Context, Effect, Event, Exit, on_event};
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -96,51 +96,55 @@ mod tests {
         rules
     }
 
-    /// Lets a server die at once, again and again; answers what each new life was.
-    fn deaths(rules: &Rules, count: usize) -> Vec<Option<LastAttempt>> {
+    /// Lets each life of a server exit at once. Returns the last-attempt state of each launch.
+    fn crash_repeatedly(rules: &Rules, count: usize) -> Vec<Option<LastAttempt>> {
         let mut now = tokio::time::Instant::now().into_std();
         let mut life = Life::new(Wanted::Up);
         let mut last_attempts = Vec::new();
-        let mut happens = |life: &mut Life, event, now| {
-            let moment = Moment { now, chance: 0, is_remote: false };
-            let (next, effect) = on_event(life.clone(), event, rules, moment);
+        let mut apply = |life: &mut Life, event, now| {
+            let context = Context { now, random: 0, is_remote: false };
+            let (next, effect) = on_event(life.clone(), event, rules, context);
             *life = next;
             if effect == Some(Effect::Launch) {
                 last_attempts.push(life.last_attempt(rules, now));
             }
         };
-        happens(&mut life, Event::StartRequested, now);
+        apply(&mut life, Event::StartRequested, now);
         for _ in 0..count {
-            happens(&mut life, Event::Exited(Exit::code(1)), now);
+            apply(&mut life, Event::Exited(Exit::code(1)), now);
             if let Some(deadline) = life.state.deadline() {
                 now = deadline;
-                happens(&mut life, Event::DeadlineReached, now);
+                apply(&mut life, Event::DeadlineReached, now);
             }
         }
         last_attempts
     }
 
     #[test]
-    fn the_last_restart_in_a_row_is_known_as_such() {
+    fn last_restart_in_a_row_is_last_attempt() {
         let last = Some(LastAttempt::InARow { attempt: 3, of: 3 });
-        assert_eq!(deaths(&rules(3, 0), 9), [None, None, None, last]);
+        assert_eq!(crash_repeatedly(&rules(3, 0), 9), [None, None, None, last]);
     }
 
     #[test]
-    fn so_is_the_last_within_a_minute() {
+    fn last_exit_within_a_minute_is_last_attempt() {
         let last = Some(LastAttempt::WithinAMinute { exits: 2 });
-        assert_eq!(deaths(&rules(0, 2), 9), [None, None, last]);
+        assert_eq!(crash_repeatedly(&rules(0, 2), 9), [None, None, last]);
         let in_a_row = Some(LastAttempt::InARow { attempt: 2, of: 2 });
-        assert_eq!(deaths(&rules(2, 2), 9), [None, None, in_a_row], "one word is enough");
+        assert_eq!(
+            crash_repeatedly(&rules(2, 2), 9),
+            [None, None, in_a_row],
+            "only one limit is named"
+        );
     }
 
     #[test]
-    fn without_limits_there_is_no_last_attempt() {
-        assert_eq!(deaths(&rules(0, 0), 5), [None; 6]);
+    fn unlimited_restarts_have_no_last_attempt() {
+        assert_eq!(crash_repeatedly(&rules(0, 0), 5), [None; 6]);
     }
 
     #[test]
-    fn what_is_used_is_given_back_with_time() {
+    fn use_of_limits_decreases_with_time() {
         let rules = rules(5, 5);
         let began = tokio::time::Instant::now().into_std();
         let mut life = Life::new(Wanted::Up);

@@ -1,9 +1,9 @@
-//! Random histories, judged by a second account of the rules.
+//! Random histories, compared with a second implementation of the rules.
 //!
-//! [`Book`] is that account. It counts nothing and remembers everything: each answer
-//! is worked out anew from the complete list of what happened, so it shares neither
-//! the states nor the counters of the machine. [`World`] is what surrounds a machine:
-//! it holds the one life there may be and lets time pass from deadline to deadline.
+//! [`Model`] is that implementation. It counts nothing and remembers everything: it derives each
+//! answer from the complete history. So it shares neither the states nor the counters of the
+//! state machine. [`World`] is the environment of a state machine: it holds the current life, and
+//! lets time pass from deadline to deadline.
 
 use std::time::{Duration, Instant};
 
@@ -15,17 +15,17 @@ use xy_protocol::server::{ServerState, Wanted};
 
 use super::reason::{Exit, Reason};
 use super::{
-    AfterStop, Effect, Event, Life, Moment, Retirement, STOP_MARGIN, State, WINDOW, on_event,
+    AfterStop, Context, Effect, Event, Life, Retirement, STOP_MARGIN, State, WINDOW, on_event,
 };
-use crate::fake::{absence, permanent_fault, transient_fault};
+use crate::fake::{engine_unavailable, permanent_fault, transient_fault};
 
-/// How many histories are compared with the book, which knows all rules.
+/// Number of histories that are compared with the model.
 const CASES: u32 = 2000;
 
-/// How many each single rule is tried on.
+/// Number of histories on which each single property is checked.
 const CASES_PER_RULE: u32 = 300;
 
-/// One thing that happened, when, and by which rules the server lived then.
+/// A fact of the history, with its time and the rules at that time.
 #[derive(Debug, Clone)]
 struct Entry {
     at: Instant,
@@ -35,32 +35,31 @@ struct Entry {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fact {
-    StartAsked,
-    StopAsked,
-    RestartAsked,
-    RepairAsked,
-    RetireAsked,
-    NewProcess,
-    NewRules,
-    /// A life began because somebody wanted it.
-    LaunchedAsAsked,
-    /// A life began because the one before had failed.
-    LaunchedAgain,
-    /// A life began because somebody found the one before broken.
-    LaunchedInRepair,
-    /// A life began because one that lives somewhere else could not be reached, or because what
-    /// would run it was away.
-    TriedAgain,
+    StartRequested,
+    StopRequested,
+    RestartRequested,
+    RepairRequested,
+    RetireRequested,
+    ProcessChanged,
+    RulesChanged,
+    /// A life started on request.
+    LaunchedOnRequest,
+    /// A life started because the last one had failed.
+    Restarted,
+    /// A life started because the last one was found broken.
+    LaunchedForRepair,
+    /// A life started because the remote server or the engine could not be reached.
+    ReconnectAttempt,
     BecameReady,
-    /// It took too long to become ready.
+    /// The server took too long to become ready.
     NeverReady,
-    /// It lives somewhere else and took too long to answer.
+    /// The remote server took too long to answer.
     NoAnswer,
-    /// It cannot be spoken with.
-    Unfit,
-    /// It was ready and does not answer any more.
+    /// The server violated the protocol.
+    ProtocolError,
+    /// The server was ready and does not answer any more.
     Hung,
-    Forced,
+    Killed,
     Ended(Ending),
 }
 
@@ -70,103 +69,103 @@ enum Ending {
     Dirty,
     NotLaunched,
     NeverLaunchable,
-    Away,
-    Unreached,
-    Hopeless,
+    EngineUnavailable,
+    Unreachable,
+    Unrecoverable,
 }
 
-/// What must be true after everything that is in the book.
+/// The state that the history requires.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Must {
-    BeDown,
-    BeStarting {
+enum Expected {
+    Down,
+    Starting {
         ready_by: Instant,
     },
-    BeReady,
-    /// Wait for the next life, until some time between the two.
+    Ready,
+    /// Waiting for the next life, until some time between the two.
     Wait {
         least: Instant,
         most: Instant,
     },
-    BeEnding {
+    Stopping {
         forced_at: Option<Instant>,
     },
-    HaveFailed,
-    BeGone,
+    Failed,
+    Retired,
 }
 
-/// Everything that happened, in order.
+/// The complete history, in order.
 #[derive(Debug, Clone)]
-struct Book {
-    /// Whether it lives somewhere else.
+struct Model {
+    /// Whether the server is remote.
     is_remote: bool,
     wanted_first: Wanted,
     entries: Vec<Entry>,
 }
 
-impl Book {
+impl Model {
     fn facts(&self) -> impl DoubleEndedIterator<Item = Fact> {
         self.entries.iter().map(|entry| entry.fact)
     }
 
-    /// What the operator asked last.
+    /// Returns the last wish of the operator.
     fn wanted(&self) -> Wanted {
         let asked = self.facts().rev().find_map(|fact| match fact {
-            Fact::StartAsked | Fact::RestartAsked => Some(Wanted::Up),
-            Fact::StopAsked => Some(Wanted::Down),
+            Fact::StartRequested | Fact::RestartRequested => Some(Wanted::Up),
+            Fact::StopRequested => Some(Wanted::Down),
             _ => None,
         });
         asked.unwrap_or(self.wanted_first)
     }
 
     fn is_retired(&self) -> bool {
-        self.facts().any(|fact| fact == Fact::RetireAsked)
+        self.facts().any(|fact| fact == Fact::RetireRequested)
     }
 
-    /// The entries of the life that goes on, from its launch.
+    /// Returns the entries of the current life, from its launch.
     fn living(&self) -> Option<&[Entry]> {
         let launched = self.entries.iter().rposition(|entry| entry.fact.is_launch())?;
         let life = &self.entries[launched..];
         (!life.iter().any(|entry| entry.fact.is_end())).then_some(life)
     }
 
-    /// What must be true now.
-    fn must(&self) -> Must {
+    /// Returns the state that the history requires now.
+    fn expected(&self) -> Expected {
         if let Some(life) = self.living() {
-            if let Some(end_begun) = life.iter().find(|entry| entry.fact.begins_the_end()) {
-                let forced = life.iter().any(|entry| entry.fact == Fact::Forced);
+            if let Some(end_begun) = life.iter().find(|entry| entry.fact.begins_end()) {
+                let forced = life.iter().any(|entry| entry.fact == Fact::Killed);
                 let limit = end_begun.rules.stop.grace + STOP_MARGIN;
-                return Must::BeEnding { forced_at: (!forced).then(|| end_begun.at + limit) };
+                return Expected::Stopping { forced_at: (!forced).then(|| end_begun.at + limit) };
             }
             if life.iter().any(|entry| entry.fact == Fact::BecameReady) {
-                return Must::BeReady;
+                return Expected::Ready;
             }
-            return Must::BeStarting { ready_by: life[0].at + life[0].rules.ready.within };
+            return Expected::Starting { ready_by: life[0].at + life[0].rules.ready.within };
         }
         if self.is_retired() {
-            return Must::BeGone;
+            return Expected::Retired;
         }
         let last_end = self.entries.iter().rposition(|entry| entry.fact.is_end());
         match (self.wanted(), last_end) {
             (Wanted::Up, Some(end)) => self.verdict(end),
-            _ => Must::BeDown,
+            _ => Expected::Down,
         }
     }
 
-    /// Whether the life that ended at `end` was ended so that another one can begin.
-    fn is_followed_as_asked(&self, end: usize) -> bool {
+    /// Returns true if the life that ended at `end` was stopped for a requested successor.
+    fn has_requested_successor(&self, end: usize) -> bool {
         if self.is_retired() || self.wanted() == Wanted::Down {
             return false;
         }
         let life = &self.entries[self.launch_of(end)..end];
-        let Some(begun) = life.iter().position(|entry| entry.fact.begins_the_end()) else {
-            return false; // It ended by itself.
+        let Some(begun) = life.iter().position(|entry| entry.fact.begins_end()) else {
+            return false; // It exited by itself.
         };
-        let is_wish = |entry: &Entry| entry.fact.is_wish();
-        !life[begun].fact.is_a_fault() || life[begun..].iter().any(is_wish)
+        let is_request = |entry: &Entry| entry.fact.is_request();
+        !life[begun].fact.is_fault() || life[begun..].iter().any(is_request)
     }
 
-    /// Whether this is so of the last end, if there was one.
+    /// Returns true if the last end, if there was one, satisfies `is_so`.
     fn ended_last(&self, is_so: impl Fn(usize) -> bool) -> bool {
         self.entries.iter().rposition(|entry| entry.fact.is_end()).is_some_and(is_so)
     }
@@ -175,24 +174,24 @@ impl Book {
         self.entries[..end].iter().rposition(|entry| entry.fact.is_launch()).unwrap()
     }
 
-    /// Whether the life that ended at `end` was ended to repair it, and nobody has wanted
-    /// anything else since.
+    /// Returns true if the life that ended at `end` was stopped for a repair, with no other request
+    /// since.
     fn is_repaired(&self, end: usize) -> bool {
         let life = &self.entries[self.launch_of(end)..end];
-        let begun = life.iter().position(|entry| entry.fact.begins_the_end());
-        let is_wish = |entry: &Entry| entry.fact.is_wish();
+        let begun = life.iter().position(|entry| entry.fact.begins_end());
+        let is_request = |entry: &Entry| entry.fact.is_request();
         begun.is_some_and(|begun| {
-            life[begun].fact == Fact::RepairAsked && !life[begun..].iter().any(is_wish)
+            life[begun].fact == Fact::RepairRequested && !life[begun..].iter().any(is_request)
         })
     }
 
-    /// Whether an end counts: it is a failure, and its rules want another life after it.
+    /// Returns true if an end counts: it is a failure, and its rules want another life after it.
     fn counts(&self, end: usize) -> bool {
         let Entry { rules, fact, .. } = &self.entries[end];
         let life = &self.entries[self.launch_of(end)..end];
-        let was_fit = !life.iter().any(|entry| entry.fact.is_a_fault());
-        let is_final =
-            *fact == Fact::Ended(Ending::Hopeless) && was_fit || self.was_never_launchable(end);
+        let was_fit = !life.iter().any(|entry| entry.fact.is_fault());
+        let is_final = *fact == Fact::Ended(Ending::Unrecoverable) && was_fit
+            || self.was_never_launchable(end);
         let is_clean = *fact == Fact::Ended(Ending::Clean) && was_fit;
         let is_wanted = self.is_remote
             || match rules.restart.policy {
@@ -200,11 +199,11 @@ impl Book {
                 RestartPolicy::OnFailure => !is_clean,
                 RestartPolicy::Never => false,
             };
-        !is_final && is_wanted && !self.is_repaired(end) && !self.was_away(end)
+        !is_final && is_wanted && !self.is_repaired(end) && !self.was_engine_unavailable(end)
     }
 
-    /// Whether a life had been ready for long enough when it ended, or began to.
-    fn is_proof(&self, index: usize) -> bool {
+    /// Returns true if a life had been ready for `reset-after` when it ended, or began to end.
+    fn was_stable(&self, index: usize) -> bool {
         let life = &self.entries[self.launch_of(index)..index];
         let ready = life.iter().find(|entry| entry.fact == Fact::BecameReady);
         let was_up = |at: &Entry| {
@@ -214,47 +213,47 @@ impl Book {
         let end = &self.entries[index];
         let needs_none = end.rules.restart.reset_after.is_zero();
         let ends_it = |entry: &&Entry| match entry.fact {
-            Fact::Hung | Fact::RepairAsked => true,
-            Fact::Unfit => !self.is_remote,
+            Fact::Hung | Fact::RepairRequested => true,
+            Fact::ProtocolError => !self.is_remote,
             _ => false,
         };
         match life.iter().find(ends_it) {
-            // From then on it was not up any more, if it ever was.
+            // The uptime ends there.
             Some(begun) => was_up(begun) || self.counts(index) && needs_none,
             None => self.counts(index) && (was_up(end) || needs_none),
         }
     }
 
-    /// What an end means that nobody asked for.
-    fn verdict(&self, end: usize) -> Must {
+    /// Returns the state that an unexpected end leads to.
+    fn verdict(&self, end: usize) -> Expected {
         let Entry { at, rules, fact } = &self.entries[end];
         let restart = &rules.restart;
         let life = &self.entries[self.launch_of(end)..end];
-        let was_fit = !life.iter().any(|entry| entry.fact.is_a_fault());
-        if *fact == Fact::Ended(Ending::Hopeless) && was_fit {
-            return Must::HaveFailed;
+        let was_fit = !life.iter().any(|entry| entry.fact.is_fault());
+        if *fact == Fact::Ended(Ending::Unrecoverable) && was_fit {
+            return Expected::Failed;
         }
         let is_clean = *fact == Fact::Ended(Ending::Clean) && was_fit;
         if self.was_never_launchable(end) {
-            return Must::HaveFailed;
+            return Expected::Failed;
         }
-        if self.was_away(end) && restart.policy != RestartPolicy::Never {
-            return self.delayed(end, self.absences(end) - 1);
+        if self.was_engine_unavailable(end) && restart.policy != RestartPolicy::Never {
+            return self.after_delay(end, self.engine_failures_in_a_row(end) - 1);
         }
         if self.is_remote {
-            return self.next_try(end);
+            return self.next_reconnect(end);
         }
         match restart.policy {
-            RestartPolicy::Never | RestartPolicy::OnFailure if is_clean => return Must::BeDown,
-            RestartPolicy::Never => return Must::HaveFailed,
+            RestartPolicy::Never | RestartPolicy::OnFailure if is_clean => return Expected::Down,
+            RestartPolicy::Never => return Expected::Failed,
             RestartPolicy::OnFailure | RestartPolicy::Always => {}
         }
-        let exits = self.exits_within_the_window(end);
+        let exits = self.exits_within_window(end);
         let row = self.restarts_in_a_row(end);
         let is_over = |count: usize, limit: u32| limit != 0 && count > limit as usize;
         if is_over(exits, restart.max_retries_per_minute) || is_over(row + 1, restart.max_attempts)
         {
-            return Must::HaveFailed;
+            return Expected::Failed;
         }
         let lived_long = was_fit
             && *fact != Fact::Ended(Ending::NotLaunched)
@@ -270,47 +269,49 @@ impl Book {
             }
         };
         let after = |nanos| *at + Duration::from_nanos(u64::try_from(nanos).unwrap());
-        Must::Wait { least: after(least), most: after(most) }
+        Expected::Wait { least: after(least), most: after(most) }
     }
 
-    /// Whether a life ended as one that cannot be launched, however long that took to be known.
+    /// Returns true if a life ended because its program cannot be launched, however late that was
+    /// known.
     fn was_never_launchable(&self, end: usize) -> bool {
         let life = &self.entries[self.launch_of(end)..end];
-        let is_other = |fact: Fact| fact.is_a_fault() && fact != Fact::NeverReady;
+        let is_other = |fact: Fact| fact.is_fault() && fact != Fact::NeverReady;
         self.entries[end].fact == Fact::Ended(Ending::NeverLaunchable)
             && !life.iter().any(|entry| is_other(entry.fact))
     }
 
-    /// When one that lives somewhere else is tried again: after delays that grow with each
-    /// silence since somebody wanted it, or since it had been there for a while.
-    fn next_try(&self, end: usize) -> Must {
-        let since = self.last_proof(end);
+    /// Returns when xy tries again to reach a remote server. Delays grow with each failure since
+    /// the last request, or since the last stable connection.
+    fn next_reconnect(&self, end: usize) -> Expected {
+        let since = self.last_stable_end(end);
         let silences = self.failures(end).into_iter().filter(|&index| index >= since).count();
-        self.delayed(end, silences - 1)
+        self.after_delay(end, silences - 1)
     }
 
-    /// Whether a life ended because what would run it was away.
-    fn was_away(&self, end: usize) -> bool {
+    /// Returns true if a life ended because the engine was unavailable.
+    fn was_engine_unavailable(&self, end: usize) -> bool {
         let life = &self.entries[self.launch_of(end)..end];
-        self.entries[end].fact == Fact::Ended(Ending::Away)
-            && !life.iter().any(|entry| entry.fact.is_a_fault())
+        self.entries[end].fact == Fact::Ended(Ending::EngineUnavailable)
+            && !life.iter().any(|entry| entry.fact.is_fault())
     }
 
-    /// How often in a row that was so, since it was there or somebody wanted it.
-    fn absences(&self, end: usize) -> usize {
+    /// Returns the number of such ends in a row, since the engine was available or the last
+    /// request.
+    fn engine_failures_in_a_row(&self, end: usize) -> usize {
         let is_there = |entry: &Entry| entry.fact == Fact::BecameReady;
         let was_there = self.entries[..end].iter().rposition(is_there).unwrap_or(0);
-        let since = was_there.max(self.last_wish(end));
+        let since = was_there.max(self.last_requested_launch(end));
         let restart = |index: usize| &self.entries[index].rules.restart;
         let waits = |index: usize| restart(index).policy != RestartPolicy::Never;
         let ends = self.ends(end).into_iter().filter(|&index| index > since);
-        // A row that needs no proof to end does not grow.
-        ends.filter(|&index| self.was_away(index) && waits(index))
+        // Without `reset-after`, the delays never grow.
+        ends.filter(|&index| self.was_engine_unavailable(index) && waits(index))
             .fold(0, |row, index| if restart(index).reset_after.is_zero() { 1 } else { row + 1 })
     }
 
-    /// The wait after an end that does not count and is the last of `row` more.
-    fn delayed(&self, end: usize, row: usize) -> Must {
+    /// Returns the wait after an uncounted end that follows `row` others.
+    fn after_delay(&self, end: usize, row: usize) -> Expected {
         let restart = &self.entries[end].rules.restart;
         let least_ever = Duration::from_millis(100);
         let first = restart.backoff_initial.max(least_ever);
@@ -318,34 +319,34 @@ impl Book {
         let delay = (0..row).fold(first, |delay, _| (delay * 2).min(most)).min(most);
         let longest = if restart.jitter { (delay + delay / 4).min(most) } else { delay };
         let at = self.entries[end].at;
-        Must::Wait { least: at + delay.max(least_ever), most: at + longest.max(least_ever) }
+        Expected::Wait { least: at + delay.max(least_ever), most: at + longest.max(least_ever) }
     }
 
-    /// All ends up to `end` since somebody last wanted a life that count.
+    /// Returns all counted ends up to `end` since the last requested launch.
     fn failures(&self, end: usize) -> Vec<usize> {
         self.ends(end).into_iter().filter(|&index| self.counts(index)).collect()
     }
 
     fn ends(&self, end: usize) -> Vec<usize> {
-        let since = self.last_wish(end);
+        let since = self.last_requested_launch(end);
         (since..=end).filter(|&index| self.entries[index].fact.is_end()).collect()
     }
 
-    /// Since when rows count: the last life that was ready for long enough, or the last wish.
-    fn last_proof(&self, end: usize) -> usize {
-        let proof = self.ends(end).into_iter().rfind(|&index| self.is_proof(index));
-        proof.unwrap_or_else(|| self.last_wish(end))
+    /// Returns the start of the current row: the last stable life, or the last requested launch.
+    fn last_stable_end(&self, end: usize) -> usize {
+        let proof = self.ends(end).into_iter().rfind(|&index| self.was_stable(index));
+        proof.unwrap_or_else(|| self.last_requested_launch(end))
     }
 
-    /// Where the last life began that somebody wanted.
-    fn last_wish(&self, end: usize) -> usize {
-        let is_wish = |entry: &Entry| entry.fact == Fact::LaunchedAsAsked;
-        self.entries[..end].iter().rposition(is_wish).unwrap()
+    /// Returns the last launch that was requested.
+    fn last_requested_launch(&self, end: usize) -> usize {
+        let is_request = |entry: &Entry| entry.fact == Fact::LaunchedOnRequest;
+        self.entries[..end].iter().rposition(is_request).unwrap()
     }
 
-    /// Exits in the 60 s before `end`, it included. Of those before, no more is known
-    /// than the limit of the day made worth knowing.
-    fn exits_within_the_window(&self, end: usize) -> usize {
+    /// Returns the number of exits in the 60 s up to and including `end`. Older exits are known
+    /// only as far as the limit at that time required.
+    fn exits_within_window(&self, end: usize) -> usize {
         let failures = self.failures(end);
         let is_known = |nth: usize| {
             failures[nth..].iter().enumerate().all(|(later, &index)| {
@@ -360,15 +361,15 @@ impl Book {
             .count()
     }
 
-    /// Automatic restarts up to `end` since a life was ready for long enough.
+    /// Returns the number of automatic restarts up to `end` since the last stable life.
     fn restarts_in_a_row(&self, end: usize) -> usize {
-        let since = self.last_proof(end);
+        let since = self.last_stable_end(end);
         self.entries[since..end].iter().filter(|entry| entry.fact.is_restart()).count()
     }
 
     fn restart_count(&self) -> usize {
         let since = self.facts().collect::<Vec<_>>();
-        let wish = since.iter().rposition(|fact| *fact == Fact::LaunchedAsAsked).unwrap_or(0);
+        let wish = since.iter().rposition(|fact| *fact == Fact::LaunchedOnRequest).unwrap_or(0);
         since[wish..].iter().filter(|fact| fact.is_restart()).count()
     }
 
@@ -376,57 +377,60 @@ impl Book {
         self.facts().filter(|fact| fact.is_restart()).count()
     }
 
-    /// Writes down an event and what follows from it; answers what must be done.
-    fn note(&mut self, event: &Event, at: Instant, rules: &Rules) -> Option<Effect> {
-        let before = self.must();
+    /// Records an event and its consequences. Returns the effect that is required.
+    fn record(&mut self, event: &Event, at: Instant, rules: &Rules) -> Option<Effect> {
+        let before = self.expected();
         let entry = |fact| Entry { at, rules: rules.clone(), fact };
         let fact = match (event, &before) {
-            (Event::StartRequested, _) => Fact::StartAsked,
-            (Event::StopRequested, _) => Fact::StopAsked,
-            (Event::RestartRequested, _) => Fact::RestartAsked,
-            (Event::RepairRequested(_), Must::BeReady | Must::Wait { .. } | Must::HaveFailed) => {
-                Fact::RepairAsked
-            }
-            (Event::RetireRequested(_), _) => Fact::RetireAsked,
-            (Event::ProcessChanged, _) => Fact::NewProcess,
-            (Event::RulesChanged, _) => Fact::NewRules,
-            (Event::Ready, Must::BeStarting { .. }) => Fact::BecameReady,
+            (Event::StartRequested, _) => Fact::StartRequested,
+            (Event::StopRequested, _) => Fact::StopRequested,
+            (Event::RestartRequested, _) => Fact::RestartRequested,
+            (
+                Event::RepairRequested(_),
+                Expected::Ready | Expected::Wait { .. } | Expected::Failed,
+            ) => Fact::RepairRequested,
+            (Event::RetireRequested(_), _) => Fact::RetireRequested,
+            (Event::ProcessChanged, _) => Fact::ProcessChanged,
+            (Event::RulesChanged, _) => Fact::RulesChanged,
+            (Event::Ready, Expected::Starting { .. }) => Fact::BecameReady,
             (Event::Exited(exit), _) if *exit == Exit::code(0) => Fact::Ended(Ending::Clean),
             (Event::Exited(_), _) => Fact::Ended(Ending::Dirty),
             (Event::LaunchFailed(fault), _) if fault.permanent => {
                 Fact::Ended(Ending::NeverLaunchable)
             }
             (Event::LaunchFailed(_), _) => Fact::Ended(Ending::NotLaunched),
-            (Event::Away(_), _) => Fact::Ended(Ending::Away),
-            (Event::Unreachable(_), _) => Fact::Ended(Ending::Unreached),
-            (Event::Hopeless(_), _) => Fact::Ended(Ending::Hopeless),
-            (Event::DeadlineReached, Must::BeStarting { .. }) if self.is_remote => Fact::NoAnswer,
-            (Event::DeadlineReached, Must::Wait { .. })
-                if self.is_remote || self.ended_last(|end| self.was_away(end)) =>
+            (Event::EngineUnavailable(_), _) => Fact::Ended(Ending::EngineUnavailable),
+            (Event::Unreachable(_), _) => Fact::Ended(Ending::Unreachable),
+            (Event::Unrecoverable(_), _) => Fact::Ended(Ending::Unrecoverable),
+            (Event::DeadlineReached, Expected::Starting { .. }) if self.is_remote => Fact::NoAnswer,
+            (Event::DeadlineReached, Expected::Wait { .. })
+                if self.is_remote || self.ended_last(|end| self.was_engine_unavailable(end)) =>
             {
-                Fact::TriedAgain
+                Fact::ReconnectAttempt
             }
-            (Event::DeadlineReached, Must::BeStarting { .. }) => Fact::NeverReady,
-            (Event::DeadlineReached, Must::BeEnding { .. }) => Fact::Forced,
-            (Event::DeadlineReached, Must::Wait { .. }) => Fact::LaunchedAgain,
-            (Event::Unfit(_), Must::BeStarting { .. } | Must::BeReady) => Fact::Unfit,
-            (Event::Unhealthy(_), Must::BeReady) => Fact::Hung,
-            // Too late.
+            (Event::DeadlineReached, Expected::Starting { .. }) => Fact::NeverReady,
+            (Event::DeadlineReached, Expected::Stopping { .. }) => Fact::Killed,
+            (Event::DeadlineReached, Expected::Wait { .. }) => Fact::Restarted,
+            (Event::ProtocolError(_), Expected::Starting { .. } | Expected::Ready) => {
+                Fact::ProtocolError
+            }
+            (Event::Unhealthy(_), Expected::Ready) => Fact::Hung,
+            // The event came too late.
             (
                 Event::Ready
-                | Event::Unfit(_)
+                | Event::ProtocolError(_)
                 | Event::Unhealthy(_)
                 | Event::RepairRequested(_)
                 | Event::DeadlineReached,
                 _,
             ) => return None,
             (
-                Event::Torn
-                | Event::StartOver(_)
+                Event::WriteInterrupted
+                | Event::RestartRequired(_)
                 | Event::Preparing
                 | Event::ExitedOnProbe(_)
-                | Event::UnfitOnProbe(_)
-                | Event::Woken
+                | Event::ProtocolErrorOnProbe(_)
+                | Event::WakeRequested
                 | Event::Idle(_),
                 _,
             ) => {
@@ -437,32 +441,36 @@ impl Book {
         if self.is_launch_due(fact, &before) {
             let is_repair = match fact {
                 Fact::Ended(_) => self.is_repaired(self.entries.len() - 1),
-                fact => fact == Fact::RepairAsked,
+                fact => fact == Fact::RepairRequested,
             };
-            let launched = if is_repair { Fact::LaunchedInRepair } else { Fact::LaunchedAsAsked };
+            let launched =
+                if is_repair { Fact::LaunchedForRepair } else { Fact::LaunchedOnRequest };
             self.entries.push(entry(launched));
         }
-        let was_ending = matches!(before, Must::BeEnding { .. });
+        let was_ending = matches!(before, Expected::Stopping { .. });
         match self.entries.last().unwrap().fact {
             last if last.is_launch() => Some(Effect::Launch),
-            Fact::Forced => Some(Effect::Kill),
-            _ if !was_ending && matches!(self.must(), Must::BeEnding { .. }) => Some(Effect::Stop),
+            Fact::Killed => Some(Effect::Kill),
+            _ if !was_ending && matches!(self.expected(), Expected::Stopping { .. }) => {
+                Some(Effect::Stop)
+            }
             _ => None,
         }
     }
 
-    /// Whether somebody now gets the life they want.
-    fn is_launch_due(&self, fact: Fact, before: &Must) -> bool {
+    /// Returns true if a requested launch is due now.
+    fn is_launch_due(&self, fact: Fact, before: &Expected) -> bool {
         let nobody_lives = self.living().is_none();
         let is_wanted = self.wanted() == Wanted::Up && !self.is_retired();
         nobody_lives
             && is_wanted
             && match fact {
-                Fact::StartAsked | Fact::RestartAsked | Fact::RepairAsked | Fact::NewProcess => {
-                    true
-                }
-                Fact::NewRules => *before == Must::HaveFailed,
-                Fact::Ended(_) => self.is_followed_as_asked(self.entries.len() - 1),
+                Fact::StartRequested
+                | Fact::RestartRequested
+                | Fact::RepairRequested
+                | Fact::ProcessChanged => true,
+                Fact::RulesChanged => *before == Expected::Failed,
+                Fact::Ended(_) => self.has_requested_successor(self.entries.len() - 1),
                 _ => false,
             }
     }
@@ -470,100 +478,100 @@ impl Book {
 
 impl Fact {
     fn is_launch(self) -> bool {
-        self.is_restart() || matches!(self, Self::LaunchedAsAsked | Self::TriedAgain)
+        self.is_restart() || matches!(self, Self::LaunchedOnRequest | Self::ReconnectAttempt)
     }
 
-    /// Whether a life began that nobody wished for.
+    /// Returns true if a life started without a request.
     fn is_restart(self) -> bool {
-        matches!(self, Self::LaunchedAgain | Self::LaunchedInRepair)
+        matches!(self, Self::Restarted | Self::LaunchedForRepair)
     }
 
-    /// Whether somebody wants another life.
-    fn is_wish(self) -> bool {
-        matches!(self, Self::StartAsked | Self::RestartAsked | Self::NewProcess)
+    /// Returns true if a new life was requested.
+    fn is_request(self) -> bool {
+        matches!(self, Self::StartRequested | Self::RestartRequested | Self::ProcessChanged)
     }
 
     fn is_end(self) -> bool {
         matches!(self, Self::Ended(_))
     }
 
-    fn begins_the_end(self) -> bool {
+    fn begins_end(self) -> bool {
         matches!(
             self,
-            Self::StopAsked
-                | Self::RestartAsked
-                | Self::RepairAsked
-                | Self::RetireAsked
-                | Self::NewProcess
+            Self::StopRequested
+                | Self::RestartRequested
+                | Self::RepairRequested
+                | Self::RetireRequested
+                | Self::ProcessChanged
                 | Self::NeverReady
                 | Self::NoAnswer
-                | Self::Unfit
+                | Self::ProtocolError
                 | Self::Hung
         )
     }
 
-    /// Whether it is ended for what it did, and that counts.
-    fn is_a_fault(self) -> bool {
-        matches!(self, Self::NeverReady | Self::NoAnswer | Self::Unfit | Self::Hung)
+    /// Returns true if the server is stopped for a fault that counts.
+    fn is_fault(self) -> bool {
+        matches!(self, Self::NeverReady | Self::NoAnswer | Self::ProtocolError | Self::Hung)
     }
 }
 
-/// One thing that may happen; what cannot happen just then does not.
+/// An action of the environment. An action that is impossible at the moment does nothing.
 #[derive(Debug, Clone)]
 enum Action {
-    Ask(Event),
+    Request(Event),
     ChangeProcess(Rules),
     ChangeRules(Rules),
     BecomeReady,
-    BeUnfit,
+    FailProtocol,
     Hang,
     BeUnreachable,
-    BeHopeless,
+    Refuse,
     Exit(Exit),
     FailToLaunch { permanently: bool },
-    BeAway,
+    LoseEngine,
     Wait(Duration),
     WaitForDeadline,
 }
 
-/// A machine and what surrounds it.
+/// A state machine and its environment.
 struct World {
     life: Life,
     rules: Rules,
     now: Instant,
-    chance: u8,
-    book: Book,
-    /// Whether a life exists, as the effects say.
+    random: u8,
+    model: Model,
+    /// Whether a life exists according to the effects.
     lives: bool,
-    /// Whether it has been told to end.
+    /// Whether the life has been told to end.
     is_told_to_end: bool,
 }
 
 impl World {
-    fn new(rules: Rules, wanted: Wanted, chance: u8) -> Self {
+    fn new(rules: Rules, wanted: Wanted, random: u8) -> Self {
         Self {
             life: Life::new(wanted),
             rules,
             now: tokio::time::Instant::now().into_std(),
-            chance,
-            book: Book { is_remote: false, wanted_first: wanted, entries: Vec::new() },
+            random,
+            model: Model { is_remote: false, wanted_first: wanted, entries: Vec::new() },
             lives: false,
             is_told_to_end: false,
         }
     }
 
-    /// The same somewhere else.
-    fn elsewhere(rules: Rules, wanted: Wanted, chance: u8) -> Self {
-        let mut world = Self::new(rules, wanted, chance);
-        world.book.is_remote = true;
+    /// Creates the world of a remote server.
+    fn remote(rules: Rules, wanted: Wanted, random: u8) -> Self {
+        let mut world = Self::new(rules, wanted, random);
+        world.model.is_remote = true;
         world
     }
 
     fn act(&mut self, action: &Action) {
         let is_launching = self.lives && !self.has_launched();
-        let is_remote = self.book.is_remote;
+        let is_remote = self.model.is_remote;
         match action {
-            Action::Ask(event) => self.sees(event),
+            Action::Request(event) => self.sees(event),
             Action::ChangeProcess(rules) => {
                 self.rules = rules.clone();
                 self.sees(&Event::ProcessChanged);
@@ -573,8 +581,8 @@ impl World {
                 self.sees(&Event::RulesChanged);
             }
             Action::BecomeReady if self.lives => self.sees(&Event::Ready),
-            Action::BeUnfit if self.lives && !is_remote => {
-                self.sees(&Event::Unfit("it speaks gibberish".into()));
+            Action::FailProtocol if self.lives && !is_remote => {
+                self.sees(&Event::ProtocolError("it speaks gibberish".into()));
             }
             Action::Hang if self.lives => {
                 self.sees(&Event::Unhealthy("no answer".into()));
@@ -582,12 +590,14 @@ impl World {
             Action::BeUnreachable if self.lives && is_remote => {
                 self.sees(&Event::Unreachable("connection refused".into()));
             }
-            Action::BeHopeless if self.lives && is_remote => {
-                self.sees(&Event::Hopeless("401 Unauthorized".into()));
+            Action::Refuse if self.lives && is_remote => {
+                self.sees(&Event::Unrecoverable("401 Unauthorized".into()));
             }
             Action::Exit(exit) if self.lives => self.sees(&Event::Exited(*exit)),
-            Action::BeAway if is_launching && !is_remote => self.sees(&Event::Away(absence())),
-            // Where its program is enough, one is ready before it is known that it cannot be run.
+            Action::LoseEngine if is_launching && !is_remote => {
+                self.sees(&Event::EngineUnavailable(engine_unavailable()));
+            }
+            // With `ready "process"`, a server is ready before its launch can fail for good.
             Action::FailToLaunch { permanently } if is_launching || self.lives && *permanently => {
                 let fault = if *permanently { permanent_fault() } else { transient_fault() };
                 self.sees(&Event::LaunchFailed(fault));
@@ -602,13 +612,13 @@ impl World {
         }
     }
 
-    /// A life that was ready once can fail to launch only for good.
+    /// Returns true if the life was ready once. Its launch can then only fail permanently.
     fn has_launched(&self) -> bool {
-        let life = self.book.living().unwrap_or_default();
+        let life = self.model.living().unwrap_or_default();
         life.iter().any(|entry| entry.fact == Fact::BecameReady)
     }
 
-    /// Lets time pass, from deadline to deadline.
+    /// Lets time pass from deadline to deadline.
     fn wait(&mut self, time: Duration) {
         let until = self.now + time;
         while let Some(deadline) = self.life.state.deadline().filter(|&at| at <= until) {
@@ -619,25 +629,25 @@ impl World {
         self.now = until;
     }
 
-    /// Tells the machine, and checks everything that can be checked at every step.
+    /// Applies an event to the machine, and checks the result.
     fn sees(&mut self, event: &Event) {
         let before = self.life.clone();
-        let is_remote = self.book.is_remote;
-        let moment = Moment { now: self.now, chance: self.chance, is_remote };
-        let (life, effect) = on_event(before.clone(), event.clone(), &self.rules, moment);
+        let is_remote = self.model.is_remote;
+        let context = Context { now: self.now, random: self.random, is_remote };
+        let (life, effect) = on_event(before.clone(), event.clone(), &self.rules, context);
         self.life = life;
         let is_end = matches!(
             event,
             Event::Exited(_)
                 | Event::LaunchFailed(_)
-                | Event::Away(_)
+                | Event::EngineUnavailable(_)
                 | Event::Unreachable(_)
-                | Event::Hopeless(_)
+                | Event::Unrecoverable(_)
         );
         if is_end {
             self.lives = false;
         }
-        self.check_alone(&before, effect);
+        self.check_invariants(&before, effect);
         match effect {
             Some(Effect::Launch) => (self.lives, self.is_told_to_end) = (true, false),
             Some(Effect::Stop | Effect::Kill) => self.is_told_to_end = true,
@@ -645,18 +655,18 @@ impl World {
         }
         assert_eq!(self.life.state.is_live(), self.lives, "the state knows whether one lives");
 
-        let must_do = self.book.note(event, self.now, &self.rules);
+        let must_do = self.model.record(event, self.now, &self.rules);
         assert_eq!(effect, must_do, "after {event:?} in {before:?}");
-        self.check_by_the_book();
+        self.check_against_model();
     }
 
-    /// What must hold whatever the rules are.
-    fn check_alone(&self, before: &Life, effect: Option<Effect>) {
+    /// Checks the invariants that hold under all rules.
+    fn check_invariants(&self, before: &Life, effect: Option<Effect>) {
         let after = &self.life;
         match effect {
             Some(Effect::Launch) => {
-                assert!(!self.lives, "nothing is launched beside a living one");
-                assert_eq!(after.wanted, Wanted::Up, "nothing is launched that is to be down");
+                assert!(!self.lives, "only one life at a time");
+                assert_eq!(after.wanted, Wanted::Up, "no launch while wanted down");
                 let was_final = matches!(
                     before.state,
                     State::Retired | State::Stopping { then: AfterStop::Retire, .. }
@@ -669,7 +679,7 @@ impl World {
             None => {}
         }
         if before.state == State::Retired {
-            assert_eq!(after.state, State::Retired, "retired is for ever");
+            assert_eq!(after.state, State::Retired, "retirement is final");
         }
         if after.wanted == Wanted::Down {
             let is_up = matches!(
@@ -682,7 +692,7 @@ impl World {
                         ..
                     }
             );
-            assert!(!is_up, "what is to be down is down or on its way");
+            assert!(!is_up, "a server wanted down is down or stopping");
         }
         let waits = match after.state {
             State::Starting { .. } | State::Backoff { .. } => true,
@@ -697,35 +707,35 @@ impl World {
         assert!(after.tally.restarts_total >= before.tally.restarts_total);
         assert!(after.tally.restarts_total >= u64::from(after.tally.restart_count));
         let limit = self.rules.restart.max_retries_per_minute as usize;
-        let grown = after.tally.recent_exits.len() > before.tally.recent_exits.len();
-        assert!(!grown || after.tally.recent_exits.len() <= limit + 1, "memory is bounded");
+        let has_grown = after.tally.recent_exits.len() > before.tally.recent_exits.len();
+        assert!(!has_grown || after.tally.recent_exits.len() <= limit + 1, "memory is bounded");
     }
 
-    /// What the book says.
-    fn check_by_the_book(&self) {
-        let must = self.book.must();
-        let is_so = match (self.life.state, &must) {
-            (State::Stopped, Must::BeDown)
-            | (State::Running { .. }, Must::BeReady)
-            | (State::Failed, Must::HaveFailed)
-            | (State::Retired, Must::BeGone) => true,
-            (State::Starting { ready_by, .. }, Must::BeStarting { ready_by: must }) => {
-                ready_by == *must
+    /// Checks the state against the model.
+    fn check_against_model(&self) {
+        let expected = self.model.expected();
+        let is_so = match (self.life.state, &expected) {
+            (State::Stopped, Expected::Down)
+            | (State::Running { .. }, Expected::Ready)
+            | (State::Failed, Expected::Failed)
+            | (State::Retired, Expected::Retired) => true,
+            (State::Starting { ready_by, .. }, Expected::Starting { ready_by: expected }) => {
+                ready_by == *expected
             }
-            (State::Backoff { retry_at }, Must::Wait { least, most }) => {
+            (State::Backoff { retry_at }, Expected::Wait { least, most }) => {
                 (*least..=*most).contains(&retry_at)
             }
-            (State::Stopping { overdue_at, .. }, Must::BeEnding { forced_at }) => {
+            (State::Stopping { overdue_at, .. }, Expected::Stopping { forced_at }) => {
                 overdue_at == *forced_at
             }
             _ => false,
         };
-        let story = || self.book.facts().collect::<Vec<_>>();
-        assert!(is_so, "{:?} but {must:?} after {:?}", self.life, story());
-        assert_eq!(self.life.wanted, self.book.wanted());
+        let story = || self.model.facts().collect::<Vec<_>>();
+        assert!(is_so, "{:?} but {expected:?} after {:?}", self.life, story());
+        assert_eq!(self.life.wanted, self.model.wanted());
         let tally = &self.life.tally;
-        assert_eq!(tally.restart_count as usize, self.book.restart_count(), "{:?}", story());
-        assert_eq!(tally.restarts_total, self.book.restarts_total() as u64, "{:?}", story());
+        assert_eq!(tally.restart_count as usize, self.model.restart_count(), "{:?}", story());
+        assert_eq!(tally.restarts_total, self.model.restarts_total() as u64, "{:?}", story());
     }
 }
 
@@ -760,8 +770,8 @@ fn any_rules() -> impl Strategy<Value = Rules> {
 }
 
 fn any_exit() -> impl Strategy<Value = Exit> {
-    let killed = Exit { signal: Some(9), ..Exit::UNSEEN };
-    select(vec![Exit::code(1), Exit::code(0), Exit::UNSEEN, killed])
+    let killed = Exit { signal: Some(9), ..Exit::UNKNOWN };
+    select(vec![Exit::code(1), Exit::code(0), Exit::UNKNOWN, killed])
 }
 
 fn any_wait() -> impl Strategy<Value = Action> {
@@ -769,38 +779,38 @@ fn any_wait() -> impl Strategy<Value = Action> {
     select(millis).prop_map(|millis| Action::Wait(Duration::from_millis(millis)))
 }
 
-/// What happens to a server while nobody touches it.
+/// Actions of a server without requests.
 fn by_itself() -> impl Strategy<Value = Action> {
     prop_oneof![
         4 => Just(Action::WaitForDeadline),
         4 => any_wait(),
         4 => any_exit().prop_map(Action::Exit),
         4 => Just(Action::BecomeReady),
-        1 => Just(Action::BeUnfit),
+        1 => Just(Action::FailProtocol),
         2 => Just(Action::Hang),
         2 => Just(Action::BeUnreachable),
-        1 => Just(Action::BeHopeless),
+        1 => Just(Action::Refuse),
         1 => any::<bool>().prop_map(|permanently| Action::FailToLaunch { permanently }),
-        2 => Just(Action::BeAway),
+        2 => Just(Action::LoseEngine),
     ]
 }
 
-/// What may happen to it altogether.
+/// All actions.
 fn any_action() -> impl Strategy<Value = Action> {
     prop_oneof![
         12 => by_itself(),
-        2 => Just(Action::Ask(Event::StartRequested)),
-        1 => Just(Action::Ask(Event::StopRequested)),
-        1 => Just(Action::Ask(Event::RestartRequested)),
-        1 => Just(Action::Ask(Event::RepairRequested("it hangs".into()))),
+        2 => Just(Action::Request(Event::StartRequested)),
+        1 => Just(Action::Request(Event::StopRequested)),
+        1 => Just(Action::Request(Event::RestartRequested)),
+        1 => Just(Action::Request(Event::RepairRequested("it hangs".into()))),
         1 => any_rules().prop_map(Action::ChangeProcess),
         1 => any_rules().prop_map(Action::ChangeRules),
     ]
 }
 
-/// Retirement comes last, if at all; what happens after it is worth some steps.
+/// Histories in which retirement, if there is one, comes near the end, followed by a few actions.
 fn any_history() -> impl Strategy<Value = Vec<Action>> {
-    let retire = Just(Action::Ask(Event::RetireRequested(Retirement::Removed)));
+    let retire = Just(Action::Request(Event::RetireRequested(Retirement::Removed)));
     let ending = prop_oneof![
         2 => Just(Vec::new()),
         1 => (retire, vec(any_action(), 0..8)).prop_map(|(retire, mut after)| {
@@ -822,26 +832,26 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(CASES))]
 
     #[test]
-    fn every_history_goes_by_the_book(
+    fn every_history_matches_the_model(
         rules in any_rules(),
         wanted in any_wanted(),
         history in any_history(),
-        chance: u8,
+        random: u8,
     ) {
-        let mut world = World::new(rules, wanted, chance);
+        let mut world = World::new(rules, wanted, random);
         for action in &history {
             world.act(action);
         }
     }
 
     #[test]
-    fn every_history_of_one_elsewhere_goes_by_the_book(
+    fn every_remote_history_matches_the_model(
         rules in any_rules(),
         wanted in any_wanted(),
         history in any_history(),
-        chance: u8,
+        random: u8,
     ) {
-        let mut world = World::elsewhere(rules, wanted, chance);
+        let mut world = World::remote(rules, wanted, random);
         for action in &history {
             world.act(action);
         }
@@ -852,27 +862,27 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(CASES_PER_RULE))]
 
     #[test]
-    fn no_limit_is_ever_exceeded(
+    fn limits_are_never_exceeded(
         rules in any_rules(),
         history in vec(by_itself(), 0..60),
-        chance: u8,
+        random: u8,
     ) {
-        let mut world = World::new(rules.clone(), Wanted::Down, chance);
+        let mut world = World::new(rules.clone(), Wanted::Down, random);
         world.sees(&Event::StartRequested);
         for action in &history {
             world.act(action);
         }
         let (attempts, per_minute) =
             (rules.restart.max_attempts as usize, rules.restart.max_retries_per_minute as usize);
-        let entries = &world.book.entries;
+        let entries = &world.model.entries;
         let mut in_a_row = 0;
         let mut ready_at = None;
         let mut exits: Vec<Instant> = Vec::new();
         for (index, entry) in entries.iter().enumerate() {
             match entry.fact {
-                Fact::Ended(Ending::Away) if world.book.was_away(index) => {}
+                Fact::Ended(Ending::EngineUnavailable) if world.model.was_engine_unavailable(index) => {}
                 Fact::BecameReady => ready_at = Some(entry.at),
-                Fact::Unfit | Fact::Hung => {
+                Fact::ProtocolError | Fact::Hung => {
                     let uptime = ready_at.take().map(|ready| entry.at - ready);
                     if uptime.is_some_and(|uptime| uptime >= rules.restart.reset_after) {
                         in_a_row = 0;
@@ -885,7 +895,7 @@ proptest! {
                     }
                     exits.push(entry.at);
                 }
-                Fact::LaunchedAgain => {
+                Fact::Restarted => {
                     in_a_row += 1;
                     prop_assert!(attempts == 0 || in_a_row <= attempts);
                     let last = *exits.last().unwrap();
@@ -898,14 +908,14 @@ proptest! {
     }
 
     #[test]
-    fn a_start_leads_somewhere_in_bounded_time_if_the_world_answers(
+    fn start_settles_in_bounded_time(
         rules in any_rules(),
         history in vec(any_action(), 0..30),
-        chance: u8,
+        random: u8,
         obeys: bool,
         becomes_ready: bool,
     ) {
-        let mut world = World::new(rules, Wanted::Down, chance);
+        let mut world = World::new(rules, Wanted::Down, random);
         for action in &history {
             world.act(action);
         }
@@ -918,31 +928,31 @@ proptest! {
             let is_forced = matches!(world.life.state, State::Stopping { overdue_at: None, .. });
             let has_ended = if obeys { world.is_told_to_end } else { is_forced };
             if has_ended {
-                world.act(&Action::Exit(Exit { signal: Some(9), ..Exit::UNSEEN }));
+                world.act(&Action::Exit(Exit { signal: Some(9), ..Exit::UNKNOWN }));
             } else if becomes_ready && !world.is_told_to_end {
                 world.act(&Action::BecomeReady);
             } else {
                 world.act(&Action::WaitForDeadline);
             }
         }
-        // At worst an old life is forced to end, and a new one is then not ready and forced too.
+        // At worst the old life is killed, and the new one is never ready and killed too.
         let longest = 2 * (Duration::from_secs(10) + STOP_MARGIN) + Duration::from_secs(10);
         prop_assert!(world.now - began <= longest);
         prop_assert!(world.life.wanted == Wanted::Up);
     }
 
     #[test]
-    fn a_server_that_only_crashes_is_given_up_if_there_is_a_limit(
+    fn crashing_server_is_given_up_with_a_limit(
         rules in any_rules(),
         limit in 1..4_u32,
         life in select(&[0, 1, 999, 1000, 1999][..]),
-        chance: u8,
+        random: u8,
     ) {
         let mut rules = rules;
         rules.restart.max_attempts = limit;
         rules.restart.reset_after = Duration::from_secs(2);
         rules.ready.within = Duration::from_secs(10);
-        let mut world = World::new(rules, Wanted::Down, chance);
+        let mut world = World::new(rules, Wanted::Down, random);
         world.sees(&Event::StartRequested);
         for _ in 0..=limit {
             world.act(&Action::BecomeReady);
@@ -955,19 +965,19 @@ proptest! {
     }
 
     #[test]
-    fn silence_alone_never_ends_the_tries_to_reach_one_elsewhere(
+    fn silence_never_ends_reconnects_to_remote_server(
         rules in any_rules(),
         silences in vec(select(&[true, false][..]), 0..60),
-        chance: u8,
+        random: u8,
     ) {
-        let mut world = World::elsewhere(rules, Wanted::Down, chance);
+        let mut world = World::remote(rules, Wanted::Down, random);
         world.sees(&Event::StartRequested);
         for is_told in silences {
             if is_told {
                 world.act(&Action::BeUnreachable);
             } else {
                 world.act(&Action::WaitForDeadline);
-                world.act(&Action::Exit(Exit::UNSEEN));
+                world.act(&Action::Exit(Exit::UNKNOWN));
             }
             prop_assert_eq!(world.life.state.on_wire(), ServerState::Restarting);
             prop_assert!(world.life.is_unreachable());
@@ -980,7 +990,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_stopped_stays_stopped_until_somebody_asks(
+    fn stopped_server_stays_stopped_until_requested(
         rules in any_rules(),
         before in vec(any_action(), 0..30),
         after in vec(prop_oneof![
@@ -988,32 +998,32 @@ proptest! {
             1 => any_rules().prop_map(Action::ChangeProcess),
             1 => any_rules().prop_map(Action::ChangeRules),
         ], 0..20),
-        chance: u8,
+        random: u8,
     ) {
-        let mut world = World::new(rules, Wanted::Down, chance);
+        let mut world = World::new(rules, Wanted::Down, random);
         for action in &before {
             world.act(action);
         }
         world.sees(&Event::StopRequested);
-        let launches = world.book.facts().filter(|fact| fact.is_launch()).count();
+        let launches = world.model.facts().filter(|fact| fact.is_launch()).count();
         for action in &after {
             world.act(action);
         }
         world.act(&Action::Exit(Exit::code(0)));
         prop_assert_eq!(world.life.state, State::Stopped);
         prop_assert_eq!(world.life.state.on_wire(), ServerState::Stopped);
-        prop_assert_eq!(world.book.facts().filter(|fact| fact.is_launch()).count(), launches);
+        prop_assert_eq!(world.model.facts().filter(|fact| fact.is_launch()).count(), launches);
     }
 
     #[test]
-    fn every_state_has_a_reason_that_can_be_read(
+    fn every_state_has_a_readable_reason(
         rules in any_rules(),
         history in any_history(),
-        chance: u8,
+        random: u8,
         is_remote: bool,
     ) {
-        let mut world = World::new(rules, Wanted::Down, chance);
-        world.book.is_remote = is_remote;
+        let mut world = World::new(rules, Wanted::Down, random);
+        world.model.is_remote = is_remote;
         for action in &history {
             world.act(action);
             let Life { state, reason, .. } = &world.life;
@@ -1021,10 +1031,10 @@ proptest! {
             let tells_a_failure = matches!(
                 reason,
                 Reason::LaunchFailed(_)
-                    | Reason::Away(_)
+                    | Reason::EngineUnavailable(_)
                     | Reason::Exited(_)
                     | Reason::NeverReady { .. }
-                    | Reason::Unfit(_)
+                    | Reason::ProtocolError(_)
                     | Reason::Unhealthy(_)
                     | Reason::Unreachable(_)
                     | Reason::TooManyExits { .. }

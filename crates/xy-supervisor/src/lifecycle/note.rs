@@ -1,7 +1,7 @@
-//! What one daemon leaves with a shim for the next: a life, in words.
+//! The note that a daemon leaves with a shim for a later daemon: a serialised life. Pure.
 //!
-//! Moments of one process mean nothing to another, so all times are told as how long ago
-//! something was, and the shim tells how old the note is. Pure.
+//! An `Instant` of one process means nothing to another. So the note stores all times as ages, and
+//! the shim reports the age of the note.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,64 +12,64 @@ use xy_protocol::server::Wanted;
 use xy_shim::wire::{MAX_NOTE, StatusReport};
 
 use super::{AfterStop, Event, Life, Reason, STOP_MARGIN, State, Tally, WINDOW};
-use crate::health::Habit;
+use crate::health::ProbeSupport;
 use crate::launch::millis;
 
 const FORMAT: u32 = 1;
 
-/// More exits than this are not written down: no limit per minute is that high in earnest.
+/// Maximum number of stored exits; no sensible limit per minute is higher.
 const MAX_EXITS: usize = 1000;
 
-/// A life, as it was left.
+/// The note that a daemon leaves for a later one: a serialised life.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Note {
+pub struct Note {
     format: u32,
-    /// What its file said.
-    pub(crate) settings: Arc<ServerSettings>,
+    /// The settings of the server.
+    pub settings: Arc<ServerSettings>,
     restart_count: u32,
     restarts_total: u64,
     in_a_row: u32,
-    /// How long ago each of its latest unexpected exits was.
+    /// The ages of its latest unexpected exits.
     exits_ms_ago: Vec<u64>,
     /// How long it had been ready.
     ready_for_ms: Option<u64>,
-    /// What was to come after its stop.
+    /// What was to follow the stop in progress.
     after_stop: Option<Next>,
-    /// Why it was ended, if it could not be spoken with, or did not answer any more.
+    /// Why it was stopped, if it violated the protocol or hung.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     unfit: Option<String>,
-    /// Whether it is known to answer probes.
+    /// Whether its program is known to answer probes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     answers: bool,
-    /// Whether it is known to ignore them.
+    /// Whether its program is known to ignore probes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     ignores: bool,
-    /// What whoever spoke with it left for whoever does next.
+    /// The note of the protocol driver for its successor.
     #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub(crate) speaker: String,
-    /// How old all the rest was when that was left.
+    pub speaker: String,
+    /// The age of all other fields when the driver's note was added.
     #[serde(default, skip_serializing_if = "is_zero")]
     older_by_ms: u64,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks like this")]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde requires it")]
 fn is_zero(ms: &u64) -> bool {
     *ms == 0
 }
 
-/// A note, and what the speaker of that life has to say, left so long after it. If both
-/// are too long for a shim, the note alone.
-pub(crate) fn with_speaker(note: &[u8], speaker: &str, later: Duration) -> Vec<u8> {
-    let Some(open) = note.strip_suffix(b"}").filter(|_| !speaker.is_empty()) else {
+/// Returns a note joined with the driver's note, which was left `age` after it. If both together
+/// are too long for a shim, returns the note alone.
+pub(crate) fn with_driver_note(note: &[u8], driver_note: &str, age: Duration) -> Vec<u8> {
+    let Some(open) = note.strip_suffix(b"}").filter(|_| !driver_note.is_empty()) else {
         return note.to_vec();
     };
-    let Ok(speaker) = serde_json::to_string(speaker) else { return note.to_vec() };
-    let more = format!(r#","speaker":{speaker},"older_by_ms":{}}}"#, millis(later));
+    let Ok(driver_note) = serde_json::to_string(driver_note) else { return note.to_vec() };
+    let more = format!(r#","speaker":{driver_note},"older_by_ms":{}}}"#, millis(age));
     let joined = [open, more.as_bytes()].concat();
     if joined.len() <= MAX_NOTE { joined } else { note.to_vec() }
 }
 
-/// What was to come after a stop.
+/// What was to follow a stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Next {
@@ -80,15 +80,15 @@ enum Next {
 }
 
 impl Note {
-    /// What is to be left of a life.
-    pub(crate) fn of(life: &Life, settings: &Arc<ServerSettings>, now: Instant) -> Self {
+    /// Creates the note of a life.
+    pub fn of(life: &Life, settings: &Arc<ServerSettings>, now: Instant) -> Self {
         let Tally { restart_count, restarts_total, in_a_row, recent_exits, .. } = &life.tally;
-        let ago = |moment: &Instant| millis(now.saturating_duration_since(*moment));
+        let age_of = |at: &Instant| millis(now.saturating_duration_since(*at));
         let latest = recent_exits.len().saturating_sub(MAX_EXITS);
         let after_stop = match life.state {
             State::Stopping { then, .. } => Some(match then {
                 AfterStop::StayDown | AfterStop::Sleep => Next::Stay,
-                // The next daemon finds out itself whether it can be used.
+                // The next daemon finds out itself whether the server can be used.
                 AfterStop::StartAgain | AfterStop::TryAgain | AfterStop::GiveUp => Next::Start,
                 AfterStop::CountFailure => Next::Count,
                 AfterStop::Retire => Next::Retire,
@@ -96,7 +96,7 @@ impl Note {
             _ => None,
         };
         let ready_for_ms = match &life.state {
-            State::Running { ready_at, .. } => Some(ago(ready_at)),
+            State::Running { ready_at, .. } => Some(age_of(ready_at)),
             _ => None,
         };
         Self {
@@ -105,11 +105,11 @@ impl Note {
             restart_count: *restart_count,
             restarts_total: *restarts_total,
             in_a_row: *in_a_row,
-            exits_ms_ago: recent_exits.iter().skip(latest).map(ago).collect(),
+            exits_ms_ago: recent_exits.iter().skip(latest).map(age_of).collect(),
             ready_for_ms,
             after_stop,
             unfit: match &life.reason {
-                Reason::Unfit(why) | Reason::Unhealthy(why) => Some(why.clone()),
+                Reason::ProtocolError(why) | Reason::Unhealthy(why) => Some(why.clone()),
                 _ => None,
             },
             answers: false,
@@ -119,35 +119,37 @@ impl Note {
         }
     }
 
-    /// The same of one that takes to being probed like this.
-    pub(crate) fn of_one_with(self, habit: Habit) -> Self {
-        Self { answers: habit == Habit::Answers, ignores: habit == Habit::Ignores, ..self }
+    /// Sets whether the program answers probes.
+    pub(crate) fn with_probe_support(self, probe_support: ProbeSupport) -> Self {
+        let answers = probe_support == ProbeSupport::Supported;
+        let ignores = probe_support == ProbeSupport::Unsupported;
+        Self { answers, ignores, ..self }
     }
 
-    /// How it took to being probed.
-    pub(crate) fn habit(&self) -> Habit {
+    /// Returns whether the program answers probes.
+    pub(crate) fn probe_support(&self) -> ProbeSupport {
         match (self.answers, self.ignores) {
-            (true, _) => Habit::Answers,
-            (false, true) => Habit::Ignores,
-            (false, false) => Habit::Unknown,
+            (true, _) => ProbeSupport::Supported,
+            (false, true) => ProbeSupport::Unsupported,
+            (false, false) => ProbeSupport::Unknown,
         }
     }
 
-    /// As bytes; empty, which is no note, if a shim would not keep it.
-    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+    /// Serialises the note. Returns no bytes, which is no note, if it is too long for a shim.
+    pub fn to_bytes(&self) -> Vec<u8> {
         let bytes = serde_json::to_vec(self).unwrap_or_default();
         if bytes.len() <= MAX_NOTE { bytes } else { Vec::new() }
     }
 
-    /// `None` for what cannot be understood, or is of a version that is not known.
-    pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
+    /// Parses a note. Returns `None` if it is malformed or of an unknown version.
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
         let note: Self = serde_json::from_slice(bytes).ok()?;
         (note.format == FORMAT && note.settings.rules.are_sane()).then_some(note)
     }
 
-    /// The life that was left, as it goes on now.
+    /// Returns the life as it goes on now.
     pub(crate) fn life(&self, status: &StatusReport, wanted: Wanted, now: Instant) -> Life {
-        // Of one that has ended, the time since does not count.
+        // The time since its end does not count.
         let ended_ago = status.exited.as_ref().map_or(0, |exited| exited.ms_ago);
         let before = |ms: u64| earlier(now, ms.saturating_sub(ended_ago));
         let launched_at = before(status.age_ms);
@@ -160,9 +162,9 @@ impl Note {
             State::Running { launched_at, ready_at }
         } else {
             match self.settings.rules.ready.probe {
-                // The daemon was killed before it had noted that; but its program runs.
+                // The daemon was killed before it noted readiness, but the program runs.
                 Probe::Process => State::Running { launched_at, ready_at: launched_at },
-                // It has all its time again: nobody may have spoken with it.
+                // It gets its whole time again, as no driver may have connected to it.
                 Probe::Mcp | Probe::Tcp | Probe::Http => {
                     let ready_by = now + self.settings.rules.ready.within;
                     State::Starting { launched_at, ready_by }
@@ -171,7 +173,7 @@ impl Note {
         };
         let reason = match (&state, &self.unfit) {
             (State::Stopping { then: AfterStop::CountFailure, .. }, Some(why)) => {
-                Reason::Unfit(why.clone())
+                Reason::ProtocolError(why.clone())
             }
             _ => Reason::Adopted,
         };
@@ -184,23 +186,24 @@ impl Note {
                 .filter(|ms| *ms < millis(WINDOW))
                 .map(|ms| earlier(now, ms))
                 .collect(),
-            unreached: 0, // No shim has a note of one that lives somewhere else.
-            is_forgiven: false,
+            unreachable_count: 0, // Remote servers have no shim, and so no note.
+            probe_forgiven: false,
         };
         Life { state, wanted, tally, reason }
     }
 
-    /// What was to happen to it and did not, as far as can be told.
-    pub(crate) fn unheard(&self, status: &StatusReport) -> Option<Event> {
-        let is_asked_to_restart = self.after_stop == Some(Next::Start) && !status.stopping;
+    /// Returns the event that no daemon has processed, if there is one.
+    pub(crate) fn missed_event(&self, status: &StatusReport) -> Option<Event> {
+        let needs_restart = self.after_stop == Some(Next::Start) && !status.stopping;
         if status.torn {
-            Some(Event::Torn)
+            Some(Event::WriteInterrupted)
         } else {
-            is_asked_to_restart.then_some(Event::RestartRequested)
+            needs_restart.then_some(Event::RestartRequested)
         }
     }
 
-    /// A daemon that was ending when it was killed is followed by one that begins.
+    /// Returns what follows the stop in progress. A retirement by the earlier daemon's own end
+    /// becomes a new start.
     fn then(&self, wanted: Wanted) -> AfterStop {
         match (self.after_stop, wanted) {
             (_, Wanted::Down) => AfterStop::StayDown,
@@ -211,7 +214,7 @@ impl Note {
     }
 }
 
-/// The moment that was so long ago; now, if no clock goes back so far.
+/// Returns the instant `ms` before `now`; `now` itself if the clock does not go back that far.
 fn earlier(now: Instant, ms: u64) -> Instant {
     now.checked_sub(Duration::from_millis(ms)).unwrap_or(now)
 }
@@ -229,16 +232,17 @@ mod tests {
         now.checked_sub(seconds * SECOND).unwrap()
     }
 
-    /// A life 40 s after it was launched, ready for 30 s, with an exit 45 s ago.
-    fn left() -> (Note, Instant) {
+    /// Returns the note of a life that was launched 40 s ago, ready for 30 s, with an exit 45 s
+    /// ago, and the time 10 s later.
+    fn old_note() -> (Note, Instant) {
         let now = tokio::time::Instant::now().into_std();
         let tally = Tally {
             restart_count: 2,
             restarts_total: 5,
             in_a_row: 2,
             recent_exits: [ago(now, 55), ago(now, 45)].into(),
-            unreached: 0,
-            is_forgiven: false,
+            unreachable_count: 0,
+            probe_forgiven: false,
         };
         let state = State::Running { launched_at: ago(now, 40), ready_at: ago(now, 30) };
         let life = Life { state, tally, wanted: Wanted::Up, reason: Reason::Ready };
@@ -246,26 +250,26 @@ mod tests {
     }
 
     #[test]
-    fn a_note_survives_being_bytes() {
-        let (note, _) = left();
+    fn note_survives_serialisation() {
+        let (note, _) = old_note();
         assert_eq!(Note::parse(&note.to_bytes()).unwrap(), note);
     }
 
     #[test]
-    fn a_life_goes_on_as_it_was() {
-        let (note, now) = left();
+    fn life_continues_from_note() {
+        let (note, now) = old_note();
         let life = note.life(&status(), Wanted::Up, now);
         let running = State::Running { launched_at: ago(now, 50), ready_at: ago(now, 40) };
         assert_eq!(life.state, running);
-        // Of the two exits one is by now too long ago to count.
+        // One of the two exits has left the window by now.
         assert_eq!(life.tally.recent_exits, [ago(now, 55)]);
         assert_eq!((life.tally.restart_count, life.tally.restarts_total), (2, 5));
         assert_eq!(life.tally.in_a_row, 2);
     }
 
     #[test]
-    fn one_that_ended_meanwhile_has_lived_until_then() {
-        let (note, now) = left();
+    fn life_that_ended_meanwhile_lasted_until_its_end() {
+        let (note, now) = old_note();
         let report =
             ExitReport { code: Some(1), signal: None, asked: false, survivors: vec![], oom: None };
         let exited = Some(PastExit { report, ms_ago: 9_000 });
@@ -275,8 +279,8 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_being_stopped_goes_on_with_what_is_wanted_now() {
-        let (note, now) = left();
+    fn stop_in_progress_follows_current_wish() {
+        let (note, now) = old_note();
         let stopping = StatusReport { stopping: true, ..status() };
         let then = |after_stop, wanted| {
             let note = Note { after_stop, ..note.clone() };
@@ -289,44 +293,47 @@ mod tests {
         assert_eq!(then(Some(Next::Start), Wanted::Down), AfterStop::StayDown);
         assert_eq!(then(Some(Next::Start), Wanted::Up), AfterStop::StartAgain);
         assert_eq!(then(Some(Next::Count), Wanted::Up), AfterStop::CountFailure);
-        // Its daemon was ending; there is a new one now, and nobody asked for a stop.
+        // The earlier daemon was ending. There is a new one now, and no stop was requested.
         assert_eq!(then(Some(Next::Retire), Wanted::Up), AfterStop::StartAgain);
         assert_eq!(then(None, Wanted::Up), AfterStop::StartAgain);
     }
 
     #[test]
-    fn a_restart_that_was_only_noted_is_still_to_come() {
-        let (note, _) = left();
+    fn noted_restart_is_a_missed_event() {
+        let (note, _) = old_note();
         let asked = Note { after_stop: Some(Next::Start), ..note.clone() };
-        assert_eq!(asked.unheard(&status()), Some(Event::RestartRequested));
-        assert_eq!(asked.unheard(&StatusReport { stopping: true, ..status() }), None);
-        assert_eq!(note.unheard(&status()), None);
-        assert_eq!(note.unheard(&StatusReport { torn: true, ..status() }), Some(Event::Torn));
+        assert_eq!(asked.missed_event(&status()), Some(Event::RestartRequested));
+        assert_eq!(asked.missed_event(&StatusReport { stopping: true, ..status() }), None);
+        assert_eq!(note.missed_event(&status()), None);
+        assert_eq!(
+            note.missed_event(&StatusReport { torn: true, ..status() }),
+            Some(Event::WriteInterrupted)
+        );
     }
 
     #[test]
-    fn what_its_speaker_left_is_joined_and_makes_nothing_younger() {
-        let (note, now) = left();
-        let joined = with_speaker(&note.to_bytes(), "era \"x\"\n", 10 * SECOND);
+    fn driver_note_is_joined_and_keeps_ages() {
+        let (note, now) = old_note();
+        let joined = with_driver_note(&note.to_bytes(), "era \"x\"\n", 10 * SECOND);
         let read = Note::parse(&joined).unwrap();
         assert_eq!(read.speaker, "era \"x\"\n");
-        // The shim only knows when both were left.
+        // The shim only knows the age of the joined note.
         let later = StatusReport { note_age_ms: 0, ..status() };
         assert_eq!(read.life(&later, Wanted::Up, now), note.life(&status(), Wanted::Up, now));
-        assert_eq!(with_speaker(&note.to_bytes(), "", SECOND), note.to_bytes());
-        assert_eq!(with_speaker(b"", "x", SECOND), b"");
+        assert_eq!(with_driver_note(&note.to_bytes(), "", SECOND), note.to_bytes());
+        assert_eq!(with_driver_note(b"", "x", SECOND), b"");
     }
 
     #[test]
-    fn what_its_speaker_left_is_not_kept_if_it_is_too_long() {
-        let (note, _) = left();
+    fn oversized_driver_note_is_dropped() {
+        let (note, _) = old_note();
         let endless = "x".repeat(MAX_NOTE);
-        assert_eq!(with_speaker(&note.to_bytes(), &endless, SECOND), note.to_bytes());
+        assert_eq!(with_driver_note(&note.to_bytes(), &endless, SECOND), note.to_bytes());
     }
 
     #[test]
-    fn one_that_has_not_answered_yet_has_all_its_time_again() {
-        let (note, now) = left();
+    fn starting_server_gets_its_whole_time_again() {
+        let (note, now) = old_note();
         let note = Note { ready_for_ms: None, ..note };
         let within = note.settings.rules.ready.within;
         let state = State::Starting { launched_at: ago(now, 50), ready_by: now + within };
@@ -334,10 +341,10 @@ mod tests {
     }
 
     #[test]
-    fn why_one_is_being_ended_is_still_known() {
+    fn reason_of_stop_in_progress_is_kept() {
         let now = tokio::time::Instant::now().into_std();
         let state = State::Stopping { overdue_at: None, then: AfterStop::CountFailure };
-        let reason = Reason::Unfit("it speaks gibberish".into());
+        let reason = Reason::ProtocolError("it speaks gibberish".into());
         let life = Life { state, reason: reason.clone(), ..Life::new(Wanted::Up) };
         let note = Note::of(&life, &Arc::new(settings("a")), now);
         let note = Note::parse(&note.to_bytes()).unwrap();
@@ -347,8 +354,8 @@ mod tests {
     }
 
     #[test]
-    fn one_whose_program_runs_is_ready_though_nobody_noted_it() {
-        let (note, now) = left();
+    fn running_program_is_ready_without_noted_readiness() {
+        let (note, now) = old_note();
         let mut settings = ServerSettings::clone(&note.settings);
         settings.rules.ready.probe = Probe::Process;
         let note = Note { ready_for_ms: None, settings: Arc::new(settings), ..note };
@@ -358,8 +365,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_note_is_not_one() {
-        let (note, _) = left();
+    fn invalid_notes_are_rejected() {
+        let (note, _) = old_note();
         let newer = Note { format: FORMAT + 1, ..note.clone() };
         for bytes in [&b""[..], b"{", b"[]", &[0xff; 10], &newer.to_bytes()] {
             assert_eq!(Note::parse(bytes), None);
@@ -375,12 +382,12 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn no_numbers_make_it_panic(
+        fn arbitrary_numbers_never_panic(
             times in proptest::array::uniform6(proptest::prelude::any::<u64>()),
             stopping in proptest::prelude::any::<bool>(),
         ) {
             let [age_ms, note_age_ms, ms_ago, exit, ready, count] = times;
-            let (note, now) = left();
+            let (note, now) = old_note();
             let note = Note {
                 exits_ms_ago: vec![exit],
                 ready_for_ms: Some(ready),
@@ -396,8 +403,8 @@ mod tests {
     }
 
     #[test]
-    fn times_that_cannot_be_do_no_harm() {
-        let (note, now) = left();
+    fn impossible_times_are_harmless() {
+        let (note, now) = old_note();
         let status = StatusReport { age_ms: u64::MAX, note_age_ms: u64::MAX, ..status() };
         let life = note.life(&status, Wanted::Up, now);
         assert!(matches!(life.state, State::Running { ready_at, .. } if ready_at <= now));
@@ -405,17 +412,17 @@ mod tests {
     }
 
     #[test]
-    fn a_note_of_a_version_that_made_no_probes_is_still_read() {
+    fn note_of_version_without_probes_is_still_read() {
         let text = include_str!("note/fixtures/format-1-http.json");
         let note = Note::parse(text.as_bytes()).unwrap();
         let ours = xy_config::settings::Rules::default();
         assert_eq!(note.settings.rules.health, ours.health);
         assert_eq!(note.settings.rules.ready.timeout, ours.ready.timeout);
-        assert_eq!(note.habit(), Habit::Unknown);
+        assert_eq!(note.probe_support(), ProbeSupport::Unknown);
     }
 
     #[test]
-    fn the_note_of_a_server_behind_a_port_is_read_as_this_version_wrote_it() {
+    fn note_of_server_with_port_keeps_its_format() {
         let text = include_str!("note/fixtures/format-1-probes.json");
         let note = Note::parse(text.as_bytes()).unwrap();
         assert_eq!(note.settings.endpoint().unwrap().url, "http://127.0.0.1:8421/x");
@@ -424,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn the_note_of_the_first_version_is_still_read() {
+    fn note_of_first_version_is_still_read() {
         let text = r#"{"format":1,"settings":{"name":"a","source":{"file":"/c/a.kdl","command_line":1},
             "process":{"command":"x","args":[],"env":{},"working_dir":null,"transport":"stdio",
             "port":null,"path":null},"rules":{"restart":{"policy":"OnFailure",

@@ -1,4 +1,4 @@
-//! Why a server is in the state it is in, in words for people.
+//! The reasons of server states, and their texts.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use xy_protocol::control::quoted_within;
 use xy_protocol::size::Size;
 
-/// Maximum characters of a stray line that are told.
-const STRAY_CHARS: usize = 80;
+/// Maximum characters of an unparsed line that are shown.
+const MAX_STRAY_CHARS: usize = 80;
 
-/// What helps a server that writes other text than MCP to its stdout.
+/// The hint for a server that writes other text than MCP to stdout.
 const LOG_TO_STDERR: &str =
     "have it print its logs to stderr: the stdout of a stdio server is for MCP messages only";
 
@@ -20,11 +20,11 @@ pub struct Exit {
     pub code: Option<i32>,
     /// The signal that ended it.
     pub signal: Option<i32>,
-    /// Whether the kernel had killed any of it for want of memory.
+    /// The cause, if the OOM killer ended any of its processes.
     pub oom: Option<Oom>,
 }
 
-/// Why the kernel killed for want of memory.
+/// Why the OOM killer ended a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Oom {
     /// The server used more than its limit.
@@ -32,27 +32,28 @@ pub enum Oom {
         /// The limit.
         bytes: u64,
     },
-    /// The machine, or a group above the server's, had no more.
+    /// The machine, or a cgroup above that of the server, was out of memory.
     Machine,
 }
 
 impl Exit {
-    /// Nobody saw how it ended.
-    pub const UNSEEN: Self = Self { code: None, signal: None, oom: None };
+    /// An exit that xy did not observe.
+    pub const UNKNOWN: Self = Self { code: None, signal: None, oom: None };
 
-    /// It ended with this code.
+    /// Returns an exit with this code.
     pub fn code(code: i32) -> Self {
-        Self { code: Some(code), ..Self::UNSEEN }
+        Self { code: Some(code), ..Self::UNKNOWN }
     }
 
-    /// Whether somebody has killed it, or the kernel: no program does that to itself.
-    pub fn is_by_somebody(self) -> bool {
+    /// Returns true if a user or the kernel killed the process. Programs do not raise these signals
+    /// themselves.
+    pub fn is_external_kill(self) -> bool {
         use rustix::process::Signal;
         let signals = [Signal::HUP, Signal::INT, Signal::KILL, Signal::TERM];
         self.signal.is_some_and(|signal| signals.iter().any(|it| it.as_raw() == signal))
     }
 
-    /// Only an exit code of 0 is clean: an unasked death by a signal is not.
+    /// Returns true for exit code 0 only. An unrequested death by a signal is not clean.
     pub fn is_clean(self) -> bool {
         self.code == Some(0)
     }
@@ -63,9 +64,9 @@ impl fmt::Display for Exit {
         match (self.code, self.signal) {
             (Some(code), _) => write!(f, "exited with code {code}"),
             (None, Some(signal)) => write!(f, "killed by signal {}", SignalName(signal)),
-            (None, None) => write!(f, "ended, nobody saw how"),
+            (None, None) => write!(f, "ended with unknown exit status"),
         }?;
-        // A leader that lives on when one of its children is killed may end in any way.
+        // A leader that survives the kill of a child may exit in any way.
         let is_killed = self.signal == Some(rustix::process::Signal::KILL.as_raw());
         match self.oom {
             None => Ok(()),
@@ -77,17 +78,17 @@ impl fmt::Display for Exit {
             }
             Some(Oom::Limit { bytes }) => write!(
                 f,
-                ", after a process of it was killed for using more than its memory limit ({})",
+                ", after one of its processes was killed for using more than its memory limit ({})",
                 Size(bytes)
             ),
             Some(Oom::Machine) => {
-                write!(f, ", after a process of it was killed by the kernel, out of memory")
+                write!(f, ", after the kernel, out of memory, killed one of its processes")
             }
         }
     }
 }
 
-/// A signal as people know it.
+/// The display of a signal with its name.
 struct SignalName(i32);
 
 impl fmt::Display for SignalName {
@@ -117,41 +118,42 @@ impl fmt::Display for SignalName {
     }
 }
 
-/// Why a life could not begin.
+/// Why a launch failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LaunchFault {
-    /// Whether trying again cannot help: the configuration is wrong, not the moment.
+    /// Whether a retry cannot help, because the configuration is wrong.
     pub permanent: bool,
-    /// What went wrong.
+    /// The error message.
     pub message: String,
-    /// What to do about it.
+    /// What the user can do about it.
     pub hint: Option<String>,
 }
 
-/// What the reason begins with, in words, for which a server is let go that nobody uses.
+/// The beginning of the reason for which an idle server is stopped. Readers of the journal rely on
+/// it.
 pub const GOES_TO_SLEEP: &str = "goes to sleep";
 
-/// Why an instance ends for good.
+/// Why an instance is retired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Retirement {
-    /// Somebody removed its server.
+    /// A user removed the server.
     Removed,
-    /// The files do not have its server any more.
+    /// No file configures the server any more.
     Unconfigured,
-    /// Its server has changed so much that it has other instances now.
+    /// The settings of the server require other instances.
     Replaced,
-    /// It was for one client.
+    /// The instance served one client, which has left.
     ClientLeft,
     /// The daemon ends, and all servers with it.
     DaemonEnds,
 }
 
 impl Retirement {
-    /// All there are.
+    /// All variants.
     pub const ALL: [Self; 5] =
         [Self::Removed, Self::Unconfigured, Self::Replaced, Self::ClientLeft, Self::DaemonEnds];
 
-    /// What journals of older versions say of each of them.
+    /// The text of each variant in journals of older versions.
     pub const ANY: &str = "removed, or the daemon is ending";
 }
 
@@ -167,112 +169,112 @@ impl fmt::Display for Retirement {
     }
 }
 
-/// How the reason of a new life begins that xy itself needed.
-pub const STARTED_OVER: &str = "started again by xy: ";
+/// The beginning of the reason for a restart that xy itself needed. Readers of the journal rely on
+/// it.
+pub const RESTARTED_BY_XY: &str = "started again by xy: ";
 
 /// Why a server is in the state it is in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reason {
     /// Nothing has happened yet.
     NotStarted,
-    /// One of the same name has been removed and is still ending.
-    Predecessor,
-    /// An earlier daemon started it.
+    /// An instance with the same key is still ending.
+    WaitingForPredecessor,
+    /// An earlier daemon started the server.
     Adopted,
-    /// A daemon was killed while it was speaking with it, in the middle of a message.
-    Torn,
-    /// It did not bear the question how it is to be spoken with, and is asked otherwise.
-    Probed,
-    /// The gateway needs a new life of it, to speak with it otherwise.
-    StartedOver(
-        /// Why.
+    /// An earlier daemon was killed while it was writing a message to the server.
+    WriteInterrupted,
+    /// The server failed on the protocol probe, and the driver tries another protocol.
+    ProtocolProbeFailed,
+    /// The driver needs a new life to use another protocol.
+    RestartRequired(
+        /// The explanation of the driver.
         String,
     ),
-    /// A start was asked for.
+    /// A user requested a start.
     StartRequested,
-    /// It starts when it is first used.
-    NotUsed,
-    /// Somebody uses it.
-    Woken,
-    /// Nobody used it.
+    /// The server starts on its first use.
+    NotUsedYet,
+    /// A client uses the server.
+    WakeRequested,
+    /// The server was idle.
     Idle(
-        /// What whoever spoke with it says of that.
+        /// The explanation of the driver.
         String,
     ),
-    /// A stop was asked for.
+    /// A user requested a stop.
     StopRequested,
-    /// A restart was asked for.
+    /// A user requested a restart.
     RestartRequested,
-    /// It was found broken and is started again.
+    /// The server was found broken and is restarted.
     Repaired(
-        /// Who found it, and what.
+        /// The finding.
         String,
     ),
-    /// It ends for good.
+    /// The instance is retired.
     RetireRequested(Retirement),
-    /// Its file says something else now.
+    /// The settings have changed.
     SettingsChanged,
-    /// The probe says that it is ready.
+    /// The readiness probe has succeeded.
     Ready,
-    /// A stop has been carried out.
+    /// A stop has finished.
     StopDone,
-    /// A stop took too long and is being forced.
+    /// A stop took too long and is forced.
     StopOverdue,
-    /// It could not be started.
+    /// The launch failed.
     LaunchFailed(LaunchFault),
-    /// What would run it is not there now, or does not answer.
-    Away(LaunchFault),
-    /// It was not ready in time.
+    /// The container engine is not running, or does not answer.
+    EngineUnavailable(LaunchFault),
+    /// The server was not ready in time.
     NeverReady {
-        /// The time it had.
+        /// The time limit.
         within: Duration,
         /// The first line on its stdout that is not MCP, if there was one.
         stray: Option<String>,
     },
-    /// It cannot be spoken with.
-    Unfit(
-        /// What whoever spoke with it says of that.
+    /// The server violates the protocol.
+    ProtocolError(
+        /// The explanation of the driver.
         String,
     ),
-    /// It does not answer any more, against all evidence that it works.
+    /// The server hangs.
     Unhealthy(
-        /// What was found.
+        /// The finding.
         String,
     ),
-    /// It lives somewhere else and does not answer.
+    /// The remote server does not answer.
     Unreachable(
-        /// What whoever tried says of that.
+        /// The explanation of the driver.
         String,
     ),
-    /// It lives somewhere else and did not answer, or what would run it was away; it is tried
-    /// again.
-    TriedAgain {
-        /// Which try in a row this is.
+    /// xy tries again to reach a remote server or its engine.
+    ReconnectAttempt {
+        /// The number of this attempt in a row.
         attempt: u32,
     },
-    /// It ended by itself.
+    /// The server exited by itself.
     Exited(Exit),
-    /// It is tried again by policy.
+    /// The server is restarted by policy.
     Retry {
-        /// Which try in a row this is.
+        /// The number of this restart in a row.
         attempt: u32,
-        /// How many there may be; 0 for any number.
+        /// Maximum number of restarts in a row; 0 for no limit.
         of: u32,
     },
-    /// It ended too often within a minute.
+    /// The server exited too often within a minute.
     TooManyExits {
-        /// How often.
+        /// The number of exits.
         exits: u32,
-        /// How often it may.
+        /// Maximum number of exits.
         limit: u32,
-        /// What happened last.
+        /// The reason of the last exit.
         last: Box<Reason>,
     },
-    /// It was tried too often in a row.
+    /// The server was restarted too often in a row.
     TooManyAttempts {
-        /// How often.
+        /// The number of restarts.
         attempts: u32,
-        /// What happened last.
+        /// The reason of the last failure.
         last: Box<Reason>,
     },
 }
@@ -280,7 +282,7 @@ pub enum Reason {
 impl Reason {
     /// Returns true if xy ends the server because the server does not work.
     pub fn is_failure(&self) -> bool {
-        matches!(self, Self::NeverReady { .. } | Self::Unfit(_) | Self::Unhealthy(_))
+        matches!(self, Self::NeverReady { .. } | Self::ProtocolError(_) | Self::Unhealthy(_))
     }
 
     /// Returns true if xy ends the server because a probe or the self-test found it hung.
@@ -288,10 +290,10 @@ impl Reason {
         matches!(self, Self::Unhealthy(_) | Self::Repaired(_))
     }
 
-    /// What to do about it, where somebody knows.
+    /// Returns what the user can do about it, if that is known.
     pub fn hint(&self) -> Option<&str> {
         match self {
-            Self::LaunchFailed(fault) | Self::Away(fault) => fault.hint.as_deref(),
+            Self::LaunchFailed(fault) | Self::EngineUnavailable(fault) => fault.hint.as_deref(),
             Self::NeverReady { stray: Some(_), .. } => Some(LOG_TO_STDERR),
             Self::TooManyExits { last, .. } | Self::TooManyAttempts { last, .. } => last.hint(),
             _ => None,
@@ -303,14 +305,18 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotStarted => write!(f, "not started yet"),
-            Self::Predecessor => write!(f, "waiting for the end of its predecessor"),
+            Self::WaitingForPredecessor => write!(f, "waiting for the end of its predecessor"),
             Self::Adopted => write!(f, "taken over from an earlier daemon"),
-            Self::Torn => write!(f, "its daemon was killed in the middle of a message to it"),
-            Self::Probed => write!(f, "it did not bear its first question, and is asked another"),
-            Self::StartedOver(why) => write!(f, "{STARTED_OVER}{why}"),
+            Self::WriteInterrupted => {
+                write!(f, "the daemon was killed while writing a message to it")
+            }
+            Self::ProtocolProbeFailed => {
+                write!(f, "it failed on the protocol probe, and another protocol is tried")
+            }
+            Self::RestartRequired(why) => write!(f, "{RESTARTED_BY_XY}{why}"),
             Self::StartRequested => write!(f, "start requested"),
-            Self::NotUsed => write!(f, "it starts when it is first used"),
-            Self::Woken => write!(f, "somebody uses it"),
+            Self::NotUsedYet => write!(f, "it starts when it is first used"),
+            Self::WakeRequested => write!(f, "woken by a client"),
             Self::StopRequested => write!(f, "stop requested"),
             Self::RestartRequested => write!(f, "restart requested"),
             Self::RetireRequested(why) => write!(f, "{why}"),
@@ -318,23 +324,25 @@ impl fmt::Display for Reason {
             Self::Ready => write!(f, "ready"),
             Self::StopDone => write!(f, "stopped as requested"),
             Self::StopOverdue => write!(f, "the stop took too long and is being forced"),
-            Self::LaunchFailed(fault) | Self::Away(fault) => write!(f, "{}", fault.message),
+            Self::LaunchFailed(fault) | Self::EngineUnavailable(fault) => {
+                write!(f, "{}", fault.message)
+            }
             Self::NeverReady { within, stray: None } => write!(f, "not ready within {within:?}"),
             Self::NeverReady { within, stray: Some(line) } => write!(
                 f,
                 "not ready within {within:?}, and it wrote text to stdout that is not MCP: `{}`",
-                quoted_within(line, STRAY_CHARS)
+                quoted_within(line, MAX_STRAY_CHARS)
             ),
             Self::Idle(why) => write!(f, "{GOES_TO_SLEEP}: {why}"),
             Self::Repaired(why)
-            | Self::Unfit(why)
+            | Self::ProtocolError(why)
             | Self::Unhealthy(why)
             | Self::Unreachable(why) => write!(f, "{why}"),
-            Self::TriedAgain { attempt } => write!(f, "attempt {attempt} to reach it"),
+            Self::ReconnectAttempt { attempt } => write!(f, "attempt {attempt} to reach it"),
             Self::Exited(exit) => write!(f, "{exit}"),
             Self::Retry { attempt, of: 0 } => write!(f, "attempt {attempt}"),
             Self::Retry { attempt, of } if attempt == of => {
-                write!(f, "last attempt ({attempt} of {of})")
+                write!(f, "final restart attempt ({attempt} of {of})")
             }
             Self::Retry { attempt, of } => write!(f, "attempt {attempt} of {of}"),
             Self::TooManyExits { exits, limit, last } => write!(
@@ -354,33 +362,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stray_text_is_named_cut_and_escaped() {
+    fn stray_text_is_truncated_and_escaped() {
         let never = |stray: Option<String>| {
             let reason = Reason::NeverReady { within: Duration::from_secs(10), stray };
             (reason.to_string(), reason.hint().map(str::to_owned))
         };
         assert_eq!(never(None), ("not ready within 10s".to_owned(), None));
-        let (told, hint) = never(Some(format!("\u{1b}[1m{}", "x".repeat(99))));
-        let line = format!("\\u{{1b}}[1m{}…", "x".repeat(STRAY_CHARS - 4));
+        let (text, hint) = never(Some(format!("\u{1b}[1m{}", "x".repeat(99))));
+        let line = format!("\\u{{1b}}[1m{}…", "x".repeat(MAX_STRAY_CHARS - 4));
         let expected =
             format!("not ready within 10s, and it wrote text to stdout that is not MCP: `{line}`");
-        assert_eq!((told, hint.as_deref()), (expected, Some(LOG_TO_STDERR)));
+        assert_eq!((text, hint.as_deref()), (expected, Some(LOG_TO_STDERR)));
     }
 
     #[test]
-    fn a_kill_for_want_of_memory_is_named_as_such() {
+    fn out_of_memory_kill_is_named() {
         let limit = Some(Oom::Limit { bytes: 64 << 20 });
         let exits = [
-            Exit { signal: Some(9), oom: limit, ..Exit::UNSEEN },
-            Exit { signal: Some(9), oom: Some(Oom::Machine), ..Exit::UNSEEN },
+            Exit { signal: Some(9), oom: limit, ..Exit::UNKNOWN },
+            Exit { signal: Some(9), oom: Some(Oom::Machine), ..Exit::UNKNOWN },
             Exit { oom: limit, ..Exit::code(1) },
             Exit { oom: Some(Oom::Machine), ..Exit::code(1) },
         ];
         insta::assert_snapshot!(exits.map(|exit| exit.to_string()).join("\n"), @"
         killed by signal 9 (SIGKILL): it used more than its memory limit (64 MiB)
         killed by signal 9 (SIGKILL) by the kernel, which was out of memory
-        exited with code 1, after a process of it was killed for using more than its memory limit (64 MiB)
-        exited with code 1, after a process of it was killed by the kernel, out of memory
+        exited with code 1, after one of its processes was killed for using more than its memory limit (64 MiB)
+        exited with code 1, after the kernel, out of memory, killed one of its processes
         ");
     }
 }

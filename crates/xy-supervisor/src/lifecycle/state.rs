@@ -1,4 +1,4 @@
-//! What an instance is doing, and what is remembered of it.
+//! The state of an instance, and what is remembered from life to life.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -7,70 +7,70 @@ use xy_protocol::server::{ServerState, Wanted};
 
 use super::reason::{Exit, Reason};
 
-/// What an instance is doing. Each state holds only what makes sense in it.
+/// The state of an instance. Each state holds only the data that it needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// Not there, and nothing will start it by itself.
+    /// Not running; only a request starts it.
     Stopped,
-    /// Launched, not ready yet.
+    /// Launched, but not ready yet.
     Starting {
         /// When it was launched.
         launched_at: Instant,
-        /// Ready by then, or it is ended.
+        /// The time by which it must be ready, or it is stopped.
         ready_by: Instant,
     },
-    /// Ready.
+    /// Running and ready.
     Running {
         /// When it was launched.
         launched_at: Instant,
         /// When it became ready.
         ready_at: Instant,
     },
-    /// Waiting before the next try.
+    /// Waiting for the next attempt.
     Backoff {
-        /// Until then.
+        /// The time of the next attempt.
         retry_at: Instant,
     },
-    /// Being ended.
+    /// Being stopped.
     Stopping {
-        /// Forced then; `None` once that has been done.
+        /// When the stop is forced; `None` once that has been done.
         overdue_at: Option<Instant>,
-        /// What comes after it.
+        /// What follows the stop.
         then: AfterStop,
     },
-    /// Not there, as nobody uses it: whoever does wakes it.
+    /// Not running because it is idle; its next use wakes it.
     Asleep {
-        /// It is not launched before then, as it has just died.
+        /// The earliest time of the next launch, after an exit.
         not_before: Option<Instant>,
     },
     /// Given up; the reason says why.
     Failed,
-    /// Ended for good: nothing happens any more.
+    /// Ended for good. All events are ignored.
     Retired,
 }
 
-/// What comes after a stop.
+/// What follows a stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AfterStop {
-    /// Nothing.
+    /// The server stays stopped.
     StayDown,
-    /// A new life.
+    /// A new life starts.
     StartAgain,
-    /// What comes after a crash: it never became ready, cannot be spoken with, or does not
-    /// answer any more.
+    /// The restart policy decides, as after a crash. The server never became ready, violated the
+    /// protocol, or hung.
     CountFailure,
-    /// It has failed, whatever its restart policy says.
+    /// The server has failed, whatever its restart policy is.
     GiveUp,
-    /// Another try to reach it, after a while.
+    /// After a delay, xy tries again to reach the server.
     TryAgain,
-    /// It sleeps until somebody uses it.
+    /// The server sleeps until its next use.
     Sleep,
-    /// Nothing, for ever.
+    /// The instance is retired.
     Retire,
 }
 
 impl State {
-    /// When something happens by itself, if ever.
+    /// Returns when the state times out, if it does.
     pub fn deadline(&self) -> Option<Instant> {
         match *self {
             Self::Starting { ready_by, .. } => Some(ready_by),
@@ -84,7 +84,7 @@ impl State {
         }
     }
 
-    /// The word for it on the wire.
+    /// Returns the state as shown to clients.
     pub fn on_wire(&self) -> ServerState {
         match self {
             Self::Stopped | Self::Retired => ServerState::Stopped,
@@ -97,61 +97,61 @@ impl State {
         }
     }
 
-    /// Whether it is being ended for good.
+    /// Returns true if the instance is being stopped for good.
     pub(crate) fn is_retiring(&self) -> bool {
         matches!(self, Self::Stopping { then: AfterStop::Retire, .. })
     }
 
-    /// Whether it sleeps, or is about to: whoever needs it has to wake it.
-    pub fn is_away(&self) -> bool {
+    /// Returns true if the instance sleeps, or is about to, and has to be woken for its next use.
+    pub fn is_sleeping(&self) -> bool {
         matches!(self, Self::Asleep { .. } | Self::Stopping { then: AfterStop::Sleep, .. })
     }
 
-    /// Whether an instance exists, or may.
+    /// Returns true if a process may exist.
     pub fn is_live(&self) -> bool {
         matches!(self, Self::Starting { .. } | Self::Running { .. } | Self::Stopping { .. })
     }
 }
 
-/// What is remembered from one life to the next.
+/// The counts that are remembered from life to life.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Restarts since an operator last started it.
     pub restart_count: u32,
-    /// Restarts ever.
+    /// Restarts since the instance was created.
     pub restarts_total: u64,
     /// Restarts in a row, none of which led to `reset-after` of ready uptime.
     pub(super) in_a_row: u32,
     /// Unexpected exits of the last minute, at most one more than the limit.
     pub(super) recent_exits: VecDeque<Instant>,
-    /// How often in a row one that lives somewhere else could not be reached.
-    pub(super) unreached: u32,
-    /// An end on a probe was not counted; the next is.
-    pub(super) is_forgiven: bool,
+    /// Attempts in a row that did not reach a remote server or its engine.
+    pub(super) unreachable_count: u32,
+    /// Whether one failed protocol probe was forgiven; the next one counts.
+    pub(super) probe_forgiven: bool,
 }
 
 impl Tally {
-    /// An operator starts it: everything but the total begins anew.
+    /// Returns the tally after an operator's start: everything but the total is reset.
     pub(super) fn fresh(&self) -> Self {
         Self { restarts_total: self.restarts_total, ..Self::default() }
     }
 }
 
-/// One instance: what it is doing, what is wanted of it, what is remembered.
+/// The lifecycle state of an instance, with its counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Life {
-    /// What it is doing.
+    /// The state.
     pub state: State,
-    /// What the operator wants.
+    /// The state that the operator wants.
     pub wanted: Wanted,
-    /// What is remembered.
+    /// The counts.
     pub tally: Tally,
-    /// Why the state is what it is.
+    /// The reason of the state.
     pub reason: Reason,
 }
 
 impl Life {
-    /// A life that has not begun.
+    /// Returns a stopped instance that has not run yet.
     pub fn new(wanted: Wanted) -> Self {
         let reason = match wanted {
             Wanted::Up => Reason::NotStarted,
@@ -160,31 +160,31 @@ impl Life {
         Self { state: State::Stopped, wanted, tally: Tally::default(), reason }
     }
 
-    /// A life that begins when it is first used.
+    /// Returns an instance that starts on its first use.
     pub fn sleeping(wanted: Wanted) -> Self {
         let life = Self::new(wanted);
         match wanted {
-            Wanted::Up => life.enters(State::Asleep { not_before: None }, Reason::NotUsed),
+            Wanted::Up => life.enter(State::Asleep { not_before: None }, Reason::NotUsedYet),
             Wanted::Down => life,
         }
     }
 
-    /// A life that has not begun, while another of the same key is still ending. If it `sleeps`,
-    /// it only begins when it is used.
+    /// Returns an instance that waits for the end of its predecessor. If `sleeps`, it then starts
+    /// on its first use.
     pub fn after_predecessor(wanted: Wanted, sleeps: bool) -> Self {
         let then = match wanted {
             Wanted::Up if sleeps => AfterStop::Sleep,
             Wanted::Up => AfterStop::StartAgain,
             Wanted::Down => AfterStop::StayDown,
         };
-        Self::new(wanted).enters(State::Stopping { overdue_at: None, then }, Reason::Predecessor)
+        Self::new(wanted)
+            .enter(State::Stopping { overdue_at: None, then }, Reason::WaitingForPredecessor)
     }
 
-    /// Whether the last try to reach it came to nothing: it lives somewhere else, or what would
-    /// run it is away.
+    /// Returns true if the last attempt to reach the remote server or the engine failed.
     pub fn is_unreachable(&self) -> bool {
         match self.state {
-            State::Starting { .. } | State::Backoff { .. } => self.tally.unreached > 0,
+            State::Starting { .. } | State::Backoff { .. } => self.tally.unreachable_count > 0,
             State::Stopping { then, .. } => then == AfterStop::TryAgain,
             State::Stopped
             | State::Running { .. }
@@ -194,19 +194,19 @@ impl Life {
         }
     }
 
-    /// Whether an end on a probe is not held against it: once, until somebody wants it anew, and
-    /// not if it was killed.
+    /// Returns true if a failure on the protocol probe is not counted. That holds once until the
+    /// next requested start, and not if the server was killed.
     pub fn forgives_probe(&self, exit: Option<Exit>) -> bool {
         let is_up = matches!(self.state, State::Starting { .. } | State::Running { .. });
-        is_up && !self.tally.is_forgiven && !exit.is_some_and(Exit::is_by_somebody)
+        is_up && !self.tally.probe_forgiven && !exit.is_some_and(Exit::is_external_kill)
     }
 
-    pub(super) fn enters(self, state: State, reason: Reason) -> Self {
+    pub(super) fn enter(self, state: State, reason: Reason) -> Self {
         Self { state, reason, ..self }
     }
 
-    pub(super) fn forgiven(mut self) -> Self {
-        self.tally.is_forgiven = true;
+    pub(super) fn forgive_probe(mut self) -> Self {
+        self.tally.probe_forgiven = true;
         self
     }
 }

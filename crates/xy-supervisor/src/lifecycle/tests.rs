@@ -1,4 +1,4 @@
-//! Every rule of a life: the whole table under snapshot, then one short play per rule.
+//! The whole transition table as a snapshot, then one short test per rule.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -8,14 +8,14 @@ use xy_protocol::server::{ServerState, Wanted};
 
 use super::reason::{Exit, Reason, Retirement};
 use super::{
-    AfterStop, Effect, Event, Life, Moment, SHORT_LIFE, SHORT_LIFE_DELAY, STOP_MARGIN, State,
+    AfterStop, Context, Effect, Event, Life, SHORT_LIFE, SHORT_LIFE_DELAY, STOP_MARGIN, State,
     Tally, WINDOW, on_event,
 };
-use crate::fake::{SECOND, absence, permanent_fault, steady, transient_fault};
+use crate::fake::{SECOND, engine_unavailable, permanent_fault, steady, transient_fault};
 
 const MILLI: Duration = Duration::from_millis(1);
 
-const KILLED: Exit = Exit { signal: Some(9), ..Exit::UNSEEN };
+const KILLED: Exit = Exit { signal: Some(9), ..Exit::UNKNOWN };
 
 fn crash() -> Event {
     Event::Exited(Exit::code(1))
@@ -29,14 +29,14 @@ fn any_instant() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
-/// `steady` rules, changed.
+/// Returns `steady` rules with a change.
 fn rules(change: impl FnOnce(&mut Rules)) -> Rules {
     let mut rules = steady();
     change(&mut rules);
     rules
 }
 
-/// Tries for ever, so that only the delays matter.
+/// Returns rules without limits, so that only the delays matter.
 fn tireless(change: impl FnOnce(&mut Rules)) -> Rules {
     rules(|it| {
         it.restart.max_attempts = 0;
@@ -45,37 +45,37 @@ fn tireless(change: impl FnOnce(&mut Rules)) -> Rules {
     })
 }
 
-/// One server on a stage: what happens to it, and when.
+/// One server with a clock.
 struct Play {
     rules: Rules,
     life: Life,
     now: Instant,
-    chance: u8,
+    random: u8,
     is_remote: bool,
 }
 
 impl Play {
-    /// Nothing has happened yet.
+    /// A server without any event.
     fn new(rules: Rules) -> Self {
         let life = Life::new(Wanted::Down);
-        Self { rules, life, now: any_instant(), chance: 0, is_remote: false }
+        Self { rules, life, now: any_instant(), random: 0, is_remote: false }
     }
 
-    /// It has been started and is not ready yet.
+    /// A server that was started and is not ready yet.
     fn starting(rules: Rules) -> Self {
         let mut play = Self::new(rules);
         assert_eq!(play.sees(Event::StartRequested), Some(Effect::Launch));
         play
     }
 
-    /// It has been started and is ready.
+    /// A server that was started and is ready.
     fn running(rules: Rules) -> Self {
         let mut play = Self::starting(rules);
         play.sees(Event::Ready);
         play
     }
 
-    /// It has crashed and waits for its next life.
+    /// A server that has crashed and waits for its next life.
     fn in_backoff(rules: Rules) -> Self {
         let mut play = Self::running(rules);
         play.sees(crash());
@@ -83,7 +83,7 @@ impl Play {
         play
     }
 
-    /// It has been given up.
+    /// A server that was given up.
     fn failed() -> Self {
         let mut play = Self::starting(steady());
         play.sees(Event::LaunchFailed(permanent_fault()));
@@ -92,8 +92,8 @@ impl Play {
     }
 
     fn sees(&mut self, event: Event) -> Option<Effect> {
-        let moment = Moment { now: self.now, chance: self.chance, is_remote: self.is_remote };
-        let (life, effect) = on_event(self.life.clone(), event, &self.rules, moment);
+        let context = Context { now: self.now, random: self.random, is_remote: self.is_remote };
+        let (life, effect) = on_event(self.life.clone(), event, &self.rules, context);
         self.life = life;
         effect
     }
@@ -102,7 +102,7 @@ impl Play {
         self.now += time;
     }
 
-    /// Waits for what the state waits for; answers how long that took.
+    /// Waits until the deadline of the state. Returns the wait and the effect.
     fn waits_for_deadline(&mut self) -> (Duration, Option<Effect>) {
         let deadline = self.life.state.deadline().expect("the state waits for something");
         let waited = deadline - self.now;
@@ -110,14 +110,14 @@ impl Play {
         (waited, self.sees(Event::DeadlineReached))
     }
 
-    /// Becomes ready, lives for a while, crashes.
+    /// Becomes ready, lives for `time`, crashes.
     fn lives_for(&mut self, time: Duration) {
         self.sees(Event::Ready);
         self.waits(time);
         self.sees(crash());
     }
 
-    /// Lives for a while and crashes, again and again; answers the delays in between.
+    /// Lives and crashes repeatedly. Returns the delays in between.
     fn delays_between_lives_of(&mut self, life: Duration, times: usize) -> Vec<Duration> {
         let mut delays = Vec::new();
         for _ in 0..times {
@@ -145,7 +145,7 @@ fn seconds(delays: &[Duration]) -> Vec<f64> {
 mod table;
 
 mod delays;
-mod elsewhere;
+mod remote;
 
 mod limits;
 
@@ -161,13 +161,13 @@ mod reloads;
 mod counts;
 
 #[test]
-fn every_reason_in_words() {
+fn every_reason_has_a_text() {
     let crashed = || Box::new(Reason::Exited(Exit::code(1)));
     let not_found = || Box::new(Reason::LaunchFailed(permanent_fault()));
-    let signal = |number| Reason::Exited(Exit { signal: Some(number), ..Exit::UNSEEN });
+    let signal = |number| Reason::Exited(Exit { signal: Some(number), ..Exit::UNKNOWN });
     let reasons = [
         Reason::NotStarted,
-        Reason::Predecessor,
+        Reason::WaitingForPredecessor,
         Reason::StartRequested,
         Reason::StopRequested,
         Reason::RestartRequested,
@@ -177,9 +177,9 @@ fn every_reason_in_words() {
         Reason::RetireRequested(Retirement::ClientLeft),
         Reason::RetireRequested(Retirement::DaemonEnds),
         Reason::Adopted,
-        Reason::Torn,
-        Reason::Probed,
-        Reason::StartedOver("to speak legacy MCP".into()),
+        Reason::WriteInterrupted,
+        Reason::ProtocolProbeFailed,
+        Reason::RestartRequired("to speak legacy MCP".into()),
         Reason::SettingsChanged,
         Reason::Ready,
         Reason::StopDone,
@@ -188,13 +188,13 @@ fn every_reason_in_words() {
         Reason::LaunchFailed(transient_fault()),
         Reason::NeverReady { within: 10 * SECOND, stray: None },
         Reason::NeverReady { within: 1500 * MILLI, stray: None },
-        Reason::Unfit("it speaks gibberish".into()),
+        Reason::ProtocolError("it speaks gibberish".into()),
         Reason::Exited(Exit::code(0)),
         Reason::Exited(Exit::code(127)),
         signal(9),
         signal(15),
         signal(64),
-        Reason::Exited(Exit::UNSEEN),
+        Reason::Exited(Exit::UNKNOWN),
         Reason::Retry { attempt: 2, of: 0 },
         Reason::Retry { attempt: 2, of: 5 },
         Reason::Retry { attempt: 5, of: 5 },
@@ -202,14 +202,14 @@ fn every_reason_in_words() {
         Reason::TooManyAttempts { attempts: 5, last: crashed() },
         Reason::TooManyAttempts { attempts: 5, last: not_found() },
     ];
-    let told: Vec<_> = reasons
+    let texts: Vec<_> = reasons
         .iter()
         .map(|reason| match reason.hint() {
             Some(hint) => format!("{reason} (hint: {hint})"),
             None => reason.to_string(),
         })
         .collect();
-    insta::assert_snapshot!(told.join("\n"), @"
+    insta::assert_snapshot!(texts.join("\n"), @"
     not started yet
     waiting for the end of its predecessor
     start requested
@@ -221,8 +221,8 @@ fn every_reason_in_words() {
     its client has left
     the daemon is ending
     taken over from an earlier daemon
-    its daemon was killed in the middle of a message to it
-    it did not bear its first question, and is asked another
+    the daemon was killed while writing a message to it
+    it failed on the protocol probe, and another protocol is tried
     started again by xy: to speak legacy MCP
     its file has changed
     ready
@@ -238,63 +238,63 @@ fn every_reason_in_words() {
     killed by signal 9 (SIGKILL)
     killed by signal 15 (SIGTERM)
     killed by signal 64
-    ended, nobody saw how
+    ended with unknown exit status
     attempt 2
     attempt 2 of 5
-    last attempt (5 of 5)
+    final restart attempt (5 of 5)
     exited with code 1; 6 unexpected exits within 60 s (max-retries-per-minute is 5)
     exited with code 1; gave up after 5 restarts in a row (max-attempts)
     program `x` is not on PATH; gave up after 5 restarts in a row (max-attempts) (hint: install it)
     ");
 }
 
-// What a daemon that was killed has spoilt.
+// Interrupted writes.
 
 #[test]
-fn a_torn_server_is_started_anew_and_nothing_is_counted() {
+fn interrupted_write_restarts_server_uncounted() {
     let mut play = Play::running(steady());
     play.lives_for(2 * SECOND);
     assert_eq!(play.waits_for_deadline().1, Some(Effect::Launch));
     play.sees(Event::Ready);
     let before = play.life.tally.clone();
-    assert_eq!(play.sees(Event::Torn), Some(Effect::Stop));
+    assert_eq!(play.sees(Event::WriteInterrupted), Some(Effect::Stop));
     assert_eq!(play.sees(crash()), Some(Effect::Launch));
     assert_eq!(play.life.tally, before);
-    assert_eq!(play.life.reason, Reason::Torn);
+    assert_eq!(play.life.reason, Reason::WriteInterrupted);
 }
 
 #[test]
-fn server_that_xy_starts_over_is_launched_at_once_and_nothing_is_counted() {
+fn restart_required_by_driver_is_immediate_and_uncounted() {
     for mut play in [Play::starting(steady()), Play::running(steady())] {
         let before = play.life.tally.clone();
-        assert_eq!(play.sees(Event::StartOver("why".into())), Some(Effect::Stop));
-        assert_eq!(play.sees(Event::StartOver("why".into())), None, "it is ending");
+        assert_eq!(play.sees(Event::RestartRequired("why".into())), Some(Effect::Stop));
+        assert_eq!(play.sees(Event::RestartRequired("why".into())), None, "it is ending");
         assert_eq!(play.sees(crash()), Some(Effect::Launch));
         assert_eq!(play.life.tally, before);
-        assert_eq!(play.life.reason, Reason::StartedOver("why".into()));
+        assert_eq!(play.life.reason, Reason::RestartRequired("why".into()));
     }
 }
 
 #[test]
-fn a_torn_server_that_somebody_stops_stays_stopped() {
+fn stop_after_interrupted_write_wins() {
     let mut play = Play::running(steady());
-    play.sees(Event::Torn);
+    play.sees(Event::WriteInterrupted);
     play.sees(Event::StopRequested);
     assert_eq!(play.sees(crash()), None);
     assert_eq!(play.life.state, State::Stopped);
 }
 
-// What it does not bear to be asked.
+// Failures on the protocol probe.
 
 #[test]
-fn one_that_ends_on_a_probe_is_started_again_at_once_and_only_once_for_nothing() {
+fn exit_on_probe_is_forgiven_once() {
     let dies = || Event::ExitedOnProbe(Exit::code(1));
     for policy in [RestartPolicy::Never, RestartPolicy::OnFailure, RestartPolicy::Always] {
         for mut play in [Play::starting, Play::running]
             .map(|begin| begin(rules(|it| it.restart.policy = policy)))
         {
             assert_eq!(play.sees(dies()), Some(Effect::Launch), "{policy:?}");
-            assert_eq!(play.life.reason, Reason::Probed);
+            assert_eq!(play.life.reason, Reason::ProtocolProbeFailed);
             assert_eq!(
                 (play.life.tally.restarts_total, play.life.tally.recent_exits.len()),
                 (0, 0)
@@ -304,18 +304,21 @@ fn one_that_ends_on_a_probe_is_started_again_at_once_and_only_once_for_nothing()
                 play.life.state.on_wire() == ServerState::Failed,
                 policy == RestartPolicy::Never
             );
-            assert!(!matches!(play.life.state, State::Starting { .. }), "the second is counted");
+            assert!(!matches!(play.life.state, State::Starting { .. }), "the second counts");
         }
     }
 }
 
 #[test]
-fn one_that_falls_silent_on_a_probe_is_ended_and_started_again_for_nothing() {
+fn protocol_error_on_probe_is_forgiven() {
     let mut play = Play::starting(steady());
-    let silent = || Event::UnfitOnProbe("it closed its stdout".into());
+    let silent = || Event::ProtocolErrorOnProbe("it closed its stdout".into());
     assert_eq!(play.sees(silent()), Some(Effect::Stop));
     assert_eq!(play.sees(crash()), Some(Effect::Launch));
-    assert_eq!((play.life.reason.clone(), play.life.tally.recent_exits.len()), (Reason::Probed, 0));
+    assert_eq!(
+        (play.life.reason.clone(), play.life.tally.recent_exits.len()),
+        (Reason::ProtocolProbeFailed, 0)
+    );
     assert_eq!(play.sees(silent()), Some(Effect::Stop));
     assert_eq!(play.sees(crash()), None);
     assert_eq!(
@@ -325,10 +328,10 @@ fn one_that_falls_silent_on_a_probe_is_ended_and_started_again_for_nothing() {
 }
 
 #[test]
-fn an_unusable_process_is_ended_and_never_restarted() {
+fn unusable_process_is_stopped_and_never_restarted() {
     let always = rules(|it| it.restart.policy = RestartPolicy::Always);
     for mut play in [Play::starting(always.clone()), Play::running(always)] {
-        let unusable = || Event::Hopeless("it leads back to this daemon".into());
+        let unusable = || Event::Unrecoverable("it leads back to this daemon".into());
         assert_eq!(play.sees(unusable()), Some(Effect::Stop));
         assert_eq!(play.sees(unusable()), None, "it still runs");
         assert!(play.life.state.is_live());
@@ -340,7 +343,7 @@ fn an_unusable_process_is_ended_and_never_restarted() {
 }
 
 #[test]
-fn one_that_ends_on_a_probe_while_it_is_stopped_stays_stopped() {
+fn exit_on_probe_during_stop_stays_stopped() {
     let mut play = Play::starting(steady());
     play.sees(Event::StopRequested);
     assert_eq!(play.sees(Event::ExitedOnProbe(Exit::code(1))), None);
@@ -348,14 +351,14 @@ fn one_that_ends_on_a_probe_while_it_is_stopped_stays_stopped() {
 }
 
 #[test]
-fn one_that_is_killed_during_a_probe_is_counted() {
+fn kill_during_probe_counts() {
     let mut play = Play::starting(steady());
     assert_eq!(play.sees(Event::ExitedOnProbe(KILLED)), None);
     assert!(matches!(play.life.state, State::Backoff { .. }));
 }
 
 #[test]
-fn whoever_starts_it_anew_forgives_anew() {
+fn requested_start_forgives_probe_again() {
     let mut play = Play::starting(steady());
     play.sees(Event::ExitedOnProbe(Exit::code(1)));
     play.sees(Event::RestartRequested);
@@ -363,16 +366,16 @@ fn whoever_starts_it_anew_forgives_anew() {
     assert_eq!(play.sees(Event::ExitedOnProbe(Exit::code(1))), Some(Effect::Launch));
 }
 
-// What whoever speaks with it says.
+// Protocol errors.
 
-fn unfit() -> Event {
-    Event::Unfit("it speaks gibberish".into())
+fn protocol_error() -> Event {
+    Event::ProtocolError("it speaks gibberish".into())
 }
 
 #[test]
-fn one_that_cannot_be_spoken_with_is_ended_and_counted_and_the_reason_is_shown() {
+fn protocol_error_is_counted_and_shown() {
     for mut play in [Play::starting(steady()), Play::running(steady())] {
-        assert_eq!(play.sees(unfit()), Some(Effect::Stop));
+        assert_eq!(play.sees(protocol_error()), Some(Effect::Stop));
         assert_eq!(play.says(), "it speaks gibberish");
         assert_eq!(play.sees(clean_exit()), None);
         assert!(matches!(play.life.state, State::Backoff { .. }));
@@ -382,31 +385,31 @@ fn one_that_cannot_be_spoken_with_is_ended_and_counted_and_the_reason_is_shown()
 }
 
 #[test]
-fn one_that_cannot_be_spoken_with_and_does_not_stop_keeps_its_reason() {
+fn protocol_error_keeps_its_reason_until_forced_stop() {
     let mut play = Play::running(steady());
-    play.sees(unfit());
+    play.sees(protocol_error());
     assert_eq!(play.waits_for_deadline().1, Some(Effect::Kill));
     play.sees(Event::Exited(KILLED));
     assert_eq!(play.says(), "it speaks gibberish");
 }
 
 #[test]
-fn one_that_was_ready_for_long_before_it_could_not_be_spoken_with_ends_the_row() {
+fn protocol_error_after_stable_uptime_resets_attempts() {
     let mut play = Play::running(steady());
     play.lives_for(2 * SECOND);
     play.waits_for_deadline();
     play.sees(Event::Ready);
     assert_eq!(play.life.tally.in_a_row, 1);
     play.waits(play.rules.restart.reset_after);
-    play.sees(unfit());
+    play.sees(protocol_error());
     play.sees(crash());
     assert_eq!(play.life.tally.in_a_row, 0);
 }
 
 #[test]
-fn one_that_cannot_be_spoken_with_and_is_stopped_stays_stopped() {
+fn stop_after_protocol_error_wins() {
     let mut play = Play::running(steady());
-    play.sees(unfit());
+    play.sees(protocol_error());
     play.sees(Event::StopRequested);
     assert_eq!(play.sees(crash()), None);
     assert_eq!(play.life.state, State::Stopped);

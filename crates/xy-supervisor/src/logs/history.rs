@@ -1,22 +1,22 @@
-//! What a log file held before this daemon, for `logs` after a restart.
+//! The content of a log file before this daemon, for `logs` after a restart.
 //!
-//! The place where history ends is noted once, when the daemon starts; the file may
-//! be rotated afterwards, so it is found again by its inode.
+//! The end of the history is recorded once, when the daemon starts. The file may be rotated
+//! afterwards, so it is found again by its inode.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use xy_shim::wire::LogPlace;
+use xy_shim::wire::LogPosition;
 
 use super::{FILE_GENERATIONS, Line};
-use crate::plain_file::open_file;
+use crate::fs::open::open_file;
 
-/// How far back history is read.
-const HISTORY_BYTES: u64 = 256 * 1024;
+/// Maximum bytes of history that are read.
+const MAX_HISTORY_BYTES: u64 = 256 * 1024;
 
-/// The end of a log as it was when the daemon started.
+/// The end of a log file when the daemon started.
 #[derive(Debug)]
 pub struct History {
     file: PathBuf,
@@ -26,7 +26,7 @@ pub struct History {
 }
 
 impl History {
-    /// Notes where the log at `file` ends now; `None` if there is none.
+    /// Records where the log at `file` ends now. Returns `None` if it is missing or empty.
     pub fn note(file: &Path) -> Option<Self> {
         let metadata = std::fs::metadata(file).ok()?;
         (metadata.len() > 0).then(|| Self {
@@ -37,13 +37,13 @@ impl History {
         })
     }
 
-    /// What the log at `file` held up to a place that somebody else has noted.
-    pub(super) fn at(file: &Path, place: LogPlace) -> Self {
-        let LogPlace { device, inode, bytes: length, .. } = place;
+    /// Returns the history up to a position that the shim has recorded.
+    pub(super) fn at(file: &Path, position: LogPosition) -> Self {
+        let LogPosition { device, inode, bytes: length, .. } = position;
         Self { file: file.to_owned(), device, inode, length }
     }
 
-    /// The last `count` lines of it, oldest first; none if it cannot be read any more.
+    /// Returns the last `count` lines, oldest first; none if the file cannot be read any more.
     pub fn last_lines(&self, count: usize) -> Vec<Line> {
         let Some(text) = self.open().and_then(|mut file| self.read_end(&mut file).ok()) else {
             return Vec::new();
@@ -52,7 +52,7 @@ impl History {
         lines[lines.len().saturating_sub(count)..].to_vec()
     }
 
-    /// The file, wherever rotation has moved it.
+    /// Opens the file, wherever rotation has moved it.
     fn open(&self) -> Option<File> {
         let rotated = (1..=FILE_GENERATIONS).map(|n| {
             let mut path = self.file.clone().into_os_string();
@@ -62,21 +62,21 @@ impl History {
         std::iter::once(self.file.clone())
             .chain(rotated)
             .filter_map(|path| open_file(&path).ok())
-            .find(|file| file.metadata().is_ok_and(|metadata| self.is(&metadata)))
+            .find(|file| file.metadata().is_ok_and(|metadata| self.is_same_file(&metadata)))
     }
 
-    fn is(&self, metadata: &Metadata) -> bool {
+    fn is_same_file(&self, metadata: &Metadata) -> bool {
         (metadata.dev(), metadata.ino()) == (self.device, self.inode)
             && metadata.len() >= self.length
     }
 
     fn read_end(&self, file: &mut File) -> io::Result<Vec<u8>> {
-        let start = self.length.saturating_sub(HISTORY_BYTES);
+        let start = self.length.saturating_sub(MAX_HISTORY_BYTES);
         file.seek(SeekFrom::Start(start))?;
         let mut text = Vec::new();
         file.take(self.length - start).read_to_end(&mut text)?;
         if start > 0 {
-            // The first line is most likely cut.
+            // The first line is most likely incomplete.
             let first_whole = text.iter().position(|&byte| byte == b'\n').map_or(0, |at| at + 1);
             text.drain(..first_whole);
         }
@@ -84,7 +84,7 @@ impl History {
     }
 }
 
-/// A line of a log file; `None` for what is no output of a server.
+/// Parses a line of a log file. Returns `None` if it is no output of the server.
 fn parse(line: &[u8]) -> Option<Line> {
     let tags = [
         (b"[out] ".as_slice(), false, false),
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_lines_come_back_in_order() {
+    fn last_lines_are_returned_in_order() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("a.log");
         std::fs::write(&file, "[out] one\n[err] two\n[xy] not the server's\n[err+] three\n")
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_later_is_not_history_even_after_a_rotation() {
+    fn later_lines_are_no_history_after_rotation() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("a.log");
         std::fs::write(&file, "[out] old\n").unwrap();
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_was_cut_or_deleted_has_no_history() {
+    fn truncated_or_deleted_log_has_no_history() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("a.log");
         std::fs::write(&file, "[out] old\n").unwrap();
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_file_is_read_from_its_end_at_a_line_start() {
+    fn long_file_is_read_from_its_end() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("a.log");
         let lines: Vec<_> = (0..100_000).map(|n| format!("[out] line {n:06}\n")).collect();

@@ -1,4 +1,4 @@
-//! The ring, its tail and its followers: nothing is lost without being told.
+//! The ring, its tail and its followers: every lost line is counted.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use xy_shim::wire::put_record;
 
 use super::*;
 
-/// Two batches of this size do not fit in the ring together with a third.
+/// The ring does not hold three batches of this size.
 const THIRD: usize = RING_BYTES / 3;
 
-/// Writes into a book as a shim does, and knows what it wrote.
+/// Writes into a log book as a shim does.
 struct Shim {
     book: Arc<LogBook>,
     next_seq: u64,
@@ -27,13 +27,13 @@ impl Shim {
         Self { book: Arc::new(book), next_seq: 1 }
     }
 
-    /// One batch of lines; those that start with `!` went to stderr.
-    fn writes(&mut self, lines: &[&str]) {
+    /// Writes one batch of lines; a `!` marks stderr.
+    fn write(&mut self, lines: &[&str]) {
         let lines: Vec<_> = lines.iter().map(|line| line.as_bytes().to_vec()).collect();
-        self.writes_bytes(&lines);
+        self.write_bytes(&lines);
     }
 
-    fn writes_bytes(&mut self, lines: &[Vec<u8>]) {
+    fn write_bytes(&mut self, lines: &[Vec<u8>]) {
         let mut batch = Vec::new();
         for line in lines {
             let flags = if line.starts_with(b"!") { flags::STDERR } else { 0 };
@@ -44,8 +44,8 @@ impl Shim {
         self.book.push(self.next_seq, &batch);
     }
 
-    /// One batch with one line, which came in two pieces.
-    fn writes_in_two(&mut self, first: &str, second: &str) {
+    /// Writes one batch with a line in two pieces.
+    fn write_in_two_pieces(&mut self, first: &str, second: &str) {
         let mut batch = Vec::new();
         for (line, flags) in [(first, 0), (second, flags::CONTINUED)] {
             let (seq, line) = (self.next_seq, line.as_bytes());
@@ -55,18 +55,18 @@ impl Shim {
         self.book.push(self.next_seq, &batch);
     }
 
-    /// One batch with one line of this size.
-    fn writes_a_lot(&mut self, size: usize) {
-        self.writes_bytes(&[vec![b'x'; size]]);
+    /// Writes one batch with a line of this size.
+    fn write_large_line(&mut self, size: usize) {
+        self.write_bytes(&[vec![b'x'; size]]);
     }
 
-    /// So many lines were dropped before they were sent; nobody has been told yet.
-    fn drops(&mut self, count: u64) {
+    /// Skips the numbers of lines that were dropped before they were sent.
+    fn skip_lines(&mut self, count: u64) {
         self.next_seq += count;
     }
 
-    /// Tells how far the numbers are.
-    fn tells(&self) {
+    /// Sends an empty batch, which announces the numbers.
+    fn announce_numbers(&self) {
         self.book.push(self.next_seq, &[]);
     }
 }
@@ -79,7 +79,7 @@ fn tail(book: &Arc<LogBook>, count: usize) -> Vec<String> {
     texts(&book.tail(count).0)
 }
 
-/// What a page holds, as text.
+/// Returns the items of a page as text.
 fn items(page: &Page) -> Vec<String> {
     let mut items = Vec::new();
     page.for_each(|item| {
@@ -91,7 +91,7 @@ fn items(page: &Page) -> Vec<String> {
     items
 }
 
-/// Everything that is there to be read now.
+/// Reads all available pages.
 async fn read_all(follower: &mut Follower) -> Vec<String> {
     let mut all = Vec::new();
     while !follower.is_caught_up() {
@@ -100,25 +100,25 @@ async fn read_all(follower: &mut Follower) -> Vec<String> {
     all
 }
 
-/// The next page; each leads on.
+/// Reads the next page, which must advance.
 async fn next_page(follower: &mut Follower) -> Page {
     let page = follower.next().await;
-    assert!(page.to_seq > page.from_seq, "a reader does not go round in circles");
+    assert!(page.to_seq > page.from_seq, "each page advances");
     page
 }
 
-/// The page that is there now; `None` if a reader would have to wait.
+/// Returns the available page; `None` if the follower would have to wait.
 async fn next_at_once(follower: &mut Follower) -> Option<Page> {
     timeout(Duration::ZERO, follower.next()).await.ok()
 }
 
 mod ring {
-    //! What is kept, and how much of it.
+    //! The content and the size of the ring.
 
     use super::*;
 
     #[test]
-    fn an_empty_book_has_no_lines() {
+    fn empty_book_has_no_lines() {
         let book = Shim::new().book;
         assert_eq!(tail(&book, 20), [""; 0]);
         assert_eq!(book.next_seq(), 1);
@@ -126,9 +126,9 @@ mod ring {
     }
 
     #[test]
-    fn a_line_keeps_what_is_known_of_it() {
+    fn line_keeps_stream_number_and_time() {
         let mut shim = Shim::new();
-        shim.writes(&["one", "!two"]);
+        shim.write(&["one", "!two"]);
         let (lines, _) = shim.book.tail(1);
         assert_eq!(
             lines,
@@ -143,7 +143,7 @@ mod ring {
     }
 
     #[test]
-    fn the_pieces_of_a_long_line_are_marked() {
+    fn pieces_of_long_line_are_marked() {
         let book = Arc::new(LogBook::default());
         let mut batch = Vec::new();
         let flags = flags::STDERR | flags::CONTINUED;
@@ -154,11 +154,11 @@ mod ring {
     }
 
     #[test]
-    fn a_tail_goes_across_batches() {
+    fn tail_spans_batches() {
         let mut shim = Shim::new();
-        shim.writes(&["a", "b", "c"]);
-        shim.writes(&["d"]);
-        shim.writes(&["e", "f"]);
+        shim.write(&["a", "b", "c"]);
+        shim.write(&["d"]);
+        shim.write(&["e", "f"]);
         assert_eq!(tail(&shim.book, 0), [""; 0]);
         assert_eq!(tail(&shim.book, 1), ["f"]);
         assert_eq!(tail(&shim.book, 3), ["d", "e", "f"]);
@@ -168,22 +168,22 @@ mod ring {
     }
 
     #[test]
-    fn bytes_that_are_no_text_are_kept() {
+    fn binary_output_is_kept() {
         let mut shim = Shim::new();
         let strange = vec![vec![0xff, 0x00, b'\r'], Vec::new()];
-        shim.writes_bytes(&strange);
+        shim.write_bytes(&strange);
         let kept: Vec<_> = shim.book.tail(2).0.into_iter().map(|line| line.bytes).collect();
         assert_eq!(kept, strange);
     }
 
     #[test]
-    fn the_ring_stays_within_its_bound() {
+    fn ring_stays_within_its_limit() {
         let mut shim = Shim::new();
         for n in 0..5000 {
-            shim.writes_a_lot(1000 + n % 50);
+            shim.write_large_line(1000 + n % 50);
             let ring = shim.book.ring();
-            let cost: usize = ring.batches.iter().map(|it| it.bytes.len() + BATCH_COST).sum();
-            assert_eq!(ring.bytes, cost, "the sum is kept right");
+            let cost: usize = ring.batches.iter().map(|it| it.bytes.len() + BATCH_OVERHEAD).sum();
+            assert_eq!(ring.bytes, cost, "the sum is correct");
             assert!(ring.bytes <= RING_BYTES);
         }
         let kept = shim.book.tail(usize::MAX).0;
@@ -192,52 +192,52 @@ mod ring {
     }
 
     #[test]
-    fn many_tiny_batches_stay_within_it_too() {
+    fn tiny_batches_stay_within_limit() {
         let mut shim = Shim::new();
         for _ in 0..20_000 {
-            shim.writes(&["x"]);
+            shim.write(&["x"]);
         }
         let ring = shim.book.ring();
-        assert!(ring.batches.len() * BATCH_COST <= RING_BYTES);
+        assert!(ring.batches.len() * BATCH_OVERHEAD <= RING_BYTES);
     }
 
     #[test]
-    fn the_newest_batch_is_kept_even_if_it_is_larger_than_the_ring() {
+    fn newest_batch_is_kept_even_if_larger_than_ring() {
         let mut shim = Shim::new();
-        shim.writes(&["old"]);
-        shim.writes_a_lot(2 * RING_BYTES);
+        shim.write(&["old"]);
+        shim.write_large_line(2 * RING_BYTES);
         assert_eq!(shim.book.tail(usize::MAX).0.len(), 1);
-        shim.writes(&["new"]);
+        shim.write(&["new"]);
         assert_eq!(tail(&shim.book, usize::MAX), ["new"]);
     }
 
     #[test]
-    fn the_last_lines_of_stderr_are_found_among_the_others() {
+    fn last_stderr_lines_are_found_among_stdout() {
         let mut shim = Shim::new();
-        shim.writes(&["!a", "x", "!b"]);
-        shim.writes(&["y", "!c", "z"]);
+        shim.write(&["!a", "x", "!b"]);
+        shim.write(&["y", "!c", "z"]);
         assert_eq!(texts(&shim.book.last_stderr(2)), ["!b", "!c"]);
         assert_eq!(texts(&shim.book.last_stderr(3)), ["!a", "!b", "!c"]);
         assert_eq!(texts(&shim.book.last_stderr(usize::MAX)), ["!a", "!b", "!c"]);
     }
 
     #[test]
-    fn no_lines_of_stderr_are_none() {
+    fn missing_stderr_returns_no_lines() {
         let mut shim = Shim::new();
-        shim.writes(&["!a", "!b"]);
+        shim.write(&["!a", "!b"]);
         assert_eq!(texts(&shim.book.last_stderr(0)), [""; 0]);
     }
 
     #[test]
-    fn numbers_never_go_back() {
+    fn numbers_never_decrease() {
         let mut shim = Shim::new();
-        shim.writes(&["a", "b"]);
+        shim.write(&["a", "b"]);
         shim.book.push(1, &[]);
         assert_eq!(shim.book.next_seq(), 3);
     }
 
     #[test]
-    fn a_batch_that_is_cut_short_is_shown_as_far_as_it_goes() {
+    fn truncated_batch_is_shown_up_to_its_end() {
         let book = Arc::new(LogBook::default());
         let mut batch = Vec::new();
         put_record(&mut batch, Record { seq: 1, unix_millis: 0, flags: 0, line: b"whole" });
@@ -248,130 +248,130 @@ mod ring {
 }
 
 mod followers {
-    //! Who reads on as output comes.
+    //! Followers of live output.
 
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_follower_goes_on_where_the_tail_ended() {
+    async fn follower_continues_after_tail() {
         let mut shim = Shim::new();
-        shim.writes(&["a", "b"]);
+        shim.write(&["a", "b"]);
         let (lines, mut follower) = shim.book.tail(1);
         assert_eq!(texts(&lines), ["b"]);
         assert!(follower.is_caught_up());
-        shim.writes(&["c"]);
-        shim.writes(&["d", "e"]);
+        shim.write(&["c"]);
+        shim.write(&["d", "e"]);
         assert!(!follower.is_caught_up());
         assert_eq!(read_all(&mut follower).await, ["c", "d", "e"]);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_follower_waits_for_what_is_not_there_yet() {
+    async fn follower_waits_for_new_lines() {
         let mut shim = Shim::new();
         let (_, mut follower) = shim.book.tail(0);
         assert!(next_at_once(&mut follower).await.is_none());
         let waiting = tokio::spawn(async move { items(&follower.next().await) });
         tokio::task::yield_now().await;
-        shim.writes(&["at last"]);
+        shim.write(&["at last"]);
         assert_eq!(waiting.await.unwrap(), ["at last"]);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn several_followers_each_see_everything() {
+    async fn each_follower_sees_all_lines() {
         let mut shim = Shim::new();
         let mut followers = [0; 3].map(|_| shim.book.tail(0).1);
-        shim.writes(&["a"]);
+        shim.write(&["a"]);
         assert_eq!(read_all(&mut followers[0]).await, ["a"]);
-        shim.writes(&["b"]);
+        shim.write(&["b"]);
         assert_eq!(read_all(&mut followers[0]).await, ["b"]);
         assert_eq!(read_all(&mut followers[1]).await, ["a", "b"]);
         assert_eq!(read_all(&mut followers[2]).await, ["a", "b"]);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_follower_that_was_cancelled_misses_nothing() {
+    async fn cancelled_follower_misses_nothing() {
         let mut shim = Shim::new();
         let (_, mut follower) = shim.book.tail(0);
         for n in 0..10 {
             assert!(next_at_once(&mut follower).await.is_none());
-            shim.writes(&[&format!("line {n}")]);
-            drop(follower.next()); // Asked for and never polled.
+            shim.write(&[&format!("line {n}")]);
+            drop(follower.next()); // Created and never polled.
             assert_eq!(read_all(&mut follower).await, [format!("line {n}")]);
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_follower_that_lags_is_told_how_much_it_missed() {
+    async fn lagging_follower_gets_count_of_missed_lines() {
         let mut shim = Shim::new();
         let (_, mut follower) = shim.book.tail(0);
-        shim.writes(&["a", "b"]);
+        shim.write(&["a", "b"]);
         for _ in 0..3 {
-            shim.writes_a_lot(THIRD);
+            shim.write_large_line(THIRD);
         }
-        shim.writes(&["last"]);
+        shim.write(&["last"]);
         let all = read_all(&mut follower).await;
         assert_eq!(all.first().unwrap(), "… 3 lines skipped");
         assert_eq!((all.len(), all.last().unwrap().as_str()), (4, "last"));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_gap_between_batches_is_told_where_it_is() {
+    async fn gap_between_batches_is_reported_in_place() {
         let mut shim = Shim::new();
         let (_, mut follower) = shim.book.tail(0);
-        shim.writes(&["a"]);
-        shim.drops(7);
-        shim.writes(&["b"]);
+        shim.write(&["a"]);
+        shim.skip_lines(7);
+        shim.write(&["b"]);
         assert_eq!(read_all(&mut follower).await, ["a", "… 7 lines skipped", "b"]);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_gap_is_told_even_if_nothing_comes_after_it() {
+    async fn gap_is_reported_without_later_lines() {
         let mut shim = Shim::new();
         let (_, mut follower) = shim.book.tail(0);
-        shim.writes(&["a"]);
-        shim.drops(7);
+        shim.write(&["a"]);
+        shim.skip_lines(7);
         assert_eq!(read_all(&mut follower).await, ["a"]);
-        assert!(next_at_once(&mut follower).await.is_none(), "nobody knows of it yet");
-        shim.tells();
+        assert!(next_at_once(&mut follower).await.is_none(), "the gap is not known yet");
+        shim.announce_numbers();
         assert_eq!(read_all(&mut follower).await, ["… 7 lines skipped"]);
-        assert!(next_at_once(&mut follower).await.is_none(), "it is told once");
-        shim.writes(&["b"]);
+        assert!(next_at_once(&mut follower).await.is_none(), "it is reported once");
+        shim.write(&["b"]);
         assert_eq!(read_all(&mut follower).await, ["b"]);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_gap_at_the_end_of_a_tail_is_told_to_its_follower() {
+    async fn gap_after_tail_is_reported_to_follower() {
         let mut shim = Shim::new();
-        shim.writes(&["a"]);
-        shim.drops(2);
-        shim.tells();
+        shim.write(&["a"]);
+        shim.skip_lines(2);
+        shim.announce_numbers();
         let (lines, mut follower) = shim.book.tail(20);
         assert_eq!(texts(&lines), ["a"]);
         assert_eq!(read_all(&mut follower).await, ["… 2 lines skipped"]);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_gap_before_the_first_line_is_told() {
+    async fn gap_before_first_line_is_reported() {
         let mut shim = Shim::new();
-        shim.drops(4);
-        shim.tells();
+        shim.skip_lines(4);
+        shim.announce_numbers();
         let (_, mut follower) = shim.book.tail(20);
         assert_eq!(read_all(&mut follower).await, ["… 4 lines skipped"]);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn much_output_comes_in_pages() {
+    async fn large_output_is_split_into_pages() {
         let mut shim = Shim::new();
         let (_, mut follower) = shim.book.tail(0);
         let line = PAGE_BYTES / 4;
         for _ in 0..10 {
-            shim.writes_a_lot(line);
+            shim.write_large_line(line);
         }
         let (mut pages, mut lines) = (0, 0);
         while !follower.is_caught_up() {
             let shown =
                 items(&next_page(&mut follower).await).iter().filter(|it| it.len() == line).count();
-            assert!(shown <= 5, "a page is bounded");
+            assert!(shown <= 5, "the page size is limited");
             (pages, lines) = (pages + 1, lines + shown);
         }
         assert_eq!(lines, 10);
@@ -379,25 +379,25 @@ mod followers {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_page_outlives_what_the_ring_forgets() {
+    async fn page_outlives_dropped_batches() {
         let mut shim = Shim::new();
         let (_, mut follower) = shim.book.tail(0);
-        shim.writes(&["kept"]);
+        shim.write(&["kept"]);
         let page = follower.next().await;
         for _ in 0..5 {
-            shim.writes_a_lot(THIRD);
+            shim.write_large_line(THIRD);
         }
         assert_eq!(items(&page), ["kept"]);
     }
 
     #[tokio::test]
-    async fn a_follower_on_another_thread_sees_all_in_order() {
+    async fn follower_on_another_thread_sees_all_in_order() {
         const LINES: u64 = 20_000;
         let mut shim = Shim::new();
         let (_, mut follower) = shim.book.tail(0);
         let writer = tokio::task::spawn_blocking(move || {
             for n in 0..LINES {
-                shim.writes(&[&n.to_string()]);
+                shim.write(&[&n.to_string()]);
             }
         });
         let (mut next, mut skipped) = (1, 0);
@@ -421,7 +421,7 @@ mod followers {
 }
 
 mod histories {
-    //! What was written before this daemon.
+    //! Output before this daemon.
 
     use super::*;
 
@@ -433,10 +433,10 @@ mod histories {
     }
 
     #[test]
-    fn history_fills_up_what_is_missing_in_a_tail() {
+    fn history_completes_short_tail() {
         let (_folder, mut shim) = book_with_history("[out] h1\n[err] h2\n");
         assert_eq!(tail(&shim.book, 20), ["h1", "h2"]);
-        shim.writes(&["a", "b"]);
+        shim.write(&["a", "b"]);
         assert_eq!(tail(&shim.book, 20), ["h1", "h2", "a", "b"]);
         assert_eq!(tail(&shim.book, 3), ["h2", "a", "b"]);
         assert_eq!(tail(&shim.book, 2), ["a", "b"]);
@@ -445,14 +445,14 @@ mod histories {
     }
 
     #[test]
-    fn history_is_left_out_once_something_is_missing_in_between() {
+    fn history_is_omitted_after_a_gap() {
         let (_folder, mut shim) = book_with_history("[out] h1\n");
-        shim.writes(&["a"]);
+        shim.write(&["a"]);
         for _ in 0..3 {
-            shim.writes_a_lot(THIRD);
+            shim.write_large_line(THIRD);
         }
         let (lines, _) = shim.book.tail(usize::MAX);
-        assert!(lines.iter().all(|line| line.seq.is_some()), "no gap is passed off as none");
+        assert!(lines.iter().all(|line| line.seq.is_some()), "no gap is hidden");
         assert_eq!(lines.len(), 2);
     }
 
@@ -462,11 +462,12 @@ mod histories {
         let (lines, mut follower) = shim.book.tail(20);
         assert_eq!(texts(&lines), ["h1"]);
         assert!(next_at_once(&mut follower).await.is_none());
-        shim.writes(&["a"]);
+        shim.write(&["a"]);
         assert_eq!(read_all(&mut follower).await, ["a"]);
     }
 
-    /// A book of an adopted server: the file is as far as record 6, and 4 and 5 come again.
+    /// Returns a log book of an adopted server whose file ends before record 6. Records 4 and 5 are
+    /// sent again.
     fn adopted(text: &str) -> (tempfile::TempDir, Shim) {
         use std::os::unix::fs::MetadataExt;
         let folder = tempfile::tempdir().unwrap();
@@ -474,33 +475,33 @@ mod histories {
         std::fs::write(&file, text).unwrap();
         let found = std::fs::metadata(&file).unwrap();
         let (device, inode, bytes) = (found.dev(), found.ino(), found.len());
-        let place = LogPlace { device, inode, bytes, next_seq: 6 };
-        let book = LogBook::of_adopted(&file, Some(place));
+        let place = LogPosition { device, inode, bytes, next_seq: 6 };
+        let book = LogBook::adopted(&file, Some(place));
         (folder, Shim { next_seq: 4, ..Shim::with(book) })
     }
 
     #[test]
-    fn what_an_adopted_server_says_again_is_shown_once() {
+    fn repeated_lines_of_adopted_server_are_shown_once() {
         let (_folder, mut shim) = adopted("[out] h2\n[out] h3\n[out] four\n[out] five\n");
         assert_eq!(tail(&shim.book, 20), ["h2", "h3", "four", "five"]);
-        shim.writes(&["four", "five"]);
+        shim.write(&["four", "five"]);
         assert_eq!(tail(&shim.book, 20), ["h2", "h3", "four", "five"]);
         assert_eq!(tail(&shim.book, 3), ["h3", "four", "five"]);
-        shim.writes(&["six"]);
+        shim.write(&["six"]);
         assert_eq!(tail(&shim.book, 20), ["h2", "h3", "four", "five", "six"]);
         let (lines, _) = shim.book.tail(1);
         assert_eq!(lines[0].seq, Some(6));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_follows_an_adopted_server_has_missed_nothing() {
+    async fn follower_of_adopted_server_misses_nothing() {
         let (_folder, mut shim) = adopted("[out] h5\n");
         let (lines, mut follower) = shim.book.tail(20);
         assert_eq!(texts(&lines), ["h5"]);
         shim.next_seq = 6;
-        shim.tells();
+        shim.announce_numbers();
         assert!(next_at_once(&mut follower).await.is_none());
-        shim.writes(&["six"]);
+        shim.write(&["six"]);
         assert_eq!(read_all(&mut follower).await, ["six"]);
     }
 
@@ -511,19 +512,19 @@ mod histories {
     }
 }
 
-/// One step of a shim and its reader.
+/// A step of a shim and its reader.
 #[derive(Debug, Clone)]
 enum Step {
-    /// A batch of so many lines, each of so many bytes.
+    /// A batch with this number of lines, each of this size.
     Write {
         lines: usize,
         size: usize,
     },
     Drop(u64),
     Tell,
-    /// So many pages are read, if there are that many.
+    /// Reads up to this number of pages.
     Read(usize),
-    /// A reader comes, sees the tail, and follows from there.
+    /// A new reader reads the tail and follows from there.
     Join(usize),
 }
 
@@ -539,14 +540,14 @@ fn any_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A follower, and what it has been given so far.
+/// A follower and the lines that it has received.
 struct Reader {
     follower: Follower,
     next_seq: u64,
 }
 
 impl Reader {
-    /// Reads up to `pages`; every number comes exactly once, as a line or as skipped.
+    /// Reads up to `pages`. Each number comes exactly once, as a line or as skipped.
     async fn reads(&mut self, pages: usize) {
         for _ in 0..pages {
             if self.follower.is_caught_up() {
@@ -573,9 +574,9 @@ async fn play(steps: &[Step]) {
     let mut readers = vec![Reader { follower, next_seq: 1 }];
     for step in steps {
         match *step {
-            Step::Write { lines, size } => shim.writes_bytes(&vec![vec![b'x'; size]; lines]),
-            Step::Drop(count) => shim.drops(count),
-            Step::Tell => shim.tells(),
+            Step::Write { lines, size } => shim.write_bytes(&vec![vec![b'x'; size]; lines]),
+            Step::Drop(count) => shim.skip_lines(count),
+            Step::Tell => shim.announce_numbers(),
             Step::Read(pages) => {
                 for reader in &mut readers {
                     reader.reads(pages).await;
@@ -593,7 +594,7 @@ async fn play(steps: &[Step]) {
             }
         }
     }
-    shim.tells();
+    shim.announce_numbers();
     for reader in &mut readers {
         reader.reads(usize::MAX).await;
         assert_eq!(reader.next_seq, shim.next_seq, "shown plus skipped is all");
@@ -610,7 +611,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_is_skipped_by_a_reader_who_keeps_up(
+    fn fast_reader_skips_nothing(
         batches in vec((1..6_usize, 0..200_usize), 0..40)
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -618,20 +619,20 @@ proptest! {
             let mut shim = Shim::new();
             let (_, mut follower) = shim.book.tail(0);
             for (lines, size) in batches {
-                shim.writes_bytes(&vec![vec![b'x'; size]; lines]);
+                shim.write_bytes(&vec![vec![b'x'; size]; lines]);
                 assert_eq!(read_all(&mut follower).await, vec!["x".repeat(size); lines]);
             }
         });
     }
 
     #[test]
-    fn a_tail_is_the_end_of_everything(
+    fn tail_is_the_end_of_all_lines(
         batches in vec(vec("[a-z!]{0,5}", 1..5), 0..20),
         count in 0..60_usize,
     ) {
         let mut shim = Shim::new();
         for batch in &batches {
-            shim.writes(&batch.iter().map(String::as_str).collect::<Vec<_>>());
+            shim.write(&batch.iter().map(String::as_str).collect::<Vec<_>>());
         }
         let all = batches.concat();
         prop_assert_eq!(tail(&shim.book, count), &all[all.len().saturating_sub(count)..]);
@@ -642,24 +643,24 @@ proptest! {
 }
 
 #[test]
-fn lines_of_xy_are_not_written_by_the_server() {
+fn lines_of_xy_are_not_server_output() {
     let mut shim = Shim::new();
     let has_written = |shim: &Shim, seq| shim.book.has_written_since(seq);
     assert!(!has_written(&shim, 1));
-    shim.writes(&["from the server", "xy: tools/list: it took longer than 30s"]);
+    shim.write(&["from the server", "xy: tools/list: it took longer than 30s"]);
     assert!(has_written(&shim, 1));
     assert!(!has_written(&shim, 2));
-    shim.writes_in_two("xy: a long line", " of xy");
+    shim.write_in_two_pieces("xy: a long line", " of xy");
     assert!(!has_written(&shim, 2));
-    assert!(!has_written(&shim, 4), "the rest of a line is whose its beginning is");
-    shim.writes_in_two("a long line", "xy: of the server");
+    assert!(!has_written(&shim, 4), "a continued line belongs to its beginning");
+    shim.write_in_two_pieces("a long line", "xy: of the server");
     assert!(has_written(&shim, 5));
     assert!(has_written(&shim, 6));
     let so_far = shim.next_seq;
-    shim.writes(&["xy:", "!not xy, which writes no stderr"]);
+    shim.write(&["xy:", "!not xy, which write no stderr"]);
     assert!(has_written(&shim, so_far));
     let so_far = shim.next_seq;
-    shim.drops(1);
-    shim.tells();
-    assert!(has_written(&shim, so_far), "somebody wrote so much that it was dropped");
+    shim.skip_lines(1);
+    shim.announce_numbers();
+    assert!(has_written(&shim, so_far), "dropped lines count as server output");
 }

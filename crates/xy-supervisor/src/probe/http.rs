@@ -1,20 +1,19 @@
-//! The little of HTTP/1.1 that a probe needs: one GET, and the status of its answer.
+//! The part of HTTP/1.1 that a probe needs: one GET, and the status of its response.
 //!
-//! Whoever answers may be anybody: nothing beyond the head is read, and of that no more than
-//! fits. How long it takes is up to whoever asks.
+//! The peer is not trusted: only the head is read, up to a limit. The caller sets a timeout.
 
 use std::io;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// A head that is longer is none.
-const LONGEST_HEAD: usize = 16 * 1024;
+/// Maximum size of a response head.
+const MAX_HEAD_BYTES: usize = 16 * 1024;
 
-/// What may come before the answer itself, such as `103 Early Hints`.
-const MOST_INTERIM: usize = 8;
+/// Maximum number of interim responses, such as `103 Early Hints`.
+const MAX_INTERIM_RESPONSES: usize = 8;
 
-/// Asks; the status of the answer, or `None` for what is no HTTP.
+/// Sends a GET and returns the status of the response, or `None` if that is not HTTP.
 pub(super) async fn get(mut stream: TcpStream, port: u16, path: &str) -> io::Result<Option<u16>> {
     let request = format!(
         "GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nUser-Agent: xy\r\nAccept: */*\r\n\
@@ -25,9 +24,9 @@ pub(super) async fn get(mut stream: TcpStream, port: u16, path: &str) -> io::Res
     loop {
         match status(&head) {
             Status::Known(status) => return Ok(Some(status)),
-            Status::Nonsense => return Ok(None),
-            Status::More if head.len() >= LONGEST_HEAD => return Ok(None),
-            Status::More => {}
+            Status::Invalid => return Ok(None),
+            Status::Incomplete if head.len() >= MAX_HEAD_BYTES => return Ok(None),
+            Status::Incomplete => {}
         }
         let mut chunk = [0; 1024];
         match stream.read(&mut chunk).await? {
@@ -37,41 +36,42 @@ pub(super) async fn get(mut stream: TcpStream, port: u16, path: &str) -> io::Res
     }
 }
 
-/// What the beginning of an answer says.
+/// The status that the beginning of a response tells.
 #[derive(Debug, PartialEq, Eq)]
 enum Status {
     Known(u16),
-    Nonsense,
-    /// It is too short to say anything.
-    More,
+    /// Not HTTP.
+    Invalid,
+    /// More bytes are needed.
+    Incomplete,
 }
 
 fn status(mut head: &[u8]) -> Status {
-    for _ in 0..MOST_INTERIM {
+    for _ in 0..MAX_INTERIM_RESPONSES {
         let Some(end) = head.iter().position(|byte| *byte == b'\n') else {
-            return if may_begin(head) { Status::More } else { Status::Nonsense };
+            return if is_status_line_prefix(head) { Status::Incomplete } else { Status::Invalid };
         };
         match code(&head[..end]) {
-            None => return Status::Nonsense,
+            None => return Status::Invalid,
             Some(100..=199) => {}
             Some(code) => return Status::Known(code),
         }
         let Some(end) = head.windows(4).position(|it| it == b"\r\n\r\n") else {
-            return Status::More;
+            return Status::Incomplete;
         };
         head = &head[end + 4..];
     }
-    Status::Nonsense
+    Status::Invalid
 }
 
-/// Whether a first line may begin like this.
-fn may_begin(line: &[u8]) -> bool {
+/// Returns true if `line` can be the beginning of a status line.
+fn is_status_line_prefix(line: &[u8]) -> bool {
     const NAME: &[u8] = b"HTTP/1.";
     let known = line.len().min(NAME.len());
     line[..known] == NAME[..known]
 }
 
-/// The code in a first line such as `HTTP/1.1 200 OK`.
+/// Returns the code of a status line such as `HTTP/1.1 200 OK`.
 fn code(line: &[u8]) -> Option<u16> {
     let rest = line.strip_prefix(b"HTTP/1.")?;
     let [b'0'..=b'9', b' ', code @ ..] = rest else { return None };
@@ -88,34 +88,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_line_decides_as_soon_as_it_is_there() {
+    fn status_line_decides_once_complete() {
         let table = [
-            ("", Status::More),
-            ("HT", Status::More),
-            ("HTTP/1.1 200", Status::More),
+            ("", Status::Incomplete),
+            ("HT", Status::Incomplete),
+            ("HTTP/1.1 200", Status::Incomplete),
             ("HTTP/1.1 200 OK\r\n", Status::Known(200)),
             ("HTTP/1.0 204\r\n", Status::Known(204)),
             ("HTTP/1.1 503 Not\r\nX: y\r\n\r\nno", Status::Known(503)),
-            ("HTTP/1.1 103 Early Hints\r\nLink: x\r\n", Status::More),
+            ("HTTP/1.1 103 Early Hints\r\nLink: x\r\n", Status::Incomplete),
             ("HTTP/1.1 103 Early\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\n", Status::Known(200)),
-            ("HTTP/2 200\r\n", Status::Nonsense),
-            ("HTTP/1.1 2000 OK\r\n", Status::Nonsense),
-            ("HTTP/1.1 +20 OK\r\n", Status::Nonsense),
-            ("HTTP/1.1 999 OK\r\n", Status::Nonsense),
-            ("HTTP/1.1  200 OK\r\n", Status::Nonsense),
-            ("SSH-2.0-x", Status::Nonsense),
-            ("{\"jsonrpc\"", Status::Nonsense),
+            ("HTTP/2 200\r\n", Status::Invalid),
+            ("HTTP/1.1 2000 OK\r\n", Status::Invalid),
+            ("HTTP/1.1 +20 OK\r\n", Status::Invalid),
+            ("HTTP/1.1 999 OK\r\n", Status::Invalid),
+            ("HTTP/1.1  200 OK\r\n", Status::Invalid),
+            ("SSH-2.0-x", Status::Invalid),
+            ("{\"jsonrpc\"", Status::Invalid),
         ];
-        for (head, wanted) in table {
-            assert_eq!(status(head.as_bytes()), wanted, "{head}");
+        for (head, expected) in table {
+            assert_eq!(status(head.as_bytes()), expected, "{head}");
         }
         let endless = "HTTP/1.1 100 Continue\r\n\r\n".repeat(100);
-        assert_eq!(status(endless.as_bytes()), Status::Nonsense);
+        assert_eq!(status(endless.as_bytes()), Status::Invalid);
     }
 
     proptest! {
         #[test]
-        fn no_bytes_are_too_odd(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = status(&bytes);
             let _ = status(&[b"HTTP/1.1 ".as_slice(), &bytes].concat());
         }

@@ -1,4 +1,4 @@
-//! Waiting, order and cancellation, on paused time and without a process.
+//! Waiting, ordering and cancellation, on paused time and without processes.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,15 +14,15 @@ use crate::fake::{
     steady, transient_fault,
 };
 use crate::instance::{
-    ChangeKind, Gone, InstanceHandle, InstanceKey, Snapshot, StateChange, TRANSITIONS_KEPT,
+    ChangeKind, InstanceHandle, InstanceKey, MAX_TRANSITIONS, RetiredError, Snapshot, StateChange,
 };
-use crate::launch::{Ask, Instance, Launch, LaunchOrder, News};
+use crate::launch::{Instance, InstanceCommand, InstanceEvent, Launch, LaunchOrder};
 use crate::lifecycle::{Event, Exit, LaunchFault, Reason, Retirement, STOP_MARGIN, State};
 use crate::logs::LogBook;
 
 const LIVES: Script = Script::Lives { stops_in: Duration::from_secs(1) };
 
-/// More than any play here takes.
+/// Longer than any test here takes.
 const AGES: Duration = Duration::from_hours(1);
 
 fn some_settings(change: impl FnOnce(&mut ServerSettings)) -> ServerSettings {
@@ -39,7 +39,7 @@ fn parts(launcher: &FakeLauncher, settings: ServerSettings, wanted: Wanted) -> P
         launcher: Arc::new(launcher.clone()),
         logs: Arc::new(LogBook::default()),
         changes: broadcast::Sender::new(1024),
-        before: super::Before::Nothing,
+        origin: super::Origin::New,
     }
 }
 
@@ -49,12 +49,12 @@ fn spawn(parts: Parts) -> InstanceHandle {
     handle
 }
 
-/// A server that is wanted up, with default rules.
+/// Starts a server that is wanted up, with default rules.
 fn up(launcher: &FakeLauncher) -> InstanceHandle {
     spawn(parts(launcher, settings("github"), Wanted::Up))
 }
 
-/// A server that nobody has started yet, with default rules.
+/// Starts the task of a server that is wanted down, with default rules.
 fn down(launcher: &FakeLauncher) -> InstanceHandle {
     spawn(parts(launcher, settings("github"), Wanted::Down))
 }
@@ -69,14 +69,14 @@ async fn settles(server: &InstanceHandle) -> Snapshot {
 
 async fn waits_until(server: &InstanceHandle, is_so: impl Fn(&Snapshot) -> bool) {
     let waited = timeout(AGES, server.wait_until(is_so)).await;
-    assert!(waited.is_ok(), "it never came about: {:?}", server.now().life);
+    assert!(waited.is_ok(), "the state was never reached: {:?}", server.now().life);
 }
 
-async fn ask(server: &InstanceHandle, event: Event) {
+async fn request(server: &InstanceHandle, event: Event) {
     server.request(event).await.expect("the server is still there");
 }
 
-/// Has one life, of which the test says what becomes.
+/// A launcher with one life, which the test controls.
 struct OneLife(Mutex<Option<Instance>>);
 
 impl Launch for OneLife {
@@ -86,39 +86,39 @@ impl Launch for OneLife {
 }
 
 #[tokio::test(start_paused = true)]
-async fn ended_process_is_not_shown_before_its_last_news() {
+async fn exited_process_has_no_pid_before_its_last_event() {
     let (instance, ends) = Instance::pair();
     let launcher = Arc::new(OneLife(Mutex::new(Some(instance))));
     let settings = some_settings(|it| it.rules.restart.policy = RestartPolicy::Never);
     let server =
         spawn(Parts { launcher, ..parts(&FakeLauncher::each_lives_on(), settings, Wanted::Up) });
-    ends.news.send(News::Launched { pid: 7 }).await.unwrap();
-    ends.news.send(News::Ready).await.unwrap();
+    ends.events.send(InstanceEvent::Launched { pid: 7 }).await.unwrap();
+    ends.events.send(InstanceEvent::Ready).await.unwrap();
     reaches(&server, ServerState::Running).await;
     assert_eq!(server.now().pid, Some(7));
     ends.end.set();
     assert_eq!((server.now().state(), server.now().pid), (ServerState::Stopping, None));
-    let exit = Exit { code: Some(1), ..Exit::UNSEEN };
-    ends.news.send(News::Exited(exit)).await.unwrap();
+    let exit = Exit { code: Some(1), ..Exit::UNKNOWN };
+    ends.events.send(InstanceEvent::Exited(exit)).await.unwrap();
     assert_eq!(settles(&server).await.state(), ServerState::Failed);
 }
 
-/// Every change so far, as text.
-fn told(changes: &mut broadcast::Receiver<StateChange>) -> Vec<String> {
-    let mut told = Vec::new();
+/// Returns every change so far, as text.
+fn received(changes: &mut broadcast::Receiver<StateChange>) -> Vec<String> {
+    let mut texts = Vec::new();
     while let Ok(change) = changes.try_recv() {
         let StateChange { transition, pid, restart_count, .. } = change;
         let pid = pid.map_or("-".into(), |pid| pid.to_string());
-        told.push(format!(
+        texts.push(format!(
             "{} -> {} ({}), pid {pid}, restarts {restart_count}",
             transition.from, transition.to, transition.reason
         ));
     }
-    told
+    texts
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_keeps_crashing_fails_after_its_attempts() {
+async fn crashing_server_fails_after_max_attempts() {
     let launcher = FakeLauncher::each_lives_for(2 * SECOND);
     let patient = some_settings(|it| it.rules.restart.max_attempts = 3);
     let began = Instant::now();
@@ -129,14 +129,14 @@ async fn a_server_that_keeps_crashing_fails_after_its_attempts() {
     assert_eq!(at, [0, 3, 7, 13]); // Lives of 2 s; waits of 1 s, 2 s and 4 s.
     assert_eq!(began.elapsed(), 15 * SECOND);
     assert_eq!(server.now().life.tally.restart_count, 3);
-    assert_eq!((launcher.living(), launcher.most_living()), (0, 1));
+    assert_eq!((launcher.living(), launcher.max_living()), (0, 1));
 
     sleep(AGES).await;
-    assert_eq!(launcher.launches(), 4, "what has failed is left alone");
+    assert_eq!(launcher.launches(), 4, "a failed server is not restarted");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_container_is_tried_after_2_4_8_16_and_32_seconds_and_a_restart_counts_anew() {
+async fn container_backs_off_and_restart_resets_attempts() {
     let launcher = FakeLauncher::each_lives_for(SECOND);
     let mut settings = container_settings("github");
     let restart = &mut settings.rules.restart;
@@ -155,19 +155,19 @@ async fn a_container_is_tried_after_2_4_8_16_and_32_seconds_and_a_restart_counts
         assert_eq!(at, [0, 3, 8, 17, 34, 67], "lives of 1 s each, and the delays in between");
         assert_eq!(server.now().life.tally.restart_count, 5);
         began = Instant::now();
-        ask(&server, Event::RestartRequested).await;
+        request(&server, Event::RestartRequested).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_crashes_too_often_within_a_minute_fails() {
+async fn server_fails_after_too_many_crashes_within_a_minute() {
     let launcher = FakeLauncher::each_lives_for(SECOND);
     let hasty = some_settings(|it| it.rules.restart.backoff_initial = Duration::ZERO);
     let began = Instant::now();
     let server = spawn(parts(&launcher, hasty, Wanted::Up));
     reaches(&server, ServerState::Failed).await;
     assert_eq!(launcher.launches(), 6);
-    assert_eq!(began.elapsed(), 6 * SECOND, "no time is lost between long lives");
+    assert_eq!(began.elapsed(), 6 * SECOND, "there is no delay between long lives");
 }
 
 #[tokio::test(start_paused = true)]
@@ -187,7 +187,7 @@ async fn jitter_is_drawn_anew_and_stays_within_a_quarter() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_is_to_be_down_is_not_started() {
+async fn server_wanted_down_is_not_started() {
     let launcher = FakeLauncher::each_lives_on();
     let server = down(&launcher);
     sleep(AGES).await;
@@ -196,38 +196,38 @@ async fn a_server_that_is_to_be_down_is_not_started() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_during_the_back_off_cancels_the_next_life() {
+async fn stop_during_back_off_cancels_next_life() {
     let launcher = FakeLauncher::each_lives_for(SECOND);
     let server = up(&launcher);
     reaches(&server, ServerState::Restarting).await;
-    let asked = Instant::now();
-    ask(&server, Event::StopRequested).await;
+    let requested_at = Instant::now();
+    request(&server, Event::StopRequested).await;
     assert_eq!(server.now().state(), ServerState::Stopped);
-    assert_eq!(asked.elapsed(), Duration::ZERO, "a stop does not wait for the timer");
+    assert_eq!(requested_at.elapsed(), Duration::ZERO, "a stop does not wait for the timer");
     sleep(AGES).await;
     assert_eq!(launcher.launches(), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_start_during_the_back_off_does_not_wait_for_it() {
+async fn start_during_back_off_is_immediate() {
     let launcher =
-        FakeLauncher::plays([Script::Dies { after: SECOND, exit: Exit::code(1) }, LIVES]);
+        FakeLauncher::with_scripts([Script::Dies { after: SECOND, exit: Exit::code(1) }, LIVES]);
     let server = up(&launcher);
     reaches(&server, ServerState::Restarting).await;
-    let asked = Instant::now();
-    ask(&server, Event::StartRequested).await;
+    let requested_at = Instant::now();
+    request(&server, Event::StartRequested).await;
     reaches(&server, ServerState::Running).await;
-    assert_eq!(asked.elapsed(), Duration::ZERO);
+    assert_eq!(requested_at.elapsed(), Duration::ZERO);
     sleep(AGES).await;
     assert_eq!(launcher.launches(), 2, "the old timer starts nothing");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_during_the_start_ends_it() {
-    let launcher = FakeLauncher::plays([Script::Hangs]);
+async fn stop_during_start_ends_it() {
+    let launcher = FakeLauncher::with_scripts([Script::Hangs]);
     let server = up(&launcher);
     assert_eq!(server.now().state(), ServerState::Starting);
-    ask(&server, Event::StopRequested).await;
+    request(&server, Event::StopRequested).await;
     reaches(&server, ServerState::Stopped).await;
     sleep(AGES).await;
     assert_eq!((launcher.launches(), launcher.living()), (1, 0));
@@ -245,125 +245,128 @@ async fn requests_keep_their_order() {
     let (first, second, third) = tokio::join!(stop, start, stop_again);
     assert!(first.is_ok() && second.is_ok() && third.is_ok());
     reaches(&server, ServerState::Stopped).await;
-    assert_eq!(server.now().life.wanted, Wanted::Down, "the last word counts");
+    assert_eq!(server.now().life.wanted, Wanted::Down, "the last request counts");
     assert_eq!(launcher.launches(), 1);
-    assert_eq!(launcher.asks().len(), 1, "one life is asked to end once");
+    assert_eq!(launcher.commands().len(), 1, "the stop is sent once");
 }
 
 #[tokio::test(start_paused = true)]
-async fn more_requests_than_the_queue_holds_wait_their_turn() {
+async fn requests_beyond_queue_capacity_wait() {
     let launcher = FakeLauncher::each_lives_on();
     let server = down(&launcher);
-    let mut askers = tokio::task::JoinSet::new();
+    let mut requesters = tokio::task::JoinSet::new();
     for n in 0..100 {
         let server = server.clone();
         let event = if n % 2 == 0 { Event::StartRequested } else { Event::StopRequested };
-        askers.spawn(async move { server.request(event).await });
+        requesters.spawn(async move { server.request(event).await });
     }
-    assert!(askers.join_all().await.iter().all(Result::is_ok));
+    assert!(requesters.join_all().await.iter().all(Result::is_ok));
     reaches(&server, ServerState::Stopped).await;
-    assert_eq!(launcher.most_living(), 1);
+    assert_eq!(launcher.max_living(), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_restart_is_one_request() {
-    let launcher = FakeLauncher::plays([LIVES]);
+async fn restart_is_one_request() {
+    let launcher = FakeLauncher::with_scripts([LIVES]);
     let server = up(&launcher);
     reaches(&server, ServerState::Running).await;
-    let asked = Instant::now();
-    ask(&server, Event::RestartRequested).await;
-    assert_eq!(server.now().state(), ServerState::Stopping, "applied is not done");
+    let requested_at = Instant::now();
+    request(&server, Event::RestartRequested).await;
+    assert_eq!(server.now().state(), ServerState::Stopping, "applied, but not finished");
     let settled = settles(&server).await;
     assert_eq!((settled.state(), settled.pid), (ServerState::Running, Some(2)));
-    assert_eq!(asked.elapsed(), SECOND);
-    assert_eq!(launcher.most_living(), 1);
+    assert_eq!(requested_at.elapsed(), SECOND);
+    assert_eq!(launcher.max_living(), 1);
     let exit = settled.last_exit.unwrap();
     assert!(exit.expected);
-    assert_eq!(settled.life.tally.restart_count, 0, "what was asked for is not counted");
+    assert_eq!(settled.life.tally.restart_count, 0, "a requested restart is not counted");
 }
 
 #[tokio::test(start_paused = true)]
-async fn many_restarts_at_once_are_one() {
-    let launcher = FakeLauncher::plays([LIVES]);
+async fn simultaneous_restarts_are_one() {
+    let launcher = FakeLauncher::with_scripts([LIVES]);
     let server = up(&launcher);
     reaches(&server, ServerState::Running).await;
     for _ in 0..5 {
-        ask(&server, Event::RestartRequested).await;
+        request(&server, Event::RestartRequested).await;
     }
     settles(&server).await;
-    assert_eq!((launcher.launches(), launcher.most_living()), (2, 1));
+    assert_eq!((launcher.launches(), launcher.max_living()), (2, 1));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stubborn_server_is_killed_when_its_time_is_up() {
-    let launcher = FakeLauncher::plays([Script::Stubborn]);
+async fn stubborn_server_is_killed_after_grace() {
+    let launcher = FakeLauncher::with_scripts([Script::Stubborn]);
     let server = up(&launcher);
     reaches(&server, ServerState::Running).await;
-    let asked = Instant::now();
-    ask(&server, Event::StopRequested).await;
+    let requested_at = Instant::now();
+    request(&server, Event::StopRequested).await;
     reaches(&server, ServerState::Stopped).await;
     let grace = steady().stop.grace;
-    assert_eq!(asked.elapsed(), grace + STOP_MARGIN);
-    assert_eq!(launcher.asks(), [Ask::Stop { grace, for_good: false, is_hung: false }, Ask::Kill]);
+    assert_eq!(requested_at.elapsed(), grace + STOP_MARGIN);
+    let stop = InstanceCommand::Stop { grace, for_good: false, is_hung: false };
+    assert_eq!(launcher.commands(), [stop, InstanceCommand::Kill]);
     let exit = server.now().last_exit.unwrap();
     assert_eq!((exit.exit.signal, exit.expected), (Some(9), true));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_brings_the_grace_of_the_rules_of_the_day() {
+async fn stop_uses_grace_of_current_rules() {
     let launcher = FakeLauncher::each_lives_on();
     let server = up(&launcher);
     reaches(&server, ServerState::Running).await;
     let slower = some_settings(|it| it.rules.stop.grace = 42 * SECOND);
     server.reconfigure(Event::RulesChanged, Arc::new(slower)).await.unwrap();
-    ask(&server, Event::StopRequested).await;
+    request(&server, Event::StopRequested).await;
     reaches(&server, ServerState::Stopped).await;
     let grace = 42 * SECOND;
-    let rules = Ask::Rules { orphan_timeout: steady().orphan_timeout, grace };
-    assert_eq!(launcher.asks(), [rules, Ask::Stop { grace, for_good: false, is_hung: false }]);
+    let rules = InstanceCommand::SetOrphanRules { orphan_timeout: steady().orphan_timeout, grace };
+    let stop = InstanceCommand::Stop { grace, for_good: false, is_hung: false };
+    assert_eq!(launcher.commands(), [rules, stop]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_says_whether_the_server_was_found_hung() {
+async fn stop_tells_whether_server_is_hung() {
     let why = || "it does not answer".to_owned();
     for (event, is_hung) in [
         (Event::Unhealthy(why()), true),
         (Event::RepairRequested(why()), true),
         (Event::RestartRequested, false),
-        (Event::Unfit(why()), false),
+        (Event::ProtocolError(why()), false),
     ] {
         let launcher = FakeLauncher::each_lives_on();
         let server = up(&launcher);
         reaches(&server, ServerState::Running).await;
-        ask(&server, event.clone()).await;
+        request(&server, event.clone()).await;
         settles(&server).await;
         let grace = steady().stop.grace;
-        let first = launcher.asks().into_iter().next();
-        assert_eq!(first, Some(Ask::Stop { grace, for_good: false, is_hung }), "{event:?}");
+        let first = launcher.commands().into_iter().next();
+        let stop = InstanceCommand::Stop { grace, for_good: false, is_hung };
+        assert_eq!(first, Some(stop), "{event:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_life_whose_launcher_vanishes_is_over() {
-    let launcher = FakeLauncher::plays([Script::Vanishes { after: SECOND }, LIVES]);
+async fn life_whose_launcher_vanishes_is_over() {
+    let launcher = FakeLauncher::with_scripts([Script::Vanishes { after: SECOND }, LIVES]);
     let server = up(&launcher);
     reaches(&server, ServerState::Restarting).await;
     let exit = server.now().last_exit.unwrap();
-    assert_eq!((exit.exit, exit.expected), (Exit::UNSEEN, false));
+    assert_eq!((exit.exit, exit.expected), (Exit::UNKNOWN, false));
     assert_eq!(server.now().pid, None);
     reaches(&server, ServerState::Running).await;
-    assert_eq!((launcher.launches(), launcher.most_living()), (2, 1));
+    assert_eq!((launcher.launches(), launcher.max_living()), (2, 1));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_is_never_ready_is_stopped_and_tried_again() {
-    let launcher = FakeLauncher::plays([Script::Hangs, LIVES]);
+async fn server_that_is_never_ready_is_restarted() {
+    let launcher = FakeLauncher::with_scripts([Script::Hangs, LIVES]);
     let began = Instant::now();
     let server = up(&launcher);
     reaches(&server, ServerState::Restarting).await;
     assert_eq!(began.elapsed(), 10 * SECOND);
     assert_eq!(server.now().life.reason.to_string(), "not ready within 10s");
-    assert!(!server.now().last_exit.unwrap().expected, "nobody asked for it");
+    assert!(!server.now().last_exit.unwrap().expected, "no stop was requested");
     reaches(&server, ServerState::Running).await;
     assert_eq!(began.elapsed(), 11 * SECOND);
 }
@@ -371,7 +374,7 @@ async fn a_server_that_is_never_ready_is_stopped_and_tried_again() {
 #[tokio::test(start_paused = true)]
 async fn a_program_that_cannot_be_started_fails_at_once() {
     let script = Script::Fails { after: Duration::ZERO, fault: permanent_fault() };
-    let launcher = FakeLauncher::plays([script]);
+    let launcher = FakeLauncher::with_scripts([script]);
     let began = Instant::now();
     let server = up(&launcher);
     let settled = settles(&server).await;
@@ -379,13 +382,13 @@ async fn a_program_that_cannot_be_started_fails_at_once() {
     let LaunchFault { message, hint, .. } = permanent_fault();
     assert_eq!(settled.life.reason.to_string(), message);
     assert_eq!(settled.life.reason.hint(), hint.as_deref());
-    assert!(settled.last_exit.is_none(), "what never lived has not ended");
+    assert!(settled.last_exit.is_none(), "a life that never began has no exit");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_moment_without_memory_is_waited_out() {
+async fn transient_launch_failure_is_retried() {
     let script = Script::Fails { after: Duration::ZERO, fault: transient_fault() };
-    let launcher = FakeLauncher::plays([script.clone(), script, LIVES]);
+    let launcher = FakeLauncher::with_scripts([script.clone(), script, LIVES]);
     let began = Instant::now();
     let server = up(&launcher);
     reaches(&server, ServerState::Running).await;
@@ -394,19 +397,22 @@ async fn a_moment_without_memory_is_waited_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_is_applied_before_the_outcome_is_known() {
+async fn request_is_applied_before_outcome_is_known() {
     let slow = Script::Fails { after: 5 * SECOND, fault: permanent_fault() };
-    let launcher = FakeLauncher::plays([slow]);
+    let launcher = FakeLauncher::with_scripts([slow]);
     let server = down(&launcher);
-    let asked = Instant::now();
-    ask(&server, Event::StartRequested).await;
-    assert_eq!((server.now().state(), asked.elapsed()), (ServerState::Starting, Duration::ZERO));
+    let requested_at = Instant::now();
+    request(&server, Event::StartRequested).await;
+    assert_eq!(
+        (server.now().state(), requested_at.elapsed()),
+        (ServerState::Starting, Duration::ZERO)
+    );
     let settled = settles(&server).await;
-    assert_eq!((settled.state(), asked.elapsed()), (ServerState::Failed, 5 * SECOND));
+    assert_eq!((settled.state(), requested_at.elapsed()), (ServerState::Failed, 5 * SECOND));
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiting_for_the_back_off_is_settled() {
+async fn backoff_counts_as_settled() {
     let launcher = FakeLauncher::each_lives_for(Duration::ZERO);
     let server = up(&launcher);
     reaches(&server, ServerState::Restarting).await;
@@ -416,7 +422,7 @@ async fn waiting_for_the_back_off_is_settled() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn settled_is_answered_at_once_where_nothing_goes_on() {
+async fn idle_server_is_settled_at_once() {
     let launcher = FakeLauncher::each_lives_on();
     assert_eq!(down(&launcher).settled().await.state(), ServerState::Stopped);
     let server = up(&launcher);
@@ -424,9 +430,9 @@ async fn settled_is_answered_at_once_where_nothing_goes_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_pid_is_shown_while_there_is_one() {
+async fn pid_is_shown_while_process_lives() {
     let launcher =
-        FakeLauncher::plays([Script::Dies { after: SECOND, exit: Exit::code(1) }, LIVES]);
+        FakeLauncher::with_scripts([Script::Dies { after: SECOND, exit: Exit::code(1) }, LIVES]);
     let server = up(&launcher);
     assert_eq!(server.now().pid, None, "it does not run yet");
     reaches(&server, ServerState::Running).await;
@@ -435,27 +441,27 @@ async fn the_pid_is_shown_while_there_is_one() {
     assert_eq!(server.now().pid, None);
     reaches(&server, ServerState::Running).await;
     assert_eq!(server.now().pid, Some(2));
-    ask(&server, Event::StopRequested).await;
+    request(&server, Event::StopRequested).await;
     assert_eq!(server.now().pid, Some(2), "it is still there");
     reaches(&server, ServerState::Stopped).await;
     assert_eq!(server.now().pid, None);
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_change_is_told_to_those_who_listen() {
+async fn changes_are_broadcast() {
     let launcher =
-        FakeLauncher::plays([Script::Dies { after: SECOND, exit: Exit::code(3) }, LIVES]);
+        FakeLauncher::with_scripts([Script::Dies { after: SECOND, exit: Exit::code(3) }, LIVES]);
     let parts = parts(&launcher, settings("github"), Wanted::Down);
     let mut changes = parts.changes.subscribe();
     let server = spawn(parts);
-    ask(&server, Event::StartRequested).await;
+    request(&server, Event::StartRequested).await;
     reaches(&server, ServerState::Restarting).await;
     reaches(&server, ServerState::Running).await;
-    ask(&server, Event::RestartRequested).await;
+    request(&server, Event::RestartRequested).await;
     reaches(&server, ServerState::Running).await;
-    ask(&server, Event::StopRequested).await;
+    request(&server, Event::StopRequested).await;
     reaches(&server, ServerState::Stopped).await;
-    insta::assert_snapshot!(told(&mut changes).join("\n"), @"
+    insta::assert_snapshot!(received(&mut changes).join("\n"), @"
     stopped -> starting (start requested), pid -, restarts 0
     starting -> running (ready), pid 1, restarts 0
     running -> restarting (exited with code 3), pid -, restarts 0
@@ -473,17 +479,17 @@ async fn every_change_is_told_to_those_who_listen() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_first_start_is_told_too() {
+async fn first_start_is_broadcast() {
     let launcher = FakeLauncher::each_lives_on();
     let parts = parts(&launcher, settings("github"), Wanted::Up);
     let mut changes = parts.changes.subscribe();
     let server = spawn(parts);
     reaches(&server, ServerState::Running).await;
-    assert_eq!(told(&mut changes).len(), 2);
+    assert_eq!(received(&mut changes).len(), 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_the_latest_changes_are_remembered() {
+async fn only_latest_transitions_are_kept() {
     let launcher = FakeLauncher::each_lives_for(SECOND);
     let tireless = some_settings(|it| {
         it.rules.restart.max_attempts = 0;
@@ -492,25 +498,25 @@ async fn only_the_latest_changes_are_remembered() {
     let server = spawn(parts(&launcher, tireless, Wanted::Up));
     waits_until(&server, |snapshot| snapshot.life.tally.restart_count == 50).await;
     let transitions = server.now().transitions;
-    assert_eq!(transitions.len(), TRANSITIONS_KEPT);
+    assert_eq!(transitions.len(), MAX_TRANSITIONS);
     assert_eq!(transitions.back().unwrap().reason, server.now().life.reason);
     for (earlier, later) in transitions.iter().zip(transitions.iter().skip(1)) {
-        assert_eq!(earlier.to, later.from, "none is missing in between");
+        assert_eq!(earlier.to, later.from, "no transition is missing");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn trouble_with_the_log_is_shown_and_stops_nothing() {
-    let launcher = FakeLauncher::plays([Script::Complains { after: SECOND }]);
+async fn log_problem_is_shown_and_harmless() {
+    let launcher = FakeLauncher::with_scripts([Script::LogFails { after: SECOND }]);
     let server = up(&launcher);
     waits_until(&server, |snapshot| snapshot.log_problem.is_some()).await;
     assert_eq!(server.now().log_problem.as_deref(), Some("disk full"));
     reaches(&server, ServerState::Running).await;
-    assert_eq!(server.now().log_problem, None, "it is well again");
+    assert_eq!(server.now().log_problem, None, "the log works again");
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_next_launch_uses_the_new_settings() {
+async fn next_launch_uses_new_settings() {
     let launcher = FakeLauncher::each_lives_on();
     let server = up(&launcher);
     reaches(&server, ServerState::Running).await;
@@ -519,11 +525,11 @@ async fn the_next_launch_uses_the_new_settings() {
     assert_eq!(settles(&server).await.state(), ServerState::Running);
     assert_eq!(*launcher.last_settings(), changed);
     assert_eq!(*server.now().settings, changed);
-    assert_eq!((launcher.launches(), launcher.most_living()), (2, 1));
+    assert_eq!((launcher.launches(), launcher.max_living()), (2, 1));
 }
 
 #[tokio::test(start_paused = true)]
-async fn other_rules_apply_to_the_living_one() {
+async fn new_rules_apply_to_running_instance() {
     let launcher = FakeLauncher::each_lives_for(5 * SECOND);
     let server = up(&launcher);
     reaches(&server, ServerState::Running).await;
@@ -535,34 +541,34 @@ async fn other_rules_apply_to_the_living_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn settings_for_a_stopped_server_wait_for_its_start() {
+async fn settings_of_stopped_server_wait_for_its_start() {
     let launcher = FakeLauncher::each_lives_on();
     let server = down(&launcher);
     let changed = some_settings(|it| process_of(it).args = vec!["--new".into()]);
     server.reconfigure(Event::ProcessChanged, Arc::new(changed.clone())).await.unwrap();
     assert_eq!((server.now().state(), launcher.launches()), (ServerState::Stopped, 0));
-    ask(&server, Event::StartRequested).await;
+    request(&server, Event::StartRequested).await;
     assert_eq!(*launcher.last_settings(), changed);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_retired_server_ends_and_takes_no_more_requests() {
-    let launcher = FakeLauncher::plays([LIVES]);
+async fn retired_server_ends_and_refuses_requests() {
+    let launcher = FakeLauncher::with_scripts([LIVES]);
     let (task, server) = Task::new(parts(&launcher, settings("github"), Wanted::Up));
     let task = tokio::spawn(task.run());
     reaches(&server, ServerState::Running).await;
-    ask(&server, Event::RetireRequested(Retirement::Removed)).await;
+    request(&server, Event::RetireRequested(Retirement::Removed)).await;
     assert_eq!(server.now().state(), ServerState::Stopping);
-    ask(&server, Event::StartRequested).await;
+    request(&server, Event::StartRequested).await;
     timeout(AGES, task).await.expect("it ends").unwrap();
     assert_eq!(server.now().life.state, State::Retired);
     assert_eq!(launcher.living(), 0);
-    assert!(matches!(server.request(Event::StartRequested).await, Err(Gone)));
+    assert!(matches!(server.request(Event::StartRequested).await, Err(RetiredError)));
     assert_eq!(settles(&server).await.state(), ServerState::Stopped);
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_waits_for_a_retired_server_is_not_left_waiting() {
+async fn retirement_ends_waiting() {
     let launcher = FakeLauncher::each_lives_on();
     let server = up(&launcher);
     let waiting = tokio::spawn({
@@ -570,13 +576,13 @@ async fn whoever_waits_for_a_retired_server_is_not_left_waiting() {
         async move { server.wait_until(|snapshot| snapshot.state() == ServerState::Failed).await }
     });
     reaches(&server, ServerState::Running).await;
-    ask(&server, Event::RetireRequested(Retirement::Removed)).await;
+    request(&server, Event::RetireRequested(Retirement::Removed)).await;
     let last = timeout(AGES, waiting).await.expect("it is answered").unwrap();
     assert_eq!(last.life.state, State::Retired);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_nobody_holds_is_ended() {
+async fn dropping_last_handle_ends_server() {
     let launcher = FakeLauncher::each_lives_on();
     let (task, server) = Task::new(parts(&launcher, settings("github"), Wanted::Up));
     let task = tokio::spawn(task.run());
@@ -588,11 +594,11 @@ async fn a_server_that_nobody_holds_is_ended() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_asker_who_leaves_is_served_all_the_same() {
+async fn abandoned_request_is_still_applied() {
     let launcher = FakeLauncher::each_lives_on();
     let server = down(&launcher);
     let impatient = timeout(Duration::ZERO, server.request(Event::StartRequested)).await;
-    assert!(impatient.is_err(), "it left before the answer");
+    assert!(impatient.is_err(), "the requester leaves before the reply");
     reaches(&server, ServerState::Running).await;
 }
 
@@ -601,17 +607,17 @@ mod successors {
 
     use super::*;
 
-    /// An instance that takes 5 s to end, and the successor that waits for it.
-    async fn one_after_the_other(
+    /// Returns an instance that is ending and the successor that waits for it.
+    async fn with_successor(
         launcher: &FakeLauncher,
         wanted: Wanted,
     ) -> (InstanceHandle, InstanceHandle) {
         let old = up(launcher);
         reaches(&old, ServerState::Running).await;
-        ask(&old, Event::RetireRequested(Retirement::Removed)).await;
+        request(&old, Event::RetireRequested(Retirement::Removed)).await;
         let mut parts = parts(launcher, settings("github"), wanted);
-        parts.before =
-            super::super::Before::Ending(super::super::Predecessor::Removed(old.clone()));
+        parts.origin =
+            super::super::Origin::Replacement(super::super::Predecessor::Removed(old.clone()));
         (old, spawn(parts))
     }
 
@@ -620,99 +626,100 @@ mod successors {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_successor_starts_when_the_old_one_is_gone() {
+    async fn successor_starts_after_predecessor_ends() {
         let launcher = slow_to_end();
-        let (old, new) = one_after_the_other(&launcher, Wanted::Up).await;
+        let (old, new) = with_successor(&launcher, Wanted::Up).await;
         let began = Instant::now();
         assert_eq!(new.now().state(), ServerState::Stopping);
-        assert_eq!(new.now().life.reason, Reason::Predecessor);
+        assert_eq!(new.now().life.reason, Reason::WaitingForPredecessor);
         reaches(&new, ServerState::Running).await;
         assert_eq!(began.elapsed(), 5 * SECOND);
         assert_eq!(old.now().life.state, State::Retired);
-        assert_eq!((launcher.launches(), launcher.most_living()), (2, 1));
-        assert!(new.now().last_exit.is_none(), "the end of another is not its own");
+        assert_eq!((launcher.launches(), launcher.max_living()), (2, 1));
+        assert!(new.now().last_exit.is_none(), "the exit of the predecessor is not its own");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_successor_can_be_stopped_while_it_waits() {
+    async fn waiting_successor_can_be_stopped() {
         let launcher = slow_to_end();
-        let (_old, new) = one_after_the_other(&launcher, Wanted::Up).await;
-        ask(&new, Event::StopRequested).await;
+        let (_old, new) = with_successor(&launcher, Wanted::Up).await;
+        request(&new, Event::StopRequested).await;
         sleep(AGES).await;
         assert_eq!((new.now().state(), launcher.launches()), (ServerState::Stopped, 1));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_successor_can_be_retired_while_it_waits() {
+    async fn waiting_successor_can_be_retired() {
         let launcher = slow_to_end();
-        let (_old, new) = one_after_the_other(&launcher, Wanted::Up).await;
-        ask(&new, Event::RetireRequested(Retirement::Removed)).await;
+        let (_old, new) = with_successor(&launcher, Wanted::Up).await;
+        request(&new, Event::RetireRequested(Retirement::Removed)).await;
         sleep(AGES).await;
         assert_eq!((new.now().life.state, launcher.launches()), (State::Retired, 1));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_successor_that_is_to_be_down_waits_and_stays_down_until_asked() {
+    async fn successor_wanted_down_stays_down() {
         let launcher = slow_to_end();
-        let (_old, new) = one_after_the_other(&launcher, Wanted::Down).await;
+        let (_old, new) = with_successor(&launcher, Wanted::Down).await;
         reaches(&new, ServerState::Stopped).await;
         sleep(AGES).await;
         assert_eq!(launcher.launches(), 1);
-        ask(&new, Event::StartRequested).await;
+        request(&new, Event::StartRequested).await;
         reaches(&new, ServerState::Running).await;
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_start_of_a_waiting_successor_does_not_hurry_it() {
+    async fn start_does_not_hurry_waiting_successor() {
         let launcher = slow_to_end();
-        let (_old, new) = one_after_the_other(&launcher, Wanted::Down).await;
-        ask(&new, Event::StartRequested).await;
-        ask(&new, Event::RestartRequested).await;
+        let (_old, new) = with_successor(&launcher, Wanted::Down).await;
+        request(&new, Event::StartRequested).await;
+        request(&new, Event::RestartRequested).await;
         let began = Instant::now();
         reaches(&new, ServerState::Running).await;
         assert_eq!(began.elapsed(), 5 * SECOND);
-        assert_eq!(launcher.most_living(), 1);
+        assert_eq!(launcher.max_living(), 1);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_successor_uses_the_settings_that_came_while_it_waited() {
+    async fn successor_uses_settings_received_while_waiting() {
         let launcher = slow_to_end();
-        let (_old, new) = one_after_the_other(&launcher, Wanted::Up).await;
+        let (_old, new) = with_successor(&launcher, Wanted::Up).await;
         let changed = some_settings(|it| process_of(it).args = vec!["--newer".into()]);
         new.reconfigure(Event::ProcessChanged, Arc::new(changed.clone())).await.unwrap();
         reaches(&new, ServerState::Running).await;
         assert_eq!(*launcher.last_settings(), changed);
-        assert_eq!((launcher.launches(), launcher.most_living()), (2, 1));
+        assert_eq!((launcher.launches(), launcher.max_living()), (2, 1));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_whole_line_of_successors_lives_one_after_the_other() {
+    async fn chain_of_successors_never_overlaps() {
         let launcher = slow_to_end();
-        let (_first, second) = one_after_the_other(&launcher, Wanted::Up).await;
-        ask(&second, Event::RetireRequested(Retirement::Removed)).await;
+        let (_first, second) = with_successor(&launcher, Wanted::Up).await;
+        request(&second, Event::RetireRequested(Retirement::Removed)).await;
         let mut parts = parts(&launcher, settings("github"), Wanted::Up);
-        parts.before = super::super::Before::Ending(super::super::Predecessor::Removed(second));
+        parts.origin =
+            super::super::Origin::Replacement(super::super::Predecessor::Removed(second));
         let third = spawn(parts);
         reaches(&third, ServerState::Running).await;
-        assert_eq!((launcher.launches(), launcher.most_living()), (2, 1));
+        assert_eq!((launcher.launches(), launcher.max_living()), (2, 1));
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_last_attempt_is_told_beside_the_change() {
+async fn last_attempt_is_broadcast_beside_the_change() {
     let launcher = FakeLauncher::each_lives_for(SECOND);
     let patient = some_settings(|it| it.rules.restart.max_attempts = 2);
     let parts = parts(&launcher, patient, Wanted::Up);
     let mut changes = parts.changes.subscribe();
     let server = spawn(parts);
     reaches(&server, ServerState::Failed).await;
-    let mut said = Vec::new();
+    let mut announced = Vec::new();
     while let Ok(change) = changes.try_recv() {
         if let ChangeKind::LastAttempt(why) = change.kind {
             let StateChange { transition, restart_count, .. } = change;
-            said.push(format!("{} ({restart_count}): {why}", transition.to));
+            announced.push(format!("{} ({restart_count}): {why}", transition.to));
         }
     }
     let expected = "starting (2): final restart attempt (2 of 2)";
-    assert_eq!(said, [expected]);
+    assert_eq!(announced, [expected]);
 }

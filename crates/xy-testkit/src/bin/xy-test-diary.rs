@@ -1,15 +1,19 @@
-//! Keeps a diary of its lives, so that a test knows what really happened.
+//! A server that records each of its runs, so that a test knows what really happened.
 //!
-//! Each life says `<life> <number> <filler>.` on stdout and on stderr, and notes in
-//! `DIARY/<server>/<life>` how many lines it has written and, before it ends by itself,
-//! its exit code: the number of the life, so that no two ends look alike. What is in the
-//! diary was written; of what was written, at most one line is not yet in the diary.
+//! Each run writes lines `<life> <number> <filler>.` to stdout and stderr. The file
+//! `DIARY/<server>/<life>` records how many lines it has written, and its exit code before it
+//! exits by itself. The exit code is the number of the run, so all differ.
 //!
-//! It also holds a lock of its own while it lives. A life that finds it held leaves
-//! `DIARY/<server>.twice`, which must never be there.
+//! Every recorded line was written. At most one written line is not yet recorded.
 //!
-//! `--diary FOLDER`, `--every MS` between lines (none: silent), `--width BYTES` of a line
-//! (100), `--at-most LINES` (no limit), `--ends-after MS` (never).
+//! Each run also holds a lock. A run that finds the lock held creates `DIARY/<server>.twice`,
+//! which must never exist.
+//!
+//! - `--diary FOLDER`
+//! - `--every MS`: interval between lines (default: write none)
+//! - `--width BYTES`: length of a line (default: 100)
+//! - `--at-most LINES`: maximum number of lines (default: no limit)
+//! - `--ends-after MS`: time until it exits by itself (default: never)
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -19,11 +23,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use xy_testkit::standin::{self, Flags, Output, Wait, Woken};
 
-/// Longer than elsewhere: the full rounds take a while.
-const LIMIT: Duration = Duration::from_mins(40);
+/// Maximum run time. Longer than in other test servers, because the full soak test takes long.
+const MAX_RUN_TIME: Duration = Duration::from_mins(40);
 
-/// Codes 1 to 250 are lives; a life beyond them would look like another one.
-const MOST_LIVES: usize = 250;
+/// Maximum number of runs. Each needs an exit code of its own, from 1 to 250.
+const MAX_LIVES: usize = 250;
 
 struct Plan {
     diary: PathBuf,
@@ -43,20 +47,20 @@ struct Diary {
 }
 
 fn main() -> ExitCode {
-    standin::live_at_most(LIMIT);
+    standin::live_at_most(MAX_RUN_TIME);
     let plan = read_flags();
-    let mut wait = Wait::new(); // Whatever comes from now on is heard.
+    let mut wait = Wait::new(); // Signals are caught from here on.
     let server = std::env::var("XY_SERVER").expect("xy names its servers");
     let mut diary = Diary::begin(&plan.diary, &server);
     let mut left = plan.ends_after;
     loop {
         let step = [plan.every, left].into_iter().flatten().min();
         if wait.next(step) != Woken::InTime {
-            return ExitCode::SUCCESS; // Told to end.
+            return ExitCode::SUCCESS; // TERM, or the end of stdin.
         }
         let has_more = plan.every.is_some() && diary.written[1] < plan.at_most;
-        if has_more && diary.say(plan.width).is_err() {
-            return ExitCode::SUCCESS; // Nobody reads any more: the shim is gone.
+        if has_more && diary.write_line(plan.width).is_err() {
+            return ExitCode::SUCCESS; // The shim, which reads the output, has exited.
         }
         left = left.map(|left| left.saturating_sub(step.unwrap_or_default()));
         if left == Some(Duration::ZERO) {
@@ -97,36 +101,36 @@ impl Diary {
             File::create(folder.join(format!("{server}.twice"))).expect("a complaint");
         }
         let number = 1 + fs::read_dir(&lives).expect("the lives").count();
-        // Numbers of processes are used again; moments are not.
+        // The system reuses process ids, so the name starts with the time.
         let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
         let life = format!("{:020}-{}", since.as_nanos(), std::process::id());
         let file = File::create_new(lives.join(&life)).expect("a page of our own");
         let diary = Self { file, life, number, written: [0; 2], _lock: lock };
-        diary.note(0);
+        diary.record(0);
         diary
     }
 
-    /// Says one line on each stream.
-    fn say(&mut self, width: usize) -> std::io::Result<()> {
+    /// Writes one line to each stream.
+    fn write_line(&mut self, width: usize) -> std::io::Result<()> {
         for (index, output) in [Output::Stdout, Output::Stderr].into_iter().enumerate() {
             let start = format!("{} {} ", self.life, self.written[index] + 1);
             let filler = width.saturating_sub(start.len() + 1);
             output.write(format!("{start}{}.\n", "x".repeat(filler)).as_bytes())?;
             self.written[index] += 1;
-            self.note(0);
+            self.record(0);
         }
         Ok(())
     }
 
-    /// Ends by itself.
+    /// Records and returns the exit code of this run.
     fn end(&self) -> ExitCode {
-        assert!(self.number <= MOST_LIVES, "more lives than there are codes");
-        self.note(self.number);
+        assert!(self.number <= MAX_LIVES, "more lives than there are codes");
+        self.record(self.number);
         ExitCode::from(u8::try_from(self.number).expect("it is small"))
     }
 
-    /// The page is always whole: one write in one place.
-    fn note(&self, code: usize) {
+    /// Overwrites the record in a single write, so that a reader never sees a partial one.
+    fn record(&self, code: usize) {
         let [out, err] = self.written;
         let page = format!("{out:012} {err:012} {code:03}\n");
         self.file.write_all_at(page.as_bytes(), 0).expect("a page can be written");

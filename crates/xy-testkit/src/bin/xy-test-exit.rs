@@ -1,8 +1,11 @@
-//! Ends by itself, as often as it is told to.
+//! A server that exits by itself.
 //!
-//! `--code N` (1), `--after MS` (0), `--say TEXT` to stderr before, `--signal N` to
-//! die of a signal instead; with `--lives FILE --until N` only the first N lives
-//! end so, and later ones sleep until they are told to end.
+//! - `--code N`: exit code (default: 1)
+//! - `--after MS`: time until it exits (default: 0)
+//! - `--say TEXT`: text to write to stderr first
+//! - `--signal N`: signal to die of, instead of exiting
+//! - `--lives FILE --until N`: only the first N runs exit so; later ones run until they are
+//!   stopped. `FILE` counts the runs.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -56,7 +59,7 @@ fn read_flags() -> Plan {
     plan
 }
 
-/// Adds a line to `file` and answers how many there are now.
+/// Appends a line to `file` and returns the number of its lines.
 fn count_this_life(file: &str) -> u64 {
     let mut lives = File::options().append(true).create(true).open(file).expect("the lives");
     lives.write_all(format!("{}\n", std::process::id()).as_bytes()).expect("one more life");
@@ -65,7 +68,7 @@ fn count_this_life(file: &str) -> u64 {
 }
 
 fn die_of(signal: i32) {
-    // A core file would be a leak of its own.
+    // Tests that look for leaked files would find a core file.
     let no_core = Rlimit { current: Some(0), maximum: Some(0) };
     let _ = rustix::process::setrlimit(Resource::Core, no_core);
     signal_hook::low_level::emulate_default_handler(signal).expect("a signal that can be raised");

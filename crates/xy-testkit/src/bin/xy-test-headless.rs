@@ -1,5 +1,7 @@
-//! A server whose first thread has ended while another lives on: to the system it is dead
-//! and alive at once. Says `ready` then, and ends with code 5 on TERM.
+//! A server whose main thread has exited while another one keeps running.
+//!
+//! The system lists such a process as a zombie, though it is alive. It writes `ready` to stderr
+//! in that state, and exits with code 5 on TERM or at the end of stdin.
 
 #[cfg(not(target_os = "linux"))]
 fn main() -> std::process::ExitCode {
@@ -22,25 +24,25 @@ mod linux {
         standin::live_at_most(standin::SAFETY_LIMIT);
         let mut wait = Wait::new();
         thread::spawn(move || {
-            until_headless();
+            wait_until_headless();
             Output::Stderr.say("ready");
             wait.next(None);
-            leave(libc::SYS_exit_group, 5);
+            exit(libc::SYS_exit_group, 5);
         });
-        leave(libc::SYS_exit, 0);
+        exit(libc::SYS_exit, 0);
     }
 
-    /// Waits until the first thread has ended: its process then counts as a zombie.
-    fn until_headless() {
+    /// Waits until the main thread has exited, which makes the process a zombie.
+    fn wait_until_headless() {
         let stat = format!("/proc/{}/stat", std::process::id());
         while !std::fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") Z ")) {
             thread::yield_now();
         }
     }
 
-    /// Ends this thread, or all of them.
-    fn leave(how: libc::c_long, code: libc::c_int) -> ! {
-        // SAFETY: neither call touches memory of ours, and neither returns.
+    /// Exits this thread or the whole process, depending on the system call.
+    fn exit(how: libc::c_long, code: libc::c_int) -> ! {
+        // SAFETY: neither call accesses memory of this process, and neither returns.
         #[expect(unsafe_code, reason = "no safe call ends one thread without its process")]
         unsafe {
             libc::syscall(how, code);

@@ -1,8 +1,10 @@
-//! Holds a file back as a disk that hangs would: whoever opens it waits, in the kernel, until
-//! this program ends or the kernel loses patience (45 s, unless somebody has changed that).
+//! Takes a lease on a file, to simulate a disk that hangs.
 //!
-//! `xy-test-lease FILE` says `held` on stdout, then `wanted` once somebody waits. It ends with its
-//! stdin, or on TERM.
+//! A process that opens the file blocks in the kernel until this program exits, or until the
+//! kernel breaks the lease (after `fs.lease-break-time`, 45 s by default).
+//!
+//! `xy-test-lease FILE` writes `held` to stdout, then `wanted` once a process waits. It exits at
+//! the end of stdin, or on TERM.
 
 #[cfg(not(target_os = "linux"))]
 fn main() -> std::process::ExitCode {
@@ -31,11 +33,12 @@ mod linux {
         standin::live_at_most(standin::SAFETY_LIMIT);
         let file = Flags::of_this_process().next_flag().expect("a file");
         let mut wait = Wait::new();
-        // The kernel asks for the file by this signal, which would else end us.
+        // The kernel announces a waiting process with SIGIO. By default, it
+        // would end this program.
         let (mut wanted, wake) = UnixStream::pair().expect("there are descriptors");
         pipe::register(SIGIO, wake).expect("it can be caught");
         let held = File::options().read(true).write(true).open(file).expect("it is there");
-        hold(&held).expect("a file of ours can be held");
+        take_lease(&held).expect("the owner of a file can take a lease");
         Output::Stdout.say("held");
         thread::spawn(move || {
             while wanted.read_exact(&mut [0]).is_ok() {
@@ -46,8 +49,8 @@ mod linux {
         drop(held);
     }
 
-    fn hold(file: &File) -> io::Result<()> {
-        // SAFETY: the descriptor is open, and nothing is read or written through a pointer.
+    fn take_lease(file: &File) -> io::Result<()> {
+        // SAFETY: the descriptor is open, and the call takes no pointers.
         #[expect(unsafe_code, reason = "no safe call takes a lease")]
         let taken = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) };
         if taken == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }

@@ -1,8 +1,8 @@
-//! Shows on stderr, as one line of JSON, what it was given at its start.
+//! A server that writes its start environment to stderr, as one line of JSON.
 //!
-//! Rust's own start-up would change it first: it ignores SIGPIPE, handles SIGSEGV
-//! and fills closed descriptors. So this program has a C `main`, and must look
-//! before it does anything else.
+//! Rust's runtime changes that environment before `main`: it ignores SIGPIPE, handles SIGSEGV
+//! and opens closed descriptors. This program therefore has a C `main`, which must read the
+//! environment before it does anything else.
 #![no_main]
 
 use std::collections::BTreeMap;
@@ -15,12 +15,12 @@ use serde_json::{Value, json};
 use xy_testkit::group_and_session;
 use xy_testkit::standin::{self, Output};
 
-/// What the system calls first.
-// SAFETY: the name is C's own entry point, and nothing else here defines it.
+/// The C entry point.
+// SAFETY: `main` is C's entry point, and nothing else defines it here.
 #[expect(unsafe_code, reason = "the only way to look before Rust's start-up does")]
 #[unsafe(no_mangle)]
 extern "C" fn main(_argc: c_int, _argv: *const *const c_char) -> c_int {
-    let seen = look();
+    let seen = read_environment();
     standin::live_at_most(standin::SAFETY_LIMIT);
     let mut wait = standin::Wait::new();
     Output::Stderr.say(&seen.to_string());
@@ -28,7 +28,7 @@ extern "C" fn main(_argc: c_int, _argv: *const *const c_char) -> c_int {
     0
 }
 
-fn look() -> Value {
+fn read_environment() -> Value {
     let (group, session) = group_and_session(std::process::id()).unwrap_or_default();
     let argv: Vec<String> = std::env::args_os().map(|it| it.to_string_lossy().into()).collect();
     let env: BTreeMap<String, String> = std::env::vars_os()
@@ -44,14 +44,14 @@ fn look() -> Value {
         "env": env,
         "fds": descriptors(),
         "signals": signals(),
-        "stdin": kind(rustix::stdio::stdin()),
-        "stdout": kind(rustix::stdio::stdout()),
-        "stderr": kind(rustix::stdio::stderr()),
+        "stdin": descriptor_kind(rustix::stdio::stdin()),
+        "stdout": descriptor_kind(rustix::stdio::stdout()),
+        "stderr": descriptor_kind(rustix::stdio::stderr()),
     })
 }
 
-/// What a descriptor is: `null` is /dev/null, `closed` is nothing.
-fn kind(descriptor: BorrowedFd<'_>) -> &'static str {
+/// Returns the kind of a descriptor. `null` is `/dev/null`; `closed` is not open.
+fn descriptor_kind(descriptor: BorrowedFd<'_>) -> &'static str {
     let Ok(stat) = rustix::fs::fstat(descriptor) else {
         return "closed";
     };
@@ -66,7 +66,7 @@ fn kind(descriptor: BorrowedFd<'_>) -> &'static str {
     }
 }
 
-/// Numbers and targets of open descriptors, without the one that lists them.
+/// Returns the numbers and targets of open descriptors, except the one that lists them.
 #[cfg(target_os = "linux")]
 fn descriptors() -> Value {
     let listing = format!("/proc/{}/fd", std::process::id());
@@ -83,13 +83,13 @@ fn descriptors() -> Value {
     open.into()
 }
 
-/// Only Linux tells.
+/// Returns null, because only Linux provides this information.
 #[cfg(not(target_os = "linux"))]
 fn descriptors() -> Value {
     Value::Null
 }
 
-/// The numbers of ignored, blocked and caught signals.
+/// Returns the numbers of ignored, blocked and caught signals.
 #[cfg(target_os = "linux")]
 fn signals() -> Value {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -101,7 +101,7 @@ fn signals() -> Value {
     json!({ "ignored": set("SigIgn:"), "blocked": set("SigBlk:"), "caught": set("SigCgt:") })
 }
 
-/// Only Linux tells.
+/// Returns null, because only Linux provides this information.
 #[cfg(not(target_os = "linux"))]
 fn signals() -> Value {
     Value::Null

@@ -1,6 +1,7 @@
-//! Lives until SIGTERM or the end of stdin, and ticks.
+//! A server that writes ticks until SIGTERM or the end of stdin.
 //!
-//! `--every MS` (1000) between ticks, `--stdout` to say everything there.
+//! - `--every MS`: interval between ticks (default: 1000)
+//! - `--stdout`: write to stdout instead of stderr
 
 use std::process::ExitCode;
 use std::time::Duration;

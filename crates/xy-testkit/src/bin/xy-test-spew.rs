@@ -1,15 +1,19 @@
-//! Writes numbered lines of one width, as fast as they are read.
+//! A server that writes numbered lines of equal length, as fast as they are read.
 //!
-//! `--lines N` (10), `--stream out|err|both` (err), `--flush line|block` (line),
-//! `--text PREFIX` (`line `), `--no-newline-at-end`, `--bytes-without-newline N`
-//! after the lines, `--then exit|sleep` (exit).
+//! - `--lines N`: number of lines (default: 10)
+//! - `--stream out|err|both`: where to write (default: `err`)
+//! - `--flush line|block`: when to write (default: `line`)
+//! - `--text PREFIX`: start of each line (default: `line `)
+//! - `--no-newline-at-end`: omit the newline after the last line
+//! - `--bytes-without-newline N`: number of bytes to write after the lines (default: 0)
+//! - `--then exit|sleep`: what to do afterwards (default: `exit`)
 
 use std::io;
 use std::process::ExitCode;
 
 use xy_testkit::standin::{self, Flags, Output};
 
-/// How much one write holds with `--flush block`: as much as a pipe.
+/// Size of a write with `--flush block`: the default capacity of a pipe.
 const BLOCK: usize = 64 * 1024;
 
 enum Flush {
@@ -18,8 +22,8 @@ enum Flush {
 }
 
 impl Flush {
-    /// How much of `unwritten` is to be written now; a block cuts lines where it ends.
-    fn due(&self, unwritten: &[u8]) -> Option<usize> {
+    /// Returns how many bytes of `unwritten` to write now. A block may end within a line.
+    fn write_len(&self, unwritten: &[u8]) -> Option<usize> {
         match self {
             Self::Line => (!unwritten.is_empty()).then_some(unwritten.len()),
             Self::Block => (unwritten.len() >= BLOCK).then_some(BLOCK),
@@ -41,7 +45,7 @@ fn main() -> ExitCode {
     standin::live_at_most(standin::SAFETY_LIMIT);
     let plan = read_flags();
     if spew(&plan).is_err() {
-        return ExitCode::FAILURE; // The reader is gone.
+        return ExitCode::FAILURE; // The reader has closed the pipe.
     }
     if plan.then_sleep {
         return standin::sleep(Output::Stderr);
@@ -109,7 +113,7 @@ fn spew(plan: &Plan) -> io::Result<()> {
         if number < plan.lines || plan.newline_at_end {
             unwritten.push(b'\n');
         }
-        while let Some(length) = plan.flush.due(&unwritten) {
+        while let Some(length) = plan.flush.write_len(&unwritten) {
             write_to_all(plan, &unwritten[..length])?;
             unwritten.drain(..length);
         }

@@ -1,16 +1,18 @@
-//! A server whose descendants do not go the way it goes.
+//! A server whose descendants outlive it.
 //!
-//! It starts them as its flags say, by running itself again, says `ready` on stderr once
-//! all of them are there, and lives until SIGTERM or the end of stdin.
+//! It starts descendants by running itself again, as its flags specify. It writes `ready` to
+//! stderr once all of them run, and exits on SIGTERM or at the end of stdin.
 //!
-//! - `--child KIND`, any number of times; the kinds are those of [`Kind`]. A hopper hops for
-//!   a minute, or `--hop-for MS`.
-//! - `--deaf`: descendants ignore TERM and HUP. `--deaf-leader`: the server does too, and
-//!   the end of stdin.
-//! - `--without-environment`: descendants have none, so only the tree shows whose they are.
-//! - `--tag TEXT`: descendants carry `TEXT-PID` as an argument, with the server's own PID.
-//! - `--close stdin|stdout` before it is ready, `--stop-self` (SIGSTOP) after that.
-//! - `--then exit CODE` as soon as it is ready.
+//! - `--child KIND`: starts a child; repeatable. The kinds are those of [`Kind`].
+//! - `--hop-for MS`: how long a hopper keeps hopping (default: one minute).
+//! - `--deaf`: descendants ignore TERM and HUP.
+//! - `--deaf-leader`: the server ignores TERM, HUP and the end of stdin.
+//! - `--without-environment`: descendants have an empty environment, so that only their
+//!   parents identify them.
+//! - `--tag TEXT`: descendants have an argument `TEXT-PID`, with the server's PID.
+//! - `--close stdin|stdout`: closes a stream before it is ready.
+//! - `--stop-self`: sends itself SIGSTOP once it is ready.
+//! - `--then exit CODE`: exits as soon as it is ready.
 
 use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Read};
@@ -22,35 +24,35 @@ use rustix::stdio::{dup2_stdin, dup2_stdout, stdin};
 use signal_hook::consts::SIGHUP;
 use xy_testkit::standin::{self, Flags, Output, Wait};
 
-/// How many children each of a storm's generations starts: 4 and 12 and 48, so 64.
+/// Number of children per process in each generation of a storm: 4 + 12 + 48 = 64 processes.
 const STORM: [usize; 3] = [4, 3, 4];
 
-/// How long one generation of a hopper lives, beside the time it takes to start.
-const HOP: Duration = Duration::from_millis(1);
+/// Lifetime of one generation of a hopper, without its start time.
+const HOP_LIFETIME: Duration = Duration::from_millis(1);
 
-/// A hopper is up when it has really hopped.
+/// Number of hops after which a hopper reports that it is up.
 const HOPS_UNTIL_UP: usize = 3;
 
-/// A hopper costs much, so it has less time than all others.
-const HOPS_WITHIN: Duration = Duration::from_mins(1);
+/// Default maximum run time of a hopper. Short, because hopping uses much CPU time.
+const HOP_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// A descendant's flag: what it is.
-const BE: &str = "--be";
+/// The flag that names the kind of a descendant.
+const KIND_FLAG: &str = "--be";
 
-/// A way to start a process that does not go with its leader.
+/// A kind of descendant, by how it separates from the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// In the group of the server.
+    /// A process in the server's process group.
     SameGroup,
-    /// In a session of its own.
+    /// A process in its own session.
     Session,
-    /// Forked twice and in another session, so it is a child of nobody it knows.
+    /// A double-forked process in another session, whose parent has exited.
     Daemon,
-    /// Every generation starts the next, in a session of its own, and is gone.
+    /// A chain of processes. Each starts the next one in a new session and exits.
     Hopper,
-    /// Many, over three generations.
+    /// Many processes, in three generations.
     Storm,
-    /// It keeps the server's stdout and stderr; all others have let go of them.
+    /// A process that keeps the server's stdout and stderr open. All other kinds close them.
     HoldsOutput,
 }
 
@@ -74,7 +76,7 @@ impl Kind {
         found.expect("every kind has a name").0
     }
 
-    /// How many processes will tell that they are up.
+    /// Returns the number of processes that will report that they are up.
     fn count(self) -> usize {
         match self {
             Self::Storm => {
@@ -85,24 +87,24 @@ impl Kind {
         }
     }
 
-    /// How many of it the server itself starts.
-    fn firsts(self) -> usize {
+    /// Returns the number of processes that the server starts directly.
+    fn direct_count(self) -> usize {
         if self == Self::Storm { STORM[0] } else { 1 }
     }
 
-    /// Whether the process that the server itself starts is soon gone, and another up.
-    fn goes_on_as_another(self) -> bool {
+    /// Returns true if the process that the server starts soon exits and another one replaces it.
+    fn is_replaced(self) -> bool {
         matches!(self, Self::Daemon | Self::Hopper)
     }
 }
 
 fn main() -> ExitCode {
-    if std::env::args().nth(1).is_some_and(|first| first == BE) {
-        descend(&Descendant::of_this_process());
+    if std::env::args().nth(1).is_some_and(|first| first == KIND_FLAG) {
+        run_descendant(&Descendant::of_this_process());
         return ExitCode::SUCCESS;
     }
     standin::live_at_most(standin::SAFETY_LIMIT);
-    lead(&Plan::of_this_process())
+    run_leader(&Plan::of_this_process())
 }
 
 // The server itself.
@@ -146,19 +148,19 @@ impl Plan {
     }
 }
 
-fn lead(plan: &Plan) -> ExitCode {
-    // What replaces a closed stdin is always at its end, which must mean nothing.
-    let minds_stdin = !plan.has_deaf_leader && plan.close.as_deref() != Some("stdin");
-    let mut wait = if minds_stdin { Wait::new() } else { Wait::for_term_only() };
+fn run_leader(plan: &Plan) -> ExitCode {
+    // A closed stdin is replaced by `/dev/null`, whose end must be ignored.
+    let watches_stdin = !plan.has_deaf_leader && plan.close.as_deref() != Some("stdin");
+    let mut wait = if watches_stdin { Wait::new() } else { Wait::for_term_only() };
     if plan.has_deaf_leader {
         let noted = std::sync::Arc::default();
         signal_hook::flag::register(SIGHUP, noted).expect("SIGHUP can be handled");
     }
-    let (up, tells) = io::pipe().expect("a pipe");
+    let (up, reports) = io::pipe().expect("a pipe");
     for &kind in &plan.children {
-        (0..kind.firsts()).for_each(|_| start(plan, kind, &tells));
+        (0..kind.direct_count()).for_each(|_| start(plan, kind, &reports));
     }
-    drop(tells);
+    drop(reports);
     await_all(up, plan.children.iter().map(|kind| kind.count()).sum());
     if let Some(which) = &plan.close {
         close(which);
@@ -178,12 +180,12 @@ fn lead(plan: &Plan) -> ExitCode {
     }
 }
 
-/// Waits until so many have told that they are up.
+/// Waits until `count` processes have reported that they are up.
 fn await_all(mut up: PipeReader, count: usize) {
     up.read_exact(&mut vec![0; count]).expect("every descendant comes up");
 }
 
-/// The other end sees it closed; the number stays taken, lest another file gets it.
+/// Closes a standard stream. `/dev/null` replaces it, so that no other file gets its number.
 fn close(which: &str) {
     let nothing = File::options().read(true).write(true).open("/dev/null").expect("/dev/null");
     let closed = match which {
@@ -194,17 +196,17 @@ fn close(which: &str) {
     closed.expect("an open descriptor can be replaced");
 }
 
-/// Starts the first process of a kind of child; `tells` becomes its stdin, through which
-/// all that are below it tell that they are up.
-#[expect(clippy::zombie_processes, reason = "what stays is to be ended by somebody else")]
-fn start(plan: &Plan, kind: Kind, tells: &PipeWriter) {
+/// Starts the first process of a kind of child. Its stdin is the pipe `reports`, through which
+/// it and its descendants report that they are up.
+#[expect(clippy::zombie_processes, reason = "the supervisor under test ends the process")]
+fn start(plan: &Plan, kind: Kind, reports: &PipeWriter) {
     let this = std::env::current_exe().expect("this program has a path");
     let mut command = if plan.is_deaf {
-        // What is ignored stays so over every exec; a shell can say it without unsafe code.
+        // Ignored signals stay ignored across exec. A shell can set them without unsafe code.
         let mut shell = Command::new("/bin/sh");
         shell.args(["-c", r#"trap "" TERM HUP; exec "$@""#, "sh"]);
         if plan.is_without_environment {
-            shell.args(["/usr/bin/env", "-i"]); // A shell adds variables of its own.
+            shell.args(["/usr/bin/env", "-i"]); // A shell adds its own variables.
         }
         shell.arg(this);
         shell
@@ -215,12 +217,12 @@ fn start(plan: &Plan, kind: Kind, tells: &PipeWriter) {
         command.env_clear();
     }
     let tag = plan.tag.as_ref().map(|tag| format!("{tag}-{}", std::process::id()));
-    let until = unix_millis() + plan.hop_for.unwrap_or(HOPS_WITHIN).as_millis();
+    let until = unix_millis() + plan.hop_for.unwrap_or(HOP_TIMEOUT).as_millis();
     let first = Descendant { kind, generation: 0, until, tag };
-    command.stdin(tells.try_clone().expect("one more descriptor"));
+    command.stdin(reports.try_clone().expect("one more descriptor"));
     let mut child = first.spawn(command);
-    if kind.goes_on_as_another() {
-        child.wait().expect("a child of ours can be waited for");
+    if kind.is_replaced() {
+        child.wait().expect("a child process can be waited for");
     }
 }
 
@@ -230,14 +232,14 @@ fn unix_millis() -> u128 {
     since.expect("it is after 1970").as_millis()
 }
 
-// What is below it.
+// The descendants.
 
 #[derive(Debug, Clone)]
 struct Descendant {
     kind: Kind,
-    /// How many of its kind are above it.
+    /// Number of its ancestors of the same kind.
     generation: usize,
-    /// When a hopper hops no more, in milliseconds since 1970.
+    /// When a hopper stops, in milliseconds since 1970.
     until: u128,
     tag: Option<String>,
 }
@@ -249,15 +251,17 @@ impl Descendant {
             assert_eq!(flags.next_flag().as_deref(), Some(name));
             flags.value()
         };
-        let kind = Kind::named(&number(BE));
+        let kind = Kind::named(&number(KIND_FLAG));
         let generation = number("--generation").parse().expect("a number");
         let until = number("--until").parse().expect("a number");
         Self { kind, generation, until, tag: flags.next_flag() }
     }
 
-    /// Runs it by `command`, which has a stdin already.
+    /// Starts the descendant with `command`, whose stdin is already set.
     fn spawn(&self, mut command: Command) -> Child {
-        command.args([BE, self.kind.name(), "--generation"]).arg(self.generation.to_string());
+        command
+            .args([KIND_FLAG, self.kind.name(), "--generation"])
+            .arg(self.generation.to_string());
         command.arg("--until").arg(self.until.to_string()).args(&self.tag);
         if self.kind != Kind::HoldsOutput {
             command.stdout(Stdio::null()).stderr(Stdio::null());
@@ -265,31 +269,31 @@ impl Descendant {
         command.spawn().expect("a descendant can be started")
     }
 
-    /// Starts one below this one, which inherits the pipe to tell through.
-    #[expect(clippy::zombie_processes, reason = "it is to be ended and reaped by somebody else")]
-    fn spawn_next(&self, kind: Kind) {
+    /// Starts a child of this process. It inherits the pipe for reports.
+    #[expect(clippy::zombie_processes, reason = "the supervisor under test ends the process")]
+    fn spawn_child(&self, kind: Kind) {
         let next = Self { kind, generation: self.generation + 1, ..self.clone() };
         next.spawn(Command::new(std::env::current_exe().expect("this program has a path")));
     }
 }
 
-/// Is what it was started to be. Without handlers: what is not ignored is deadly.
-fn descend(this: &Descendant) {
+/// Runs as the given descendant. Installs no handlers, so signals that are not ignored kill it.
+fn run_descendant(this: &Descendant) {
     match this.kind {
-        Kind::SameGroup | Kind::HoldsOutput => stay(),
+        Kind::SameGroup | Kind::HoldsOutput => stay_alive(),
         Kind::Session => {
             leave_session();
-            stay();
+            stay_alive();
         }
         Kind::Daemon => {
             leave_session();
-            this.spawn_next(Kind::SameGroup);
+            this.spawn_child(Kind::SameGroup);
         }
         Kind::Hopper => hop(this),
         Kind::Storm => {
             let below = STORM.get(this.generation + 1).copied().unwrap_or(0);
-            (0..below).for_each(|_| this.spawn_next(Kind::Storm));
-            stay();
+            (0..below).for_each(|_| this.spawn_child(Kind::Storm));
+            stay_alive();
         }
     }
 }
@@ -301,21 +305,21 @@ fn leave_session() {
 fn hop(this: &Descendant) {
     leave_session();
     if this.generation == HOPS_UNTIL_UP {
-        tell();
+        report_up();
     }
-    standin::linger(HOP);
+    standin::linger(HOP_LIFETIME);
     if unix_millis() < this.until {
-        this.spawn_next(Kind::Hopper);
+        this.spawn_child(Kind::Hopper);
     }
 }
 
-fn stay() {
-    tell();
+fn stay_alive() {
+    report_up();
     standin::linger(standin::SAFETY_LIMIT);
 }
 
-/// Tells the server that this process is up, and lets go of the pipe.
-fn tell() {
-    let _ = rustix::io::write(stdin(), b"."); // A server that is gone waits for nobody.
+/// Reports to the server that this process is up, and closes the pipe.
+fn report_up() {
+    let _ = rustix::io::write(stdin(), b"."); // The server may have exited.
     close("stdin");
 }

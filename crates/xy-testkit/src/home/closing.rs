@@ -1,7 +1,6 @@
-//! The end of a home: whatever still runs is ended, whatever is left is named.
+//! Closing of a home: stops all processes, and reports everything that is left behind.
 //!
-//! It also happens when the test has failed; then it only tells, since a second
-//! panic would hide the first.
+//! After a failed test, it only prints the report, as a second panic would hide the first.
 
 use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
@@ -14,14 +13,14 @@ use crate::wait::poll;
 use crate::{leaks, process};
 
 impl Home {
-    /// Ends everything, and fails the test if anything is left.
+    /// Stops everything, and fails the test if anything is left behind.
     #[track_caller]
     pub fn finish(self) {
         let left = self.left_behind();
         assert!(left.is_empty(), "{}", complaint(&left));
     }
 
-    /// Ends everything and names what the test left behind. Processes are killed.
+    /// Stops everything and returns what the test left behind. Remaining processes are killed.
     pub fn left_behind(mut self) -> Vec<String> {
         self.close()
     }
@@ -32,7 +31,7 @@ impl Home {
             self.daemons().iter().filter_map(|daemon| end(daemon, END_WITHIN)).collect();
         left.extend(self.end_detached());
         left.extend(leaks::processes(&self.mark));
-        // A daemon that was killed could clear nothing away; its successor would.
+        // A killed daemon could not clean up; the next daemon would do it.
         let was_killed = |daemon: &Daemon| daemon.status().is_some_and(|it| it.signal().is_some());
         if !self.daemons().last().is_some_and(was_killed) {
             let mut expected = locked(&self.expected).clone();
@@ -42,7 +41,7 @@ impl Home {
         left
     }
 
-    /// Ends a daemon that is no child of ours: a detached one.
+    /// Stops a detached daemon, which is not a child of the test.
     fn end_detached(&self) -> Option<String> {
         let pid = self.ask("info", Value::Null).ok()?["pid"].as_u64()?;
         let pid = u32::try_from(pid).ok().filter(|&pid| pid != std::process::id())?;
@@ -67,10 +66,10 @@ impl Drop for Home {
     }
 }
 
-/// Ends a daemon of ours; says what was wrong with its end.
+/// Stops a daemon that the test has started. Returns what was wrong with its exit.
 fn end(daemon: &Daemon, limit: Duration) -> Option<String> {
     if !daemon.is_running() {
-        return None; // The test has seen to it.
+        return None; // The test has stopped it.
     }
     daemon.send_term();
     let Some(status) = daemon.ends_within(limit) else {
@@ -124,7 +123,7 @@ mod tests {
             daemon(&folder, "trap 'exit 9' TERM; echo ready >&2; while :; do sleep 0.05; done");
         let told = end(&bad, END_WITHIN).unwrap();
         assert_eq!(told, format!("daemon {} ended badly: exit status: 9", bad.pid));
-        assert_eq!(end(&bad, END_WITHIN), None); // Once.
+        assert_eq!(end(&bad, END_WITHIN), None); // Reported only once.
     }
 
     #[test]

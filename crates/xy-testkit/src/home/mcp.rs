@@ -8,40 +8,40 @@ use crate::kdl;
 use crate::mcp::{McpHttp, McpModern, McpStdio};
 
 impl Home {
-    /// Writes the file of a server that is `xy-test-mcp` with these flags. It says nothing
-    /// of readiness: xy finds out by speaking with it.
+    /// Writes the file of a server that runs `xy-test-mcp` with these flags. The file has no
+    /// `ready`, so xy uses the MCP handshake.
     #[track_caller]
     pub fn mcp_server(&self, name: &str, args: &[&str]) {
         self.write_config(&format!("servers/{name}.kdl"), &self.kdl_mcp(args));
     }
 
-    /// What [`Home::mcp_server`] writes, to be added to.
+    /// Returns the text that [`Home::mcp_server`] writes, to be extended.
     #[track_caller]
     pub fn kdl_mcp(&self, args: &[&str]) -> String {
         kdl::command(&self.program("xy-test-mcp"), args)
     }
 
-    /// A client of `xy connect` with these arguments. It has said nothing yet.
+    /// Returns a client of `xy connect` with these arguments. It has sent nothing yet.
     #[track_caller]
     pub fn mcp_connect(&self, args: &[&str]) -> McpStdio {
         McpStdio::start(self.command(&[&["connect"], args].concat()))
     }
 
-    /// A client of the daemon over HTTP, at this path, with its token. It has said nothing
+    /// Returns an HTTP client of the daemon, at this path and with its token. It has sent nothing
     /// yet.
     #[track_caller]
     pub fn mcp_http(&self, path: &str) -> McpHttp {
         McpHttp::new(&self.gateway_address(), path, &self.gateway_token())
     }
 
-    /// A client without sessions of the daemon over HTTP, at this path, with its token.
+    /// Returns a sessionless HTTP client of the daemon, at this path and with its token.
     #[track_caller]
     pub fn mcp_modern(&self, path: &str) -> McpModern {
         McpModern::http(&self.gateway_address(), path, &self.gateway_token())
     }
 
-    /// Where the daemon's gateway listens: host and port. It begins a little after the daemon
-    /// serves, so that is waited for.
+    /// Returns host and port of the daemon's gateway. Waits for it, as it starts after the daemon
+    /// is ready.
     #[track_caller]
     pub fn gateway_address(&self) -> String {
         self.wait_until("the daemon names its gateway", || {
@@ -51,7 +51,7 @@ impl Home {
         })
     }
 
-    /// The token of the gateway.
+    /// Returns the token of the gateway.
     #[track_caller]
     pub fn gateway_token(&self) -> String {
         let file = self.root.join("state/xy/token");
@@ -60,7 +60,7 @@ impl Home {
         token.trim().to_owned()
     }
 
-    /// The socket on which the daemon speaks MCP.
+    /// Returns the path of the daemon's MCP socket.
     pub fn mcp_socket(&self) -> PathBuf {
         self.root.join("run/xy-mcp.sock")
     }

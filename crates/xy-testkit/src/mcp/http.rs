@@ -1,5 +1,5 @@
-//! Clients over Streamable HTTP and what came before it, written by hand so that they can also
-//! be rude.
+//! Clients over Streamable HTTP and the older HTTP+SSE transport. They are written by hand, so
+//! tests can also send invalid requests.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,10 +14,10 @@ use std::time::Duration;
 use super::web::{Connection, Head, HttpAnswer, next_event};
 use super::{Carry, Ear, McpClient, WAIT_WITHIN};
 
-/// Connections that wait to be used again.
-const MOST_IDLE: usize = 64;
+/// Maximum number of idle connections that are kept for reuse.
+const MAX_IDLE: usize = 64;
 
-/// A stream of notifications may be silent for long; it ends with its client.
+/// Timeout of a notification stream, which may be silent for long; it ends with its client.
 const STREAM_WITHIN: Duration = Duration::from_mins(10);
 
 /// The number of the one stream of an older client, which no other exchange has.
@@ -34,14 +34,14 @@ struct Web {
     path: String,
     said: Mutex<Said>,
     idle: Mutex<Vec<Connection>>,
-    /// The sockets of exchanges that have not ended, to end them with the client.
+    /// The sockets of open exchanges, which are closed with the client.
     open: Mutex<BTreeMap<u64, TcpStream>>,
-    /// Told when one of them ends.
+    /// Notified when an exchange ends.
     closed: Condvar,
     last_number: AtomicU64,
 }
 
-/// What is in each request's head.
+/// The headers of each request.
 #[derive(Debug, Default, Clone)]
 struct Said {
     token: Option<String>,
@@ -52,8 +52,8 @@ struct Said {
 }
 
 impl McpHttp {
-    /// A client of `http://<address><path>`; without a token if that is empty. Nothing is
-    /// sent yet.
+    /// Creates a client of `http://<address><path>`, without a token if that is empty. Sends
+    /// nothing yet.
     #[track_caller]
     pub fn new(address: &str, path: &str, token: &str) -> Self {
         let web = Arc::new(Web::new(address, path, token));
@@ -61,37 +61,37 @@ impl McpHttp {
         Self { client, web }
     }
 
-    /// Sends this header with every request from now on.
+    /// Adds a header to all later requests.
     #[must_use]
     pub fn with_header(self, name: &str, value: &str) -> Self {
         self.web.said().more.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// The session that the server gave us.
+    /// Returns the session id of the server.
     pub fn session(&self) -> Option<String> {
         self.web.said().session.clone()
     }
 
-    /// Goes on in another session, or in none.
+    /// Switches to another session, or to none.
     pub fn set_session(&self, session: Option<&str>) {
         self.web.said().session = session.map(str::to_owned);
     }
 
-    /// The id of the last event that had one.
+    /// Returns the id of the last event that had one.
     pub fn last_event_id(&self) -> Option<String> {
         self.web.said().last_event.clone()
     }
 
-    /// One exchange with the headers of this client; `headers` come after them, and one
-    /// that is there already is replaced, or left out if it is empty.
+    /// Performs one exchange with the headers of this client and `headers`, which override them. An
+    /// empty value removes a header.
     #[track_caller]
     pub fn exchange(&self, method: &str, headers: &[(&str, &str)], body: &str) -> HttpAnswer {
         let head = self.web.head(method, headers, body.len());
         self.raw(format!("{head}{body}").as_bytes())
     }
 
-    /// A POST of this body: the answer, which is not heard by the client.
+    /// Posts this body and returns the response, which the client does not process.
     #[track_caller]
     pub fn post(&self, body: &str) -> HttpAnswer {
         self.exchange("POST", &[], body)
@@ -102,20 +102,20 @@ impl McpHttp {
     pub fn raw(&self, bytes: &[u8]) -> HttpAnswer {
         let answer = Connection::open(self.web.address, WAIT_WITHIN).and_then(|mut it| {
             let sent = it.send(bytes);
-            // Who refuses may do so before it has read everything.
+            // The server may reject a request before it has read all of it.
             it.answer().or_else(|cause| sent.and(Err(cause)))
         });
         answer.unwrap_or_else(|cause| panic!("no answer from {}: {cause}", self.web.address))
     }
 
-    /// Opens the stream for what belongs to no request, and waits until it is open: its
-    /// status. What comes on it is heard if that is 200.
+    /// Opens the notification stream and returns its status. Its messages are received if the
+    /// status is 200.
     #[track_caller]
     pub fn open_stream(&self) -> u16 {
         self.open_stream_after(None)
     }
 
-    /// The same, with all that came after this event.
+    /// Opens the notification stream and resumes it after this event.
     #[track_caller]
     pub fn open_stream_after(&self, last_event: Option<&str>) -> u16 {
         let last_event = last_event.map(|id| ("Last-Event-ID", id));
@@ -141,18 +141,18 @@ impl McpHttp {
         status
     }
 
-    /// Ends the session: the status.
+    /// Ends the session and returns the status.
     #[track_caller]
     pub fn delete(&self) -> u16 {
         self.exchange("DELETE", &[], "").status
     }
 
-    /// Breaks every exchange and stream that is open, as a lost network would.
+    /// Breaks all open exchanges and streams, like a network failure.
     pub fn break_connections(&self) {
         self.web.break_connections();
     }
 
-    /// Ends the session, which must be there, and every stream.
+    /// Ends the session, which must exist, and all streams.
     #[track_caller]
     pub fn close(self) {
         let status = self.delete();
@@ -160,8 +160,8 @@ impl McpHttp {
     }
 }
 
-/// A client over the transport of 2024: one stream, and messages posted beside it. Dropping
-/// it ends the stream, and the session with it.
+/// A client over the HTTP+SSE transport of 2024: one stream, and posted messages. Dropping it ends
+/// the stream and its session.
 pub struct McpOlder {
     client: McpClient,
     posts: Arc<Posts>,
@@ -171,7 +171,7 @@ pub struct McpOlder {
 struct Posts(Web);
 
 impl McpOlder {
-    /// Opens the stream at `http://<address><path>`, and waits until it says where to post to.
+    /// Opens the stream at `http://<address><path>`, and waits for its endpoint event.
     #[track_caller]
     pub fn open(address: &str, path: &str, token: &str) -> Self {
         let stream = Web::new(address, path, token);
@@ -219,12 +219,12 @@ impl McpOlder {
         Self { client, posts }
     }
 
-    /// Where messages are posted to.
+    /// Returns the endpoint for messages.
     pub fn endpoint(&self) -> &str {
         &self.posts.0.path
     }
 
-    /// Breaks the stream, as a lost network would.
+    /// Breaks the stream, like a network failure.
     pub fn break_connections(&self) {
         self.posts.0.break_connections();
     }
@@ -324,7 +324,7 @@ impl Web {
         }
     }
 
-    /// What had come before is heard when this returns, and nothing after it.
+    /// Closes all connections. Everything that arrived before is handled when this returns.
     fn break_connections(&self) {
         self.idle().clear();
         let open = self.open();
@@ -352,13 +352,13 @@ impl Web {
         let ended = self.post_on(&mut connection, ear, request);
         self.close(number);
         let mut idle = self.idle();
-        if ended.map_err(failed)? && idle.len() < MOST_IDLE {
+        if ended.map_err(failed)? && idle.len() < MAX_IDLE {
             idle.push(connection);
         }
         Ok(())
     }
 
-    /// Whether the connection can be used again.
+    /// True if the connection can be reused.
     fn post_on(
         &self,
         connection: &mut Connection,
@@ -418,7 +418,7 @@ impl Web {
 
     fn hear(&self, ear: &Arc<Ear>, text: &str) {
         if text.is_empty() {
-            return; // An event that only has an id, or a notification that was accepted.
+            return; // An event with only an id, or an accepted notification.
         }
         if let Some(answer) = ear.hear(text) {
             let request = format!("{}{answer}", self.head("POST", &[], answer.len()));
@@ -452,7 +452,7 @@ impl Web {
         }
         let mut head = format!("{method} {} HTTP/1.1\r\n", self.path);
         for (name, value) in all {
-            let _ = write!(head, "{name}: {value}\r\n"); // A string takes everything.
+            let _ = write!(head, "{name}: {value}\r\n"); // Cannot fail for a `String`.
         }
         head + "\r\n"
     }

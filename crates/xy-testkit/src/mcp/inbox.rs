@@ -1,4 +1,4 @@
-//! What a client has heard and nobody has taken yet.
+//! The messages that a client has received and the test has not taken yet.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -7,38 +7,38 @@ use std::time::Duration;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-/// A test that hears more than this has lost control.
+/// Maximum number of messages that the test has not taken.
 const MOST_HEARD: usize = 1_000_000;
 
-/// Everything heard, sorted. Messages stay the text they came as.
+/// All received messages, by kind, with their original text.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
-    heard: Mutex<Heard>,
+    heard: Mutex<ReceivedMessages>,
     news: Condvar,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Heard {
-    /// Answers by the text of their id.
+pub(crate) struct ReceivedMessages {
+    /// Responses by the text of their id.
     pub(crate) answers: BTreeMap<String, VecDeque<String>>,
     pub(crate) notifications: VecDeque<Value>,
-    /// What the server asked and nobody has answered.
+    /// Server requests that are not answered.
     pub(crate) questions: VecDeque<Value>,
-    /// What was no message.
+    /// Received data that was not a message.
     pub(crate) strays: Vec<String>,
-    /// Requests without an answer, by the text of their id.
+    /// Requests without a response, by the text of their id.
     pub(crate) open: BTreeSet<String>,
-    /// Why some request will never be answered, by the text of its id.
+    /// The reasons why requests will never be answered, by the text of their id.
     pub(crate) lost: BTreeMap<String, String>,
     pub(crate) is_closed: bool,
-    /// Everything as it came, in its order, if somebody wants it.
+    /// The original text of all messages in order, if recording is on.
     pub(crate) record: Option<Vec<String>>,
     count: usize,
 }
 
-/// What came in.
+/// The kind of a received message.
 #[derive(Debug)]
-pub(crate) enum Sort {
+pub(crate) enum MessageKind {
     Answer,
     Notification,
     Question(Value),
@@ -46,16 +46,16 @@ pub(crate) enum Sort {
 }
 
 impl Inbox {
-    /// Puts a message where it belongs; a question is given back instead.
-    pub(crate) fn put(&self, text: &str) -> Sort {
+    /// Stores a message. A server request is returned instead.
+    pub(crate) fn put(&self, text: &str) -> MessageKind {
         let members: BTreeMap<String, Box<RawValue>> =
             serde_json::from_str(text).unwrap_or_default();
         let mut heard = self.heard();
         heard.count += 1;
         if heard.count > MOST_HEARD {
-            // Nothing is kept from here on; whoever waits is told.
+            // Further messages are dropped; waiting threads are notified.
             heard.is_closed = true;
-            return Sort::Stray;
+            return MessageKind::Stray;
         }
         if let Some(record) = &mut heard.record {
             record.push(text.to_owned());
@@ -66,22 +66,22 @@ impl Inbox {
             (Some(id), false) => {
                 heard.open.remove(&id);
                 heard.answers.entry(id).or_default().push_back(text.to_owned());
-                Sort::Answer
+                MessageKind::Answer
             }
             (id, true) => match (id, value()) {
-                (Some(_), Ok(question)) => Sort::Question(question),
+                (Some(_), Ok(question)) => MessageKind::Question(question),
                 (None, Ok(notification)) => {
                     heard.notifications.push_back(notification);
-                    Sort::Notification
+                    MessageKind::Notification
                 }
                 (_, Err(cause)) => {
                     heard.strays.push(format!("{cause}: {text}"));
-                    Sort::Stray
+                    MessageKind::Stray
                 }
             },
             (None, false) => {
                 heard.strays.push(text.to_owned());
-                Sort::Stray
+                MessageKind::Stray
             }
         };
         drop(heard);
@@ -89,13 +89,13 @@ impl Inbox {
         sort
     }
 
-    /// Changes what has been heard, and tells those who wait.
-    pub(crate) fn change(&self, change: impl FnOnce(&mut Heard)) {
+    /// Changes the received messages and notifies waiting threads.
+    pub(crate) fn change(&self, change: impl FnOnce(&mut ReceivedMessages)) {
         change(&mut self.heard());
         self.news.notify_all();
     }
 
-    /// The request `id` will not be answered any more, unless it has been.
+    /// Records that the request `id` will not be answered, unless it already was.
     pub(crate) fn lose(&self, id: &str, why: String) {
         self.change(|heard| {
             if heard.open.remove(id) {
@@ -104,14 +104,14 @@ impl Inbox {
         });
     }
 
-    /// Waits until `look` finds what it wants; `None` at the limit.
+    /// Waits until `look` returns `Some`; returns `None` at the limit.
     pub(crate) fn wait<T>(
         &self,
         limit: Duration,
-        mut look: impl FnMut(&mut Heard) -> Option<T>,
+        mut look: impl FnMut(&mut ReceivedMessages) -> Option<T>,
     ) -> Option<T> {
         let mut found = None;
-        let missing = |heard: &mut Heard| {
+        let missing = |heard: &mut ReceivedMessages| {
             found = look(heard);
             found.is_none()
         };
@@ -119,13 +119,13 @@ impl Inbox {
         found
     }
 
-    pub(crate) fn heard(&self) -> MutexGuard<'_, Heard> {
+    pub(crate) fn heard(&self) -> MutexGuard<'_, ReceivedMessages> {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Heard {
-    /// Takes the first answer to the request `id`.
+impl ReceivedMessages {
+    /// Takes the first response to the request `id`.
     pub(crate) fn take_answer(&mut self, id: &str) -> Option<String> {
         let waiting = self.answers.get_mut(id)?;
         let first = waiting.pop_front();
@@ -135,7 +135,7 @@ impl Heard {
         first
     }
 
-    /// For the reader of a failed test.
+    /// Describes the messages, for the message of a failed test.
     pub(crate) fn describe(&self) -> String {
         let Self { notifications, questions, strays, lost, is_closed, .. } = self;
         let answered: Vec<&String> = self.answers.keys().collect();

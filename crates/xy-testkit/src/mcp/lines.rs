@@ -1,4 +1,4 @@
-//! A client that speaks in lines: to a child's stdin and stdout, or on a socket.
+//! A client over lines: with a child's stdin and stdout, or a socket.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -15,13 +15,13 @@ use std::time::Duration;
 use super::{Carry, Ear, McpClient};
 use crate::wait::poll;
 
-/// How long a process may take to end once its stdin is closed.
+/// How long a process may take to exit after its stdin is closed.
 const END_WITHIN: Duration = Duration::from_secs(20);
 
-/// What is longer is heard in pieces, and is no message.
+/// Maximum length of a line; a longer one is split and counts as no message.
 const LONGEST_LINE: u64 = 256 << 20;
 
-/// Where lines go; `None` once it is closed.
+/// The writer of lines; `None` after it is closed.
 struct Lines<W>(Mutex<Option<W>>);
 
 impl<W: Write + Send + 'static> Carry for Lines<W> {
@@ -39,7 +39,7 @@ impl<W: Write> Lines<W> {
         Arc::new(Self(Mutex::new(Some(way))))
     }
 
-    /// Writes a line in one write; whether it could be written.
+    /// Writes a line in one write. Returns true if it was written.
     fn line(&self, message: &str) -> bool {
         self.bytes(format!("{message}\n").as_bytes())
     }
@@ -54,7 +54,7 @@ impl<W: Write> Lines<W> {
     }
 }
 
-/// Hears line by line on a thread of its own, until the end.
+/// Reads lines on a separate thread until the end.
 fn listen<W>(ear: &Arc<Ear>, answers: &Arc<Lines<W>>, from: impl Read + Send + 'static)
 where
     W: Write + Send + 'static,
@@ -74,9 +74,9 @@ where
     });
 }
 
-/// A client of a process that speaks on stdin and stdout: a server, or `xy connect`.
+/// A client of a process over stdin and stdout: a server, or `xy connect`.
 ///
-/// Dropping it closes the process's stdin, and kills what does not end by itself.
+/// Dropping it closes the process's stdin, and kills the process if it does not exit.
 #[derive(Debug)]
 pub struct McpStdio {
     client: McpClient,
@@ -108,12 +108,12 @@ impl McpStdio {
         Self { client, child, stdin: Stdin(stdin), stderr }
     }
 
-    /// The process.
+    /// Returns the process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// What it has written to stderr so far.
+    /// Returns what the process has written to stderr so far.
     pub fn stderr(&self) -> String {
         let length = self.stderr.metadata().map_or(0, |it| it.len());
         let mut bytes = vec![0; usize::try_from(length).expect("it fits in memory")];
@@ -122,23 +122,23 @@ impl McpStdio {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Writes bytes as they are, without a line end; whether they could be written.
+    /// Writes raw bytes without a newline. Returns true if they were written.
     pub fn send_bytes(&self, bytes: &[u8]) -> bool {
         self.stdin.0.bytes(bytes)
     }
 
-    /// Closes the process's stdin; what it still says can be heard.
+    /// Closes the process's stdin. Its output can still be received.
     pub fn close_stdin(&self) {
         drop(self.stdin.0.close());
     }
 
-    /// Kills it, and waits for its end.
+    /// Kills the process and waits until it has exited.
     pub fn kill9(&mut self) {
         let _ = self.child.kill(); // It may have ended.
         self.child.wait().expect("a child of ours can be waited for");
     }
 
-    /// Waits until it ends by itself.
+    /// Waits until the process exits by itself.
     #[track_caller]
     pub fn wait_exit(&mut self) -> ExitStatus {
         let ended = self.ends_within(END_WITHIN);
@@ -147,7 +147,7 @@ impl McpStdio {
         })
     }
 
-    /// Closes its stdin and waits until it ends.
+    /// Closes the process's stdin and waits until it exits.
     #[track_caller]
     pub fn close(mut self) -> ExitStatus {
         self.close_stdin();
@@ -189,7 +189,7 @@ impl std::fmt::Debug for McpSocket {
 }
 
 impl McpSocket {
-    /// Connects to the socket at `path` and says `first_line`, unless it is empty.
+    /// Connects to the socket at `path` and sends `first_line`, unless it is empty.
     #[track_caller]
     pub fn connect(path: &Path, first_line: &str) -> Self {
         let stream = UnixStream::connect(path)
@@ -206,7 +206,7 @@ impl McpSocket {
         Self { client, sending }
     }
 
-    /// Writes bytes as they are, without a line end; whether they could be written.
+    /// Writes raw bytes without a newline. Returns true if they were written.
     pub fn send_bytes(&self, bytes: &[u8]) -> bool {
         self.sending.bytes(bytes)
     }
@@ -227,7 +227,7 @@ impl Deref for McpSocket {
 
 impl Drop for McpSocket {
     fn drop(&mut self) {
-        // The thread that listens has the socket too: closing ours alone would end nothing.
+        // The reader thread also holds the socket, so closing this handle alone is not enough.
         if let Some(stream) = self.sending.close() {
             let _ = stream.shutdown(Shutdown::Both); // The other side may have left.
         }

@@ -1,5 +1,4 @@
-//! A client of the revision without sessions, over HTTP: each request is an exchange of its own,
-//! on a connection of its own.
+//! An HTTP client of the revision without sessions. Each request uses its own connection.
 
 use std::fmt::Write as _;
 use std::io::{self, BufReader, Read};
@@ -16,13 +15,13 @@ use super::web::{Connection, Head, HttpAnswer, next_event};
 
 const VERSION: &str = "2026-07-28";
 
-/// An exchange may be silent for long; it ends when it is dropped.
+/// Timeout of an exchange, which may be silent for long; it ends when it is dropped.
 const SILENT_WITHIN: Duration = Duration::from_mins(10);
 
-/// Messages that have come and are not read yet. Who sends more waits.
+/// Maximum number of unread messages; the sender of more is blocked.
 const MOST_UNREAD: usize = 1000;
 
-/// A client that says with each request all that there is to say.
+/// A client that sends its metadata with each request.
 #[derive(Debug)]
 pub struct McpModern {
     address: SocketAddr,
@@ -33,7 +32,7 @@ pub struct McpModern {
 }
 
 impl McpModern {
-    /// A client of `http://<address><path>`; without a token if that is empty.
+    /// Creates a client of `http://<address><path>`, without a token if that is empty.
     #[track_caller]
     pub fn http(address: &str, path: &str, token: &str) -> Self {
         let found = address.to_socket_addrs().ok().and_then(|mut all| all.next());
@@ -67,27 +66,26 @@ impl McpModern {
         params
     }
 
-    /// Asks, and waits for the whole answer, whether it is JSON or the end of a stream.
+    /// Sends a request and waits for the response, as JSON or at the end of a stream.
     #[track_caller]
     pub fn request(&self, method: &str, params: Value) -> Value {
         self.start(method, params, &[]).answer()
     }
 
-    /// Calls a tool, and waits for the whole answer.
+    /// Calls a tool and returns the whole response.
     #[track_caller]
     pub fn call_tool(&self, name: &str, arguments: Value) -> Value {
         self.request("tools/call", with(json!({ "name": name }), "arguments", arguments))
     }
 
-    /// Asks, and gives the exchange, of which nothing is waited for. `headers` come after those
-    /// that a request has to have; one that is there already is replaced, or left out if it is
-    /// empty.
+    /// Sends a request and returns the exchange without waiting for a response. `headers` replace
+    /// required headers of the same name; an empty value removes the header.
     #[track_caller]
     pub fn start(&self, method: &str, params: Value, headers: &[(&str, &str)]) -> Exchange {
         Exchange::begin(self.address, self.text(method, params, headers).as_bytes())
     }
 
-    /// The same, and waits for all of the answer as it is.
+    /// Sends a request and returns the whole HTTP response.
     #[track_caller]
     pub fn post(&self, method: &str, params: Value, headers: &[(&str, &str)]) -> HttpAnswer {
         self.raw(self.text(method, params, headers).as_bytes())
@@ -98,13 +96,13 @@ impl McpModern {
     pub fn raw(&self, bytes: &[u8]) -> HttpAnswer {
         let answer = Connection::open(self.address, WAIT_WITHIN).and_then(|mut it| {
             let sent = it.send(bytes);
-            // Who refuses may do so before it has read everything.
+            // The server may reject a request before it has read all of it.
             it.answer().or_else(|cause| sent.and(Err(cause)))
         });
         answer.unwrap_or_else(|cause| panic!("no answer from {}: {cause}", self.address))
     }
 
-    /// The whole text of a request: to be changed, or sent in pieces.
+    /// Returns the whole text of a request, to be changed or sent in pieces.
     pub fn text(&self, method: &str, params: Value, headers: &[(&str, &str)]) -> String {
         let params = self.params(params);
         let source = match method {
@@ -142,7 +140,7 @@ impl McpModern {
         }
         let mut text = format!("{method} {} HTTP/1.1\r\n", self.path);
         for (name, value) in all.iter().filter(|(_, value)| !value.is_empty()) {
-            let _ = write!(text, "{name}: {value}\r\n"); // A string takes everything.
+            let _ = write!(text, "{name}: {value}\r\n"); // Cannot fail for a `String`.
         }
         text + "\r\n" + body
     }
@@ -210,13 +208,13 @@ impl Exchange {
         Self { socket, told, head: None }
     }
 
-    /// Waits for the status.
+    /// Waits for the status and returns it.
     #[track_caller]
     pub fn status(&mut self) -> u16 {
         self.head().status
     }
 
-    /// Waits for a header, by its name in any case.
+    /// Waits for a header, whose name is case-insensitive.
     #[track_caller]
     pub fn header(&mut self, name: &str) -> Option<String> {
         self.head().header(name).map(str::to_owned)
@@ -233,7 +231,7 @@ impl Exchange {
         self.head.as_ref().expect("it was just put there")
     }
 
-    /// The next message, an event or the whole body; `None` at the end.
+    /// Returns the next message, an event or the whole body; `None` at the end.
     #[track_caller]
     pub fn next_message(&mut self) -> Option<Value> {
         self.next_text().map(|text| read_json(&text))
@@ -249,12 +247,12 @@ impl Exchange {
         }
     }
 
-    /// Whether nothing is said for so long.
+    /// Returns true if no message arrives within the limit.
     pub fn is_silent_for(&mut self, limit: Duration) -> bool {
         matches!(self.told.recv_timeout(limit), Err(RecvTimeoutError::Timeout))
     }
 
-    /// The answer; what is said before it is passed over.
+    /// Returns the response; messages before it are skipped.
     #[track_caller]
     pub fn answer(mut self) -> Value {
         loop {
@@ -306,7 +304,7 @@ impl Exchange {
 
 impl Drop for Exchange {
     fn drop(&mut self) {
-        let _ = self.socket.shutdown(Shutdown::Both); // It may have ended.
+        let _ = self.socket.shutdown(Shutdown::Both); // It may already be closed.
     }
 }
 

@@ -1,4 +1,4 @@
-//! As much HTTP/1.1 as a test client needs: one exchange, its head, its body, its events.
+//! A minimal HTTP/1.1 client for tests: one exchange with its head, body and events.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -6,30 +6,30 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// No head is longer, or it is an attack.
+/// Maximum length of a head.
 const LONGEST_HEAD: u64 = 64 * 1024;
 
-/// A connection that can be used again as long as each body is read to its end.
+/// A connection, which can be reused if each body is read completely.
 #[derive(Debug)]
 pub(crate) struct Connection {
     reader: BufReader<TcpStream>,
 }
 
-/// What an answer begins with.
+/// The head of a response.
 #[derive(Debug, Clone)]
 pub(crate) struct Head {
     pub(crate) status: u16,
     pub(crate) headers: Vec<(String, String)>,
 }
 
-/// A whole answer.
+/// A complete response.
 #[derive(Debug, Clone)]
 pub struct HttpAnswer {
-    /// The number: 200, 404.
+    /// The status code.
     pub status: u16,
-    /// Names in lower case, and values.
+    /// The headers, with names in lower case.
     pub headers: Vec<(String, String)>,
-    /// What came after them, without its framing.
+    /// The body, without its framing.
     pub body: String,
 }
 
@@ -37,18 +37,18 @@ pub struct HttpAnswer {
 const WRITE_BYTES: usize = 64 * 1024;
 
 impl HttpAnswer {
-    /// The value of a header, its name in any case.
+    /// Returns the value of a header, whose name is case-insensitive.
     pub fn header(&self, name: &str) -> Option<&str> {
         find(&self.headers, name)
     }
 
-    /// The body as JSON.
+    /// Returns the body as JSON.
     #[track_caller]
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_else(|cause| panic!("{cause}: {self:?}"))
     }
 
-    /// The data of each event in the body.
+    /// Returns the data of each event in the body.
     pub fn events(&self) -> Vec<String> {
         let mut all = Vec::new();
         let mut body = self.body.as_bytes();
@@ -68,7 +68,7 @@ pub(crate) struct Event {
 }
 
 impl Connection {
-    /// Connects; nothing on it takes longer than `limit`.
+    /// Connects, with `limit` as the timeout of each operation.
     pub(crate) fn open(address: SocketAddr, limit: Duration) -> io::Result<Self> {
         let stream = TcpStream::connect_timeout(&address, limit)?;
         stream.set_nodelay(true)?;
@@ -77,12 +77,12 @@ impl Connection {
         Ok(Self { reader: BufReader::new(stream) })
     }
 
-    /// The socket, to end it from elsewhere.
+    /// Returns the socket, so that another thread can close it.
     pub(crate) fn socket(&self) -> &TcpStream {
         self.reader.get_ref()
     }
 
-    /// Whether the other side has neither closed it nor said what nobody asked.
+    /// Returns true if the peer has neither closed the connection nor sent unexpected data.
     pub(crate) fn is_usable(&self) -> bool {
         let socket = self.socket();
         let peek = || {
@@ -95,13 +95,13 @@ impl Connection {
             && peek().is_err_and(|cause| cause.kind() == io::ErrorKind::WouldBlock)
     }
 
-    /// Writes a request that is whole.
+    /// Writes a complete request.
     pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         // Some kernels let no other process use the core while they take all of 30 MB.
         bytes.chunks(WRITE_BYTES).try_for_each(|chunk| self.reader.get_mut().write_all(chunk))
     }
 
-    /// The next head that is not provisional.
+    /// Reads the next head that is not provisional.
     pub(crate) fn head(&mut self) -> io::Result<Head> {
         loop {
             let head = read_head(&mut self.reader)?;
@@ -111,7 +111,7 @@ impl Connection {
         }
     }
 
-    /// The body that follows `head`.
+    /// Reads the body that follows `head`.
     pub(crate) fn body(&mut self, head: &Head) -> Body<'_> {
         let length = head.header("content-length").and_then(|it| it.parse().ok());
         let is_chunked = head.header("transfer-encoding").is_some_and(|it| it == "chunked");
@@ -139,12 +139,12 @@ impl Head {
         find(&self.headers, name)
     }
 
-    /// Whether a stream of events follows.
+    /// Returns true if an event stream follows.
     pub(crate) fn is_stream(&self) -> bool {
         self.header("content-type").is_some_and(|it| it.starts_with("text/event-stream"))
     }
 
-    /// Whether the connection can be used again.
+    /// Returns true if the connection can be reused.
     pub(crate) fn keeps_alive(&self) -> bool {
         let closes = self.header("connection").is_some_and(|it| it.eq_ignore_ascii_case("close"));
         let has_end = ["content-length", "transfer-encoding"].map(|it| self.header(it).is_some());
@@ -175,7 +175,7 @@ fn read_head(reader: &mut impl BufRead) -> io::Result<Head> {
     }
 }
 
-/// The next line without its end; `None` at the end of everything.
+/// Reads the next line without its newline; `None` at the end of input.
 fn text_line(reader: &mut impl BufRead) -> io::Result<Option<String>> {
     let mut line = Vec::new();
     if reader.read_until(b'\n', &mut line)? == 0 {
@@ -244,7 +244,7 @@ impl Body<'_> {
     }
 }
 
-/// The next event that says anything; `None` at the end of the stream.
+/// Reads the next event with data or an id; `None` at the end of the stream.
 pub(crate) fn next_event(body: &mut impl BufRead) -> io::Result<Option<Event>> {
     let mut event = Event::default();
     let mut has_data = false;
@@ -264,7 +264,7 @@ pub(crate) fn next_event(body: &mut impl BufRead) -> io::Result<Option<Event>> {
                 event.data.push_str(value);
                 has_data = true;
             }
-            _ => {} // A comment, or nothing of ours.
+            _ => {} // A comment or an unknown field.
         }
     }
     Ok(None)

@@ -60,7 +60,7 @@ fn tools(shared: &Shared) -> Vec<Value> {
     tools
 }
 
-/// What is wrong with the head of a request.
+/// Returns the problem with the headers of a request, if any.
 fn mismatch(shared: &Shared, head: &Head, message: &Value) -> Option<String> {
     let said = |name: &str| head.headers.get(name).map(String::as_str);
     let params = &message["params"];

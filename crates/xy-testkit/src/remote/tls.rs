@@ -1,4 +1,4 @@
-//! TLS before a server that has none, with a certificate that was made for it a moment ago.
+//! A TLS proxy in front of a plain server, with a newly created certificate.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::{ServerConfig, ServerConnection};
 
-/// Takes TLS connections and passes them on. It ends when it is dropped.
+/// A TLS proxy, which stops when dropped.
 #[derive(Debug)]
 pub struct Tls {
     address: SocketAddr,
@@ -21,7 +21,7 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// TLS for `host`, before what listens on `port` of this machine.
+    /// Starts a proxy for `host` in front of the local `port`.
     pub fn before(port: u16, host: &str) -> Self {
         let made = rcgen::generate_simple_self_signed([host.to_owned()]).expect("a host name");
         Self::with(made, port)
@@ -62,12 +62,12 @@ impl Tls {
         Self { address, is_over, certificate: cert.pem() }
     }
 
-    /// Where it listens.
+    /// Returns its address.
     pub fn port(&self) -> u16 {
         self.address.port()
     }
 
-    /// Writes the certificate into a file, for those who shall trust it.
+    /// Writes the certificate to a file, for clients that must trust it.
     pub fn write_certificate(&self, file: &Path) {
         std::fs::write(file, &self.certificate).expect("a file of the test");
     }
@@ -76,7 +76,7 @@ impl Tls {
 impl Drop for Tls {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
-        let _ = TcpStream::connect(self.address); // Wakes whoever waits for one.
+        let _ = TcpStream::connect(self.address); // Wakes the accepting thread.
     }
 }
 
@@ -85,12 +85,12 @@ fn relay(config: Arc<ServerConfig>, outside: &TcpStream, port: u16) -> io::Resul
     let tls = ServerConnection::new(config).map_err(io::Error::other)?;
     let ended = pass_on(tls, outside, &inside);
     for end in [outside, &inside] {
-        let _ = end.shutdown(Shutdown::Both); // One of them may have gone.
+        let _ = end.shutdown(Shutdown::Both); // One side may already be closed.
     }
     ended
 }
 
-/// Passes bytes on in both directions, until one side has no more.
+/// Copies bytes in both directions until one side is closed.
 fn pass_on(mut tls: ServerConnection, outside: &TcpStream, inside: &TcpStream) -> io::Result<()> {
     let mut buffer = vec![0; 64 * 1024];
     loop {

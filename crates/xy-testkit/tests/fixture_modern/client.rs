@@ -1,13 +1,13 @@
-//! The client of the revision without sessions says what it has to, and hears what is said.
+//! Tests of the test client of the revision without `initialize`.
 
 use serde_json::json;
 use xy_testkit::McpModern;
 
-use crate::peer::{Listening, code, text};
+use crate::peer::{Fixture, code, text};
 
 #[test]
-fn a_request_says_all_it_has_to() {
-    let server = Listening::start("modern");
+fn request_carries_required_headers_and_meta() {
+    let server = Fixture::start("modern");
     let client = McpModern::http(server.address(), "/mcp", "");
     let found = client.request("server/discover", json!(null));
     assert_eq!(found["result"]["supportedVersions"], json!(["2026-07-28"]), "{found}");
@@ -26,8 +26,8 @@ fn a_request_says_all_it_has_to() {
 }
 
 #[test]
-fn a_stream_is_heard_as_it_comes_and_can_be_hung_up_on() {
-    let server = Listening::start("modern");
+fn stream_is_read_incrementally_and_can_be_closed() {
+    let server = Fixture::start("modern");
     let client = McpModern::http(server.address(), "/mcp", "");
     let filter = json!({ "notifications": { "toolsListChanged": true } });
     let mut stream = client.start("subscriptions/listen", filter, &[]);

@@ -1,11 +1,11 @@
-//! Which era is spoken, and what those of the other one are told.
+//! Tests of the choice of an era, and of the answers to clients of the other one.
 
 use serde_json::json;
 
-use crate::peer::{Listening, code, initialize, modern, stdio};
+use crate::peer::{Fixture, code, initialize, modern, stdio};
 
 #[test]
-fn a_modern_server_tells_a_legacy_client_what_it_speaks() {
+fn modern_server_refuses_initialize_with_its_versions() {
     let client = stdio("modern");
     let refused = client.request("initialize", initialize())["error"].take();
     assert_eq!(
@@ -18,7 +18,7 @@ fn a_modern_server_tells_a_legacy_client_what_it_speaks() {
     }
     assert!(client.request("tools/list", modern(json!({}))).get("result").is_some());
 
-    let server = Listening::start("modern");
+    let server = Fixture::start("modern");
     let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": initialize() });
     for headers in [&[][..], &[("MCP-Protocol-Version", "2025-11-25")]] {
         let answer = server.http.exchange("POST", headers, &body.to_string());
@@ -27,11 +27,11 @@ fn a_modern_server_tells_a_legacy_client_what_it_speaks() {
 }
 
 #[test]
-fn with_both_on_offer_a_process_stays_in_the_era_that_was_first() {
+fn first_request_fixes_era_of_process() {
     let client = stdio("both");
     let mut unknown = modern(json!({}));
     unknown["_meta"]["io.modelcontextprotocol/protocolVersion"] = json!("2999-01-01");
-    assert_eq!(code(&client.request("server/discover", unknown)), -32022, "which settles nothing");
+    assert_eq!(code(&client.request("server/discover", unknown)), -32022, "which fixes no era");
     assert!(client.initialize()["serverInfo"].is_object());
     assert_eq!(code(&client.request("server/discover", modern(json!({})))), -32600);
     assert_eq!(code(&client.request("tools/list", modern(json!({})))), -32600);
@@ -42,7 +42,7 @@ fn with_both_on_offer_a_process_stays_in_the_era_that_was_first() {
     assert_eq!(code(&client.request("initialize", initialize())), -32022);
     assert_eq!(code(&client.request("tools/list", json!({}))), -32602);
 
-    let server = Listening::start("both");
+    let server = Fixture::start("both");
     server.http.initialize();
     let legacy = server.http.tool_names();
     let listed = server.ask("tools/list", &modern(json!({})));
@@ -51,14 +51,14 @@ fn with_both_on_offer_a_process_stays_in_the_era_that_was_first() {
 }
 
 #[test]
-fn a_legacy_server_knows_no_discovery() {
+fn legacy_server_refuses_discover() {
     let client = stdio("legacy");
     let discover = modern(json!({}));
     assert_eq!(code(&client.request("server/discover", discover.clone())), -32601);
     client.initialize();
     assert_eq!(code(&client.request("server/discover", discover.clone())), -32601);
 
-    let server = Listening::start("legacy");
+    let server = Fixture::start("legacy");
     let answer = server.post("server/discover", &discover, &[]);
     assert_eq!((answer.status, code(&answer.json())), (400, -32600));
 }

@@ -1,14 +1,14 @@
-//! What only HTTP has: headers, statuses, streams, and clients that hang up.
+//! Tests of features of HTTP: headers, statuses, streams, and clients that disconnect.
 
 use serde_json::{Value, json};
 
-use crate::peer::{Listening, code, listen, modern, text, tool};
+use crate::peer::{Fixture, code, listen, modern, text, tool};
 
 #[test]
-fn over_http_whoever_hangs_up_has_cancelled() {
-    // One has said something before, the other nothing.
+fn closed_http_connection_cancels_call() {
+    // The first call has sent an event before the disconnect, the second nothing.
     for (name, first) in [("wait_for_cancel", "data: "), ("slow_compute", "")] {
-        let server = Listening::start("modern");
+        let server = Fixture::start("modern");
         let mut call = tool(name, json!({ "seconds": 60 }));
         call["_meta"]["io.modelcontextprotocol/clientCapabilities"] = json!({});
         let mut lines = server.open("tools/call", &call);
@@ -22,8 +22,8 @@ fn over_http_whoever_hangs_up_has_cancelled() {
 }
 
 #[test]
-fn a_subscription_over_http_is_a_stream_of_its_own() {
-    let server = Listening::start("modern");
+fn http_subscription_has_its_own_stream() {
+    let server = Fixture::start("modern");
     let mut lines =
         server.open("subscriptions/listen", &listen(json!({ "toolsListChanged": true })));
     let mut next = || {
@@ -46,8 +46,8 @@ fn a_subscription_over_http_is_a_stream_of_its_own() {
 }
 
 #[test]
-fn a_subscription_that_is_hung_up_on_is_forgotten() {
-    let server = Listening::start("modern");
+fn closed_subscription_is_forgotten() {
+    let server = Fixture::start("modern");
     let uri = "test://watched-resource";
     let mut lines =
         server.open("subscriptions/listen", &listen(json!({ "resourceSubscriptions": [uri] })));
@@ -60,8 +60,8 @@ fn a_subscription_that_is_hung_up_on_is_forgotten() {
 }
 
 #[test]
-fn headers_have_to_say_what_the_body_says() {
-    let server = Listening::start("modern");
+fn headers_must_match_body() {
+    let server = Fixture::start("modern");
     let list = modern(json!({}));
     let call =
         tool("in_headers", json!({ "region": "Hello", "count": 42, "deep": { "where": "é" } }));
@@ -107,8 +107,8 @@ fn headers_have_to_say_what_the_body_says() {
 }
 
 #[test]
-fn what_cannot_be_served_has_a_status_that_says_so() {
-    let server = Listening::start("modern");
+fn refused_request_has_specific_status() {
+    let server = Fixture::start("modern");
     for method in ["GET", "DELETE", "PUT"] {
         let answer = server.http.exchange(method, &[], "");
         assert_eq!((answer.status, answer.header("allow")), (405, Some("POST")));

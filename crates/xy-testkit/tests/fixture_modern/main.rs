@@ -1,5 +1,4 @@
-//! The fixture in the modern era: the same over stdio and HTTP, and locked or not beside the
-//! legacy one.
+//! Tests of the fixture in the modern era, over stdio and HTTP, alone and beside the legacy era.
 #![expect(clippy::unwrap_used, reason = "everything in this file is a test")]
 
 mod client;
@@ -9,12 +8,12 @@ mod peer;
 
 use serde_json::{Value, json};
 
-use crate::peer::{Listening, code, listen, modern, stdio, text, tool};
+use crate::peer::{Fixture, code, listen, modern, stdio, text, tool};
 
 const WATCHED: &str = "test://watched-resource";
 
-/// A little of everything, over whatever carries it.
-fn uses(ask: &dyn Fn(&str, &Value) -> Value) {
+/// Exercises all features over the transport of `ask`.
+fn exercise(ask: &dyn Fn(&str, &Value) -> Value) {
     let discovered = ask("server/discover", &modern(json!({})))["result"].take();
     assert_eq!(discovered["supportedVersions"], json!(["2026-07-28"]));
     let me = &discovered["_meta"]["io.modelcontextprotocol/serverInfo"];
@@ -34,11 +33,11 @@ fn uses(ask: &dyn Fn(&str, &Value) -> Value) {
     let gone = ask("resources/read", &modern(json!({ "uri": "test://none" })));
     assert_eq!((code(&gone), code(&ask("ping", &modern(json!({}))))), (-32602, -32601));
     assert_eq!(code(&ask("tools/list", &json!({}))), -32602, "without `_meta`");
-    a_question_is_a_round(ask);
-    a_task_takes_looks(ask);
+    elicitation_needs_a_second_call(ask);
+    tasks_advance_with_each_poll(ask);
 }
 
-fn a_question_is_a_round(ask: &dyn Fn(&str, &Value) -> Value) {
+fn elicitation_needs_a_second_call(ask: &dyn Fn(&str, &Value) -> Value) {
     let mut params = tool("ask_roots", json!({}));
     let asked = ask("tools/call", &params)["result"].take();
     assert_eq!(asked["resultType"], "input_required");
@@ -63,7 +62,7 @@ fn a_question_is_a_round(ask: &dyn Fn(&str, &Value) -> Value) {
     assert_eq!((&needed["code"], &needed["data"]), (&json!(-32021), &capabilities));
 }
 
-fn a_task_takes_looks(ask: &dyn Fn(&str, &Value) -> Value) {
+fn tasks_advance_with_each_poll(ask: &dyn Fn(&str, &Value) -> Value) {
     let begin = |name: &str, arguments: Value| {
         let begun = ask("tools/call", &tool(name, arguments))["result"].take();
         assert_eq!((&begun["resultType"], &begun["status"]), (&json!("task"), &json!("working")));
@@ -94,18 +93,18 @@ fn a_task_takes_looks(ask: &dyn Fn(&str, &Value) -> Value) {
 }
 
 #[test]
-fn it_is_the_same_over_stdio_and_http() {
+fn stdio_and_http_behave_alike() {
     let client = stdio("modern");
-    uses(&|method, params| client.request(method, params.clone()));
+    exercise(&|method, params| client.request(method, params.clone()));
     assert!(client.close().success());
     for era in ["modern", "both"] {
-        let server = Listening::start(era);
-        uses(&|method, params| server.ask(method, params));
+        let server = Fixture::start(era);
+        exercise(&|method, params| server.ask(method, params));
     }
 }
 
 #[test]
-fn a_subscription_over_stdio_says_whose_it_is_and_ends_when_it_is_cancelled() {
+fn stdio_subscription_has_id_and_ends_on_cancel() {
     let client = stdio("modern");
     let filter = json!({ "resourceSubscriptions": [WATCHED], "resourcesListChanged": true });
     let id = client.start_request("subscriptions/listen", listen(filter));
@@ -132,7 +131,7 @@ fn a_subscription_over_stdio_says_whose_it_is_and_ends_when_it_is_cancelled() {
 }
 
 #[test]
-fn nothing_is_said_of_what_was_cancelled_and_nothing_logged_unless_that_is_wanted() {
+fn cancelled_call_is_silent_and_logging_is_opt_in() {
     let client = stdio("modern");
     let id = client.start_request("tools/call", tool("wait_for_cancel", json!({})));
     client.wait_notification("notifications/fixture/waiting");

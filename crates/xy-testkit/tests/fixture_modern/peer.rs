@@ -1,4 +1,4 @@
-//! The fixture, over stdio and over HTTP, and what is said to it.
+//! The fixture over stdio and over HTTP, and builders of params for it.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -7,18 +7,18 @@ use std::process::{Child, Command, Stdio};
 use serde_json::{Value, json};
 use xy_testkit::{HttpAnswer, McpHttp, McpStdio};
 
-const FIXTURE: &str = env!("CARGO_BIN_EXE_xy-test-fixture");
+const FIXTURE_PATH: &str = env!("CARGO_BIN_EXE_xy-test-fixture");
 
-/// One that listens. Dropping it ends it.
-pub(crate) struct Listening {
+/// A listening fixture, which ends on drop.
+pub(crate) struct Fixture {
     child: Child,
     address: String,
     pub(crate) http: McpHttp,
 }
 
-impl Listening {
+impl Fixture {
     pub(crate) fn start(era: &str) -> Self {
-        let mut command = Command::new(FIXTURE);
+        let mut command = Command::new(FIXTURE_PATH);
         command.args(["--http", "0", "--era", era]).stdin(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut line = String::new();
@@ -32,7 +32,7 @@ impl Listening {
         &self.address
     }
 
-    /// Posts a request on a connection of its own, and leaves its answer to be read.
+    /// Posts a request on its own connection, and returns the unread lines of the answer.
     pub(crate) fn open(&self, method: &str, params: &Value) -> Lines {
         let body = body(method, params);
         let name = name_in(params).map(|it| format!("Mcp-Name: {it}\r\n"));
@@ -49,7 +49,7 @@ impl Listening {
         BufReader::new(stream).lines()
     }
 
-    /// Posts a request with the headers that it has to have; `more` come after them.
+    /// Posts a request with the required headers, followed by `more`.
     pub(crate) fn post(&self, method: &str, params: &Value, more: &[(&str, &str)]) -> HttpAnswer {
         let mut headers = vec![("MCP-Protocol-Version", "2026-07-28"), ("Mcp-Method", method)];
         headers.extend(name_in(params).map(|name| ("Mcp-Name", name)));
@@ -57,7 +57,7 @@ impl Listening {
         self.http.exchange("POST", &headers, &body(method, params))
     }
 
-    /// Asks, and gives the answer, whether it came as JSON or at the end of a stream.
+    /// Posts a request and returns its answer, from a JSON body or the end of a stream.
     pub(crate) fn ask(&self, method: &str, params: &Value) -> Value {
         let answer = self.post(method, params, &[]);
         match answer.events().last() {
@@ -67,17 +67,17 @@ impl Listening {
     }
 }
 
-/// The lines of an answer. Dropping them hangs up.
+/// The lines of an answer; dropping them closes the connection.
 pub(crate) type Lines = std::io::Lines<BufReader<TcpStream>>;
 
-impl Drop for Listening {
+impl Drop for Fixture {
     fn drop(&mut self) {
-        drop(self.child.stdin.take()); // It ends with this.
+        drop(self.child.stdin.take()); // The fixture exits at the end of its stdin.
         let _ = self.child.wait();
     }
 }
 
-/// What is in the header that names the target.
+/// Returns the value of the header `Mcp-Name`.
 fn name_in(params: &Value) -> Option<&str> {
     ["name", "uri", "taskId"].iter().find_map(|it| params[it].as_str())
 }
@@ -86,14 +86,14 @@ fn body(method: &str, params: &Value) -> String {
     json!({ "jsonrpc": "2.0", "id": "é1", "method": method, "params": params }).to_string()
 }
 
-/// A client of one over stdio.
+/// Starts a fixture over stdio and returns its client.
 pub(crate) fn stdio(era: &str) -> McpStdio {
-    let mut command = Command::new(FIXTURE);
+    let mut command = Command::new(FIXTURE_PATH);
     command.args(["--stdio", "--era", era]);
     McpStdio::start(command)
 }
 
-/// Params with what every request has to say, from a client that can do everything.
+/// Adds the required `_meta` to params, with all client capabilities.
 pub(crate) fn modern(mut params: Value) -> Value {
     let elicitation = json!({ "form": {}, "url": {} });
     let extensions = json!({ "io.modelcontextprotocol/tasks": {} });
@@ -105,31 +105,31 @@ pub(crate) fn modern(mut params: Value) -> Value {
     params
 }
 
-/// The params of a call.
+/// Returns the params of a `tools/call`.
 pub(crate) fn tool(name: &str, arguments: Value) -> Value {
     let mut params = json!({ "name": name });
     params["arguments"] = arguments;
     modern(params)
 }
 
-/// The params of a legacy `initialize`.
+/// Returns the params of a legacy `initialize`.
 pub(crate) fn initialize() -> Value {
     json!({ "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": { "name": "x", "version": "1" } })
 }
 
-/// The params of a subscription.
+/// Returns the params of a `subscriptions/listen`.
 pub(crate) fn listen(filter: Value) -> Value {
     let mut params = json!({});
     params["notifications"] = filter;
     modern(params)
 }
 
-/// The first text of a result.
+/// Returns the first text of a result.
 pub(crate) fn text(answer: &Value) -> &str {
     answer["result"]["content"][0]["text"].as_str().unwrap_or_else(|| panic!("no text: {answer}"))
 }
 
-/// The code of an error.
+/// Returns the code of an error.
 pub(crate) fn code(answer: &Value) -> i64 {
     answer["error"]["code"].as_i64().unwrap_or_else(|| panic!("no error: {answer}"))
 }

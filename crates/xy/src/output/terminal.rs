@@ -1,15 +1,15 @@
-//! What a terminal may be sent: pure.
+//! Escaping of text for terminals.
 //!
-//! Whatever is printed ends here if a terminal reads it, so that no server, file or client can
-//! steer it. Into a pipe everything goes as it is.
+//! All output to a terminal passes through here, so no server, file or client can control the
+//! terminal. Output to a pipe is not changed.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use xy_protocol::text::is_deceptive;
 
-/// Returns a text with everything escaped that a terminal would obey or hide, but for the ends
-/// of lines, tabs and colours.
+/// Returns a text with control and invisible characters escaped, except newlines, tabs and
+/// colours.
 pub(crate) fn text(text: &str, is_terminal: bool) -> Cow<'_, str> {
     if !is_terminal || !text.contains(|it| is_deceptive(it) && !is_layout(it)) {
         return Cow::Borrowed(text);
@@ -37,13 +37,13 @@ fn escape(character: char, safe: &mut String) {
     if is_layout(character) || !is_deceptive(character) {
         safe.push(character);
     } else if u32::from(character) < 0x100 {
-        let _ = write!(safe, "\\x{:02x}", u32::from(character)); // A `String` takes all.
+        let _ = write!(safe, "\\x{:02x}", u32::from(character)); // Cannot fail for a `String`.
     } else {
         safe.extend(character.escape_unicode());
     }
 }
 
-/// The length of the colour that a text begins with: `ESC [`, numbers, `m`.
+/// Returns the length of the colour code at the start of a text: `ESC [`, numbers, `m`.
 fn colour_length(text: &str) -> usize {
     let Some(inside) = text.strip_prefix("\u{1b}[") else { return 0 };
     let numbers =
@@ -51,10 +51,10 @@ fn colour_length(text: &str) -> usize {
     if inside[numbers..].starts_with('m') { 2 + numbers + 1 } else { 0 }
 }
 
-/// Returns JSON that says the same without a character that a terminal would obey or hide.
+/// Returns equivalent JSON with control and invisible characters escaped.
 pub(crate) fn json(json: &str, is_terminal: bool) -> Cow<'_, str> {
-    // Between its texts JSON has the ends of lines, which mean nothing, and no other control.
-    // A return to the start of the line could hide what stands there.
+    // Outside of strings, JSON has no control characters but insignificant whitespace. A carriage
+    // return could hide the start of a line.
     let is_odd = |it: char| it == '\r' || (is_deceptive(it) && !is_blank(it));
     if !is_terminal || !json.contains(is_odd) {
         return Cow::Borrowed(json);
@@ -70,7 +70,7 @@ pub(crate) fn json(json: &str, is_terminal: bool) -> Cow<'_, str> {
             continue;
         }
         for unit in character.encode_utf16(&mut [0; 2]) {
-            let _ = write!(safe, "\\u{unit:04x}"); // A `String` takes all.
+            let _ = write!(safe, "\\u{unit:04x}"); // Cannot fail for a `String`.
         }
     }
     Cow::Owned(safe)
@@ -87,13 +87,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_cannot_return_to_the_start_of_a_line() {
+    fn json_has_no_carriage_return() {
         assert_eq!(json("{\"a\":1}\r\n", true), "{\"a\":1} \n");
         assert_eq!(json("{\"a\":1}\r\n", false), "{\"a\":1}\r\n");
     }
 
     #[test]
-    fn a_terminal_gets_colours_and_nothing_else_to_obey() {
+    fn only_colours_reach_a_terminal() {
         let table = [
             ("plain\ttext é 日本\n", "plain\ttext é 日本\n"),
             ("\u{1b}[1;31mred\u{1b}[0m", "\u{1b}[1;31mred\u{1b}[0m"),
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn json_for_a_terminal_says_what_it_said() {
+    fn escaped_json_is_equivalent() {
         let table = [
             ("{\"a\": \"é 日本\"}\n", "{\"a\": \"é 日本\"}\n"),
             ("[\"\u{7f}\u{9b}31m\"]", "[\"\\u007f\\u009b31m\"]"),
@@ -128,7 +128,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_deceptive_is_left(given in any::<String>()) {
+        fn deceptive_characters_are_escaped(given in any::<String>()) {
             let quoted = serde_json::to_string(&given).unwrap();
             let shown = json(&quoted, true);
             prop_assert!(!shown.chars().any(is_deceptive));

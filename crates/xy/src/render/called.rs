@@ -1,4 +1,4 @@
-//! What a tool has answered, for people: its texts, and a line for everything else.
+//! Rendering of a tool's result: its texts, and one line for each other content item.
 
 use std::borrow::Cow;
 
@@ -8,19 +8,19 @@ use serde_json::value::RawValue;
 use super::safe_text;
 use crate::output::terminal;
 
-/// A tool's result, as far as people are shown it.
+/// The parts of a tool's result that are shown.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Called<'r> {
     #[serde(borrow, default)]
     content: Vec<&'r RawValue>,
     #[serde(borrow, default, rename = "structuredContent")]
     structured: Option<&'r RawValue>,
-    /// Whether it says that it has failed.
+    /// True if the tool reports an error.
     #[serde(default, rename = "isError")]
     pub(crate) is_error: bool,
 }
 
-/// One piece of it.
+/// One content item.
 #[derive(Debug, Default, Deserialize)]
 struct Content<'r> {
     #[serde(borrow, default, rename = "type")]
@@ -39,7 +39,7 @@ struct Content<'r> {
     resource: Option<&'r RawValue>,
 }
 
-/// All of it; texts as they are, or with `is_safe` as a terminal may show them.
+/// Renders a result. With `is_safe`, texts are escaped for a terminal.
 pub(crate) fn render(called: &Called<'_>, is_safe: bool) -> String {
     let mut shown = String::new();
     let mut has_text = false;
@@ -67,7 +67,7 @@ fn safe(text: &str) -> String {
     text.lines().flat_map(|line| [safe_text(line), "\n".into()]).collect()
 }
 
-/// `[image image/png, 1234 bytes]`.
+/// Summarizes an item, such as `[image image/png, 1234 bytes]`.
 fn short(content: &Content<'_>) -> String {
     let inside: Content<'_> =
         content.resource.and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default();
@@ -85,7 +85,7 @@ fn short(content: &Content<'_>) -> String {
     format!("[{}{bytes}]", safe_text(&words.join(" ")))
 }
 
-/// How many bytes a text in Base64 stands for.
+/// Returns the number of bytes that a Base64 text encodes.
 fn decoded_length(base64: &str) -> usize {
     base64.trim_end_matches('=').len() * 3 / 4
 }
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_shown_and_everything_else_is_a_line() {
+    fn texts_are_shown_and_other_items_summarized() {
         let result = r#"{"content":[
             {"type":"text","text":"two\nlines"},
             {"type":"image","mimeType":"image/png","data":"aGVsbG8="},
@@ -124,14 +124,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_structured_is_shown_if_there_is_no_text() {
+    fn structured_content_is_shown_without_text() {
         let result = r#"{"content":[],"structuredContent":{"n": 1.50}}"#;
         assert_eq!(shown(result, true), "{\"n\": 1.50}\n");
         assert_eq!(shown("{}", true), "");
     }
 
     #[test]
-    fn a_terminal_is_not_steered_and_a_file_gets_what_there_is() {
+    fn text_is_escaped_for_terminals_only() {
         let result = r#"{"content":[{"type":"text","text":"a\u001b[31m\nb\n"}]}"#;
         assert_eq!(shown(result, true), "a\\x1b[31m\nb\n");
         assert_eq!(shown(result, false), "a\x1b[31m\nb\n");

@@ -1,10 +1,10 @@
-//! `events`: one line for each change of state.
+//! Rendering of `events`: one line per state change.
 
 use xy_protocol::control::{Event, EventKind};
 
 use super::{DIM, YELLOW, clock, paint, safe_text, style_of};
 
-/// The line, the name padded to `name_width` columns.
+/// Renders an event as a line, with the name padded to `name_width` columns.
 pub(crate) fn render(event: &Event, name_width: usize) -> String {
     let label = match event.kind {
         EventKind::LastAttempt => Some((YELLOW, "last attempt")),
@@ -30,14 +30,14 @@ pub(crate) fn render(event: &Event, name_width: usize) -> String {
     )
 }
 
-/// Returns the server, with the client or the era that the instance is for.
+/// Returns the server's name, with the client or era of the instance.
 fn instance(event: &Event) -> String {
     let client = event.client.map(|client| format!("@{client}")).unwrap_or_default();
     let era = event.era.map(|era| format!("@{era}")).unwrap_or_default();
     format!("{}{client}{era}", event.name)
 }
 
-/// What stands between two events of different days, or of different daemons.
+/// Renders the separator between events of different days or different daemons.
 pub(crate) fn between(before: Option<&Event>, event: &Event) -> String {
     let day = |event: &Event| event.ts.to_string().chars().take_while(|c| *c != 'T').collect();
     let today: String = day(event);
@@ -52,7 +52,7 @@ pub(crate) fn between(before: Option<&Event>, event: &Event) -> String {
     lines.iter().map(dim).collect()
 }
 
-/// What a reader that was too slow is told.
+/// Renders a notice that a slow reader missed some items.
 pub(crate) fn skipped(count: u64, what: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{}\n", paint(DIM, format_args!("… {count} {what}{plural} skipped")))
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_has_its_time_its_states_and_its_reason() {
+    fn change_shows_time_states_and_reason() {
         let event = Event {
             subscription_id: 1,
             name: samples::name("flaky"),
@@ -92,8 +92,8 @@ mod tests {
         assert_eq!(uncoloured(&between(None, &event)), "2023-11-14\n");
         assert_eq!(between(Some(&event), &later), "");
         let other = Event { boot: "c".into(), ts: samples::at(86_400), ..event.clone() };
-        let told = uncoloured(&between(Some(&other), &event));
-        assert_eq!(told, "— daemon restarted —\n2023-11-14\n");
+        let separator = uncoloured(&between(Some(&other), &event));
+        assert_eq!(separator, "— daemon restarted —\n2023-11-14\n");
         let for_one = Event { client: Some(3), ..event };
         assert!(uncoloured(&render(&for_one, 8)).contains(" flaky@3 "));
         assert_eq!(uncoloured(&skipped(1, "line")), "… 1 line skipped\n");

@@ -1,11 +1,13 @@
-//! How a server is held together and limited.
+//! Rendering of a server's containment and limits.
 
-use xy_protocol::server::{ContainerEntry, Containment, KeptBy, Limit, LimitName, ServerStatus};
+use xy_protocol::server::{
+    ContainerEntry, Containment, EnforcedBy, Limit, LimitName, ServerStatus,
+};
 use xy_protocol::size::Size;
 
 use super::safe_text;
 
-/// The rows of `status` about it.
+/// Returns the rows of `status` about containment and limits.
 pub(crate) fn facts(status: &ServerStatus) -> Vec<(&'static str, String)> {
     let processes = status.containment.map(|it| ("processes", containment(it).to_owned()));
     let container = status.container.as_ref().map(|it| ("container", container(it)));
@@ -36,8 +38,8 @@ fn limit(limit: &Limit) -> String {
         LimitName::Pids => format!("pids {}", limit.value),
     };
     match limit.kept_by {
-        Some(KeptBy::Cgroup | KeptBy::Engine) => format!("{said} (all together)"),
-        Some(KeptBy::Rlimit) => format!("{said} (each process)"),
+        Some(EnforcedBy::Cgroup | EnforcedBy::Engine) => format!("{said} (all together)"),
+        Some(EnforcedBy::Rlimit) => format!("{said} (each process)"),
         None => said,
     }
 }
@@ -47,7 +49,7 @@ mod tests {
     use super::super::samples;
     use super::*;
 
-    fn rows(containment: Option<Containment>, kept_by: Option<KeptBy>) -> String {
+    fn rows(containment: Option<Containment>, kept_by: Option<EnforcedBy>) -> String {
         let limit = |name, value| Limit { name, value, kept_by };
         let limits = vec![
             limit(LimitName::Nofile, 4096),
@@ -61,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_is_named_with_its_engine() {
+    fn container_is_shown_with_its_engine() {
         let entry = |ends_with_daemon| ContainerEntry {
             engine: "podman".into(),
             version: "4.3.1".into(),
@@ -73,7 +75,8 @@ mod tests {
         let told = |it| {
             let container = Some(entry(it));
             let containment = Some(Containment::Container);
-            let limit = Limit { name: LimitName::Pids, value: 512, kept_by: Some(KeptBy::Engine) };
+            let limit =
+                Limit { name: LimitName::Pids, value: 512, kept_by: Some(EnforcedBy::Engine) };
             let limits = vec![limit];
             let status =
                 ServerStatus { container, containment, limits, ..samples::failed_status() };
@@ -85,10 +88,10 @@ mod tests {
     }
 
     #[test]
-    fn limits_say_whether_they_hold_for_all_processes_or_for_each() {
+    fn limits_show_their_scope() {
         let told = [
-            rows(Some(Containment::Cgroup), Some(KeptBy::Cgroup)),
-            rows(Some(Containment::Subreaper), Some(KeptBy::Rlimit)),
+            rows(Some(Containment::Cgroup), Some(EnforcedBy::Cgroup)),
+            rows(Some(Containment::Subreaper), Some(EnforcedBy::Rlimit)),
             rows(Some(Containment::Group), None),
             rows(None, None),
         ];
@@ -104,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn without_limits_there_is_nothing_to_say() {
+    fn no_limits_give_no_rows() {
         assert_eq!(facts(&samples::failed_status()), []);
     }
 }

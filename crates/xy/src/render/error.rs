@@ -1,4 +1,4 @@
-//! An error as a person reads it: what did not happen, why, and what to do next.
+//! Rendering of errors: what failed, why, and what to do next.
 
 use anstyle::Style;
 use xy_protocol::control::{Problem, Severity};
@@ -6,7 +6,7 @@ use xy_protocol::error::CallError;
 
 use super::{BOLD, RED_BOLD, YELLOW, paint, safe_lines};
 
-/// The report on the files, if that is what is wrong, and the three lines.
+/// Renders the problems of the configuration, if any, then message, cause and hint.
 pub(crate) fn render(error: &CallError) -> String {
     let mut text: String = error.problems.iter().map(problem).collect();
     text += &format!("{} {}\n", paint(RED_BOLD, "error:"), safe_lines(&error.message, "       "));
@@ -19,7 +19,7 @@ pub(crate) fn render(error: &CallError) -> String {
     text
 }
 
-/// One problem in the files, and a blank line.
+/// Renders one problem of the configuration and a blank line.
 pub(crate) fn problem(problem: &Problem) -> String {
     let rendered = safe_lines(&problem.rendered, "");
     let (label, style): (_, Style) = match problem.severity {
@@ -32,7 +32,7 @@ pub(crate) fn problem(problem: &Problem) -> String {
     }
 }
 
-/// Something odd that did not stop anything.
+/// Renders a warning.
 pub(crate) fn warning(words: &str) -> String {
     format!("{} {}\n", paint(YELLOW.bold(), "warning:"), safe_lines(words, "         "))
 }
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_has_three_parts() {
+    fn error_has_three_parts() {
         let error = CallError::new(ErrorKind::SpawnFailed, "server `github` did not start")
             .cause("program `github-mcp` is not on PATH\nit said: \x1b[31mno")
             .hint("install it, or give its full path as `command` at github.kdl:1");
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_configuration_is_shown_before_what_it_prevented() {
+    fn problems_are_shown_before_the_error() {
         let problem = Problem {
             severity: Severity::Error,
             message: "unknown restart policy `allways`".into(),

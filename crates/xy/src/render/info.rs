@@ -1,4 +1,4 @@
-//! `info`, `version` and the summary of `check`.
+//! Rendering of `info`, `version` and the summary of `check`.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use xy_protocol::server::ServerName;
 
 use super::{DIM, count, paint, safe_text, span};
 
-/// The daemon's whereabouts.
+/// Renders the daemon's process, sockets and folders.
 pub(crate) fn info(info: &Info) -> String {
     let or_none = |value: &Option<String>| value.clone().unwrap_or_else(|| "none".to_owned());
     let facts = [
@@ -30,23 +30,23 @@ pub(crate) fn info(info: &Info) -> String {
     facts.iter().chain(&problems).map(line).collect()
 }
 
-/// One line about a limit that kept clients out.
+/// Formats a line about a limit that was exceeded.
 pub(crate) fn limit_hit(hit: &LimitHit) -> String {
     let LimitHit { limit, by, times } = hit;
     let times = count(usize::try_from(*times).unwrap_or(usize::MAX), "time");
     format!("a limit was hit {times} in the last minute: {limit}, by {by}")
 }
 
-/// This program's version and the daemon's.
-pub(crate) fn version(ours: &str, daemon: Option<&Version>) -> String {
+/// Renders the versions of this program and of the daemon.
+pub(crate) fn version(own_version: &str, daemon: Option<&Version>) -> String {
     let daemon = match daemon {
         Some(it) => format!("{} (protocol {})", safe_text(&it.version), it.protocol),
         None => "not running".to_owned(),
     };
-    format!("xy      {ours}\ndaemon  {daemon}\n")
+    format!("xy      {own_version}\ndaemon  {daemon}\n")
 }
 
-/// `3 files, 1 error, 2 warnings`.
+/// Renders the summary of `check`: `3 files, 1 error, 2 warnings`.
 pub(crate) fn summary(report: &CheckReport) -> String {
     let of = |severity| report.problems.iter().filter(|it| it.severity == severity).count();
     let files = count(report.all_files, "file");
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_daemon_says_where_it_is() {
+    fn info_lists_daemon_facts() {
         let it = Info {
             version: "0.1.0".into(),
             pid: 4711,
@@ -102,14 +102,14 @@ mod tests {
     }
 
     #[test]
-    fn a_version_does_not_need_a_daemon() {
+    fn version_works_without_daemon() {
         let daemon = Version { version: "0.2.0".into(), protocol: 1 };
         let both = version("0.1.0", Some(&daemon)) + &version("0.1.0", None);
         insta::assert_snapshot!(both);
     }
 
     #[test]
-    fn a_report_is_counted() {
+    fn summary_counts_files_and_problems() {
         let (server_names, problems) = (Vec::new(), Vec::new());
         let report =
             CheckReport { valid: true, files: 0, all_files: 1, servers: 0, server_names, problems };

@@ -1,4 +1,4 @@
-//! `list` as a table.
+//! Rendering of `list` as a table.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use super::{BOLD, DIM, PLAIN, paint, safe_text, span, style_of};
 const HEADER: [&str; COLUMNS] = ["NAME", "STATE", "PID", "PORT", "UPTIME", "RESTARTS", "NOTE"];
 const COLUMNS: usize = 7;
 
-/// What keeps two columns apart.
+/// The space between two columns.
 pub(super) const GAP: &str = "  ";
 
 type Row = [(Style, String); COLUMNS];
 
-/// The table, each line cut to `width` columns if there is a terminal.
+/// Renders the table, with each line cut to `width` columns if that is given.
 pub(crate) fn render(servers: &[ServerEntry], width: Option<usize>) -> String {
     let mut rows = vec![HEADER.map(|title| (BOLD, title.to_owned()))];
     rows.extend(servers.iter().map(row));
@@ -46,7 +46,7 @@ fn row(server: &ServerEntry) -> Row {
     ]
 }
 
-/// Why it is as it is, what comes next, what is wrong: as far as it matters.
+/// Returns the reason of the state, the next step, and problems, if there are any.
 fn note(server: &ServerEntry) -> String {
     let mut notes = Vec::new();
     let next = next_step(server);
@@ -68,7 +68,7 @@ fn note(server: &ServerEntry) -> String {
     safe_text(&notes.join("; ")).replace('\t', " ")
 }
 
-/// `restarting in 4s`; a moment that has begun counts in full.
+/// Formats the next step, such as `restarting in 4s`. Seconds are rounded up.
 pub(crate) fn next_step(server: &ServerEntry) -> Option<String> {
     let next = server.next.as_ref()?;
     let left = span(Duration::from_secs(next.in_ms.div_ceil(1000)));
@@ -101,7 +101,7 @@ fn line(row: &Row, widths: &[usize; COLUMNS], mut room: usize) -> String {
     line + "\n"
 }
 
-/// The first `room` columns of `text`; the last of them says that something is missing.
+/// Returns the first `room` columns of `text`, ending in `…` if text was cut.
 pub(super) fn cut(text: &str, room: usize) -> String {
     if text.width() <= room {
         return text.to_owned();
@@ -128,19 +128,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_lines_up() {
+    fn table_is_aligned() {
         insta::assert_snapshot!(uncoloured(&render(&samples::entries(), None)));
     }
 
     #[test]
-    fn a_terminal_cuts_it_and_nothing_is_wider() {
+    fn table_is_cut_to_width() {
         let table = uncoloured(&render(&samples::entries(), Some(72)));
         assert!(table.lines().all(|line| line.width() <= 72), "{table}");
         insta::assert_snapshot!(table);
     }
 
     #[test]
-    fn no_terminal_is_too_narrow() {
+    fn table_fits_any_width() {
         for width in 0..80 {
             let table = uncoloured(&render(&samples::entries(), Some(width)));
             assert!(table.lines().all(|line| line.width() <= width), "{width}: {table}");
@@ -148,13 +148,13 @@ mod tests {
     }
 
     #[test]
-    fn states_have_their_colours() {
+    fn states_are_coloured() {
         let table = render(&samples::entries()[..1], None);
         insta::assert_snapshot!(table.replace('\x1b', "^"));
     }
 
     #[test]
-    fn wide_characters_are_cut_by_columns() {
+    fn wide_characters_are_cut_by_width() {
         assert_eq!(cut("日本語", 6), "日本語");
         assert_eq!(cut("日本語", 5), "日本…");
         assert_eq!(cut("日本語", 4), "日…");

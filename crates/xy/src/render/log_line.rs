@@ -1,4 +1,4 @@
-//! One line of a server's log, quickly: a follower may have to show millions.
+//! Rendering of log lines. It must be fast, as a follower may show millions of lines.
 
 use std::borrow::Cow;
 
@@ -7,7 +7,7 @@ use xy_protocol::server::Stream;
 
 use super::{DIM, safe_text};
 
-/// The params of a `log` notification, borrowed from it where that is possible.
+/// The params of a `log` notification, borrowed where possible.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Record<'a> {
     stream: Stream,
@@ -19,22 +19,22 @@ pub(crate) struct Record<'a> {
     continued: bool,
 }
 
-/// How lines are shown.
+/// The style of log lines.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LineStyle {
-    /// The line alone, as it came.
+    /// Prints the line unchanged and without a prefix.
     pub(crate) raw: bool,
-    /// The time before each line.
+    /// Prints the time before each line.
     pub(crate) timestamps: bool,
-    /// Whether a terminal shows it.
+    /// Prints the prefix in colour.
     pub(crate) colour: bool,
 }
 
-/// As long as a timestamp, for lines whose time was not kept.
+/// The placeholder for an unknown time, as wide as a timestamp.
 const NO_TIME: &str = "-                       ";
 
 impl LineStyle {
-    /// Writes `record` as a line at the end of `text`.
+    /// Appends `record` to `text` as a line.
     pub(crate) fn push(self, record: &Record<'_>, text: &mut String) {
         if self.timestamps || !self.raw {
             self.push_prefix(record, text);
@@ -57,7 +57,7 @@ impl LineStyle {
         }
         if !self.raw {
             text.push_str(match (record.continued, record.stream) {
-                (true, _) => "    … ", // The rest of a line that was too long for one record.
+                (true, _) => "    … ", // The continuation of a line that exceeded one record.
                 (false, Stream::Stdout) => "[out] ",
                 (false, Stream::Stderr) => "[err] ",
             });
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_has_its_stream_before_it_and_cannot_steer_the_terminal() {
+    fn line_shows_its_stream_and_is_escaped() {
         let out = r#"{"subscription_id":1,"name":"a","stream":"stdout","line":"hi","ts":null}"#;
         assert_eq!(shown(PLAIN, out), "[out] hi\n");
         let err =
@@ -92,13 +92,13 @@ mod tests {
     }
 
     #[test]
-    fn raw_lines_are_as_they_came() {
+    fn raw_lines_are_unchanged() {
         let line = r#"{"stream":"stderr","line":"a\u001b[2Jb","ts":null}"#;
         assert_eq!(shown(LineStyle { raw: true, ..PLAIN }, line), "a\x1b[2Jb\n");
     }
 
     #[test]
-    fn times_line_up_even_where_they_were_not_kept() {
+    fn unknown_times_keep_lines_aligned() {
         let timed = LineStyle { timestamps: true, ..PLAIN };
         let with = r#"{"stream":"stdout","line":"x","ts":"2023-11-14T22:13:20.123Z"}"#;
         let without = r#"{"stream":"stdout","line":"x","ts":null}"#;

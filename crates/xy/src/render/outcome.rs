@@ -1,18 +1,20 @@
-//! What became of servers after `start`, `stop`, `restart`, `reload`, `add` and `remove`.
+//! Rendering of the results of `start`, `stop`, `restart`, `reload`, `add` and `remove`.
 
-use xy_protocol::control::{Added, Failure, Reloaded, Removed, Restarted, Started, Stopped};
+use xy_protocol::control::{
+    AddResult, Failure, ReloadResult, RemoveResult, RestartResult, StartResult, StopResult,
+};
 use xy_protocol::server::ServerName;
 
 use super::{DIM, GREEN, RED, YELLOW, error, paint, safe_text, style_of};
 
-/// What is printed, and what is told beside it.
+/// The rendered result of a verb on servers.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Outcome {
-    /// One line per server.
+    /// One line per server, for stdout.
     pub(crate) lines: String,
-    /// Errors and warnings.
-    pub(crate) troubles: String,
-    /// Whether a server did not become what was asked.
+    /// Errors and warnings, for stderr.
+    pub(crate) messages: String,
+    /// True if the request failed for a server.
     pub(crate) has_failed: bool,
 }
 
@@ -22,46 +24,47 @@ impl Outcome {
         let warnings = warnings.iter().map(|warning| error::warning(warning));
         Self {
             lines: String::new(),
-            troubles: failures.chain(warnings).collect(),
+            messages: failures.chain(warnings).collect(),
             has_failed: !failed.is_empty(),
         }
     }
 
-    fn say(mut self, names: &[ServerName], words: impl Fn(&ServerName) -> String) -> Self {
+    fn add_lines(mut self, names: &[ServerName], words: impl Fn(&ServerName) -> String) -> Self {
         for name in names {
             self.lines += &format!("{}\n", words(name));
         }
         self
     }
 
-    /// Whether there was nothing to do anything with.
+    /// Returns true if there were no servers to act on.
     pub(crate) fn is_empty(&self) -> bool {
-        self.lines.is_empty() && self.troubles.is_empty()
+        self.lines.is_empty() && self.messages.is_empty()
     }
 }
 
-pub(crate) fn started(done: &Started, wait: bool) -> Outcome {
+pub(crate) fn started(done: &StartResult, wait: bool) -> Outcome {
     let verb = if wait { "started" } else { "starting" };
     Outcome::new(&done.failed, &done.warnings)
-        .say(&done.started, |name| format!("{verb} {name}"))
-        .say(&done.already_running, |name| format!("{name} was already running"))
-        .say(&done.when_needed, |name| format!("{name} starts with the next client"))
+        .add_lines(&done.started, |name| format!("{verb} {name}"))
+        .add_lines(&done.already_running, |name| format!("{name} was already running"))
+        .add_lines(&done.when_needed, |name| format!("{name} starts with the next client"))
 }
 
-pub(crate) fn stopped(done: &Stopped, wait: bool) -> Outcome {
+pub(crate) fn stopped(done: &StopResult, wait: bool) -> Outcome {
     let verb = if wait { "stopped" } else { "stopping" };
     Outcome::new(&done.failed, &done.warnings)
-        .say(&done.stopped, |name| format!("{verb} {name}"))
-        .say(&done.not_running, |name| format!("{name} was not running"))
+        .add_lines(&done.stopped, |name| format!("{verb} {name}"))
+        .add_lines(&done.not_running, |name| format!("{name} was not running"))
 }
 
-pub(crate) fn restarted(done: &Restarted, wait: bool) -> Outcome {
+pub(crate) fn restarted(done: &RestartResult, wait: bool) -> Outcome {
     let verb = if wait { "restarted" } else { "restarting" };
-    Outcome::new(&done.failed, &done.warnings).say(&done.restarted, |name| format!("{verb} {name}"))
+    Outcome::new(&done.failed, &done.warnings)
+        .add_lines(&done.restarted, |name| format!("{verb} {name}"))
 }
 
-/// The plan of a reload, a marked line for each server that it touches.
-pub(crate) fn reloaded(done: &Reloaded) -> String {
+/// Renders the changes of a reload, one marked line per changed server.
+pub(crate) fn reloaded(done: &ReloadResult) -> String {
     let mut text = String::new();
     let groups = [
         (&done.added, GREEN, "+", "added"),
@@ -86,30 +89,30 @@ pub(crate) fn reloaded(done: &Reloaded) -> String {
     }
     text += &format!("{} unchanged\n", done.unchanged.len());
     if done.dry_run {
-        text += "nothing was done: this is what `xy reload` would do\n";
+        text += "dry run: nothing was changed\n";
     }
     text
 }
 
-/// What became of the one server that was reloaded.
-pub(crate) fn reloaded_one(done: &Reloaded) -> String {
-    Outcome::default().say(&done.restarted, |name| format!("reloaded {name}")).lines
+/// Renders the result of reloading one server.
+pub(crate) fn reloaded_one(done: &ReloadResult) -> String {
+    Outcome::default().add_lines(&done.restarted, |name| format!("reloaded {name}")).lines
 }
 
-/// A server that is there now.
-pub(crate) fn added(done: &Added) -> String {
+/// Renders an added server.
+pub(crate) fn added(done: &AddResult) -> String {
     let pid = done.pid.map(|pid| format!(", pid {pid}")).unwrap_or_default();
     let state = paint(style_of(done.state), done.state);
     format!("added {}: {state}{pid}\n", done.name)
 }
 
-/// A server that is there no more.
-pub(crate) fn removed(done: &Removed) -> Outcome {
+/// Renders the removal of a server.
+pub(crate) fn removed(done: &RemoveResult) -> Outcome {
     let logs = if done.purged.is_empty() { "" } else { " and its logs" };
     let mut outcome = Outcome::new(&[], &done.warnings)
-        .say(std::slice::from_ref(&done.name), |name| format!("removed {name}{logs}"));
+        .add_lines(std::slice::from_ref(&done.name), |name| format!("removed {name}{logs}"));
     if let Some(log) = &done.log_file {
-        outcome.lines += &format!("its log stays: {}\n", safe_text(log));
+        outcome.lines += &format!("its log is kept: {}\n", safe_text(log));
     }
     outcome
 }
@@ -124,8 +127,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_server_has_its_line_and_each_failure_its_error() {
-        let done = Started {
+    fn servers_have_lines_and_failures_errors() {
+        let done = StartResult {
             started: vec![name("github")],
             already_running: vec![name("files")],
             when_needed: vec![name("own")],
@@ -138,47 +141,47 @@ mod tests {
         };
         let outcome = started(&done, true);
         assert!(outcome.has_failed);
-        insta::assert_snapshot!(uncoloured(&(outcome.lines + &outcome.troubles)));
+        insta::assert_snapshot!(uncoloured(&(outcome.lines + &outcome.messages)));
     }
 
     #[test]
-    fn a_request_that_did_not_wait_does_not_claim_that_it_is_done() {
-        let stop = Stopped {
+    fn unawaited_requests_are_shown_as_in_progress() {
+        let stop = StopResult {
             stopped: vec![name("a")],
             not_running: vec![name("b")],
-            ..Stopped::default()
+            ..StopResult::default()
         };
         assert_eq!(stopped(&stop, true).lines, "stopped a\nb was not running\n");
         assert_eq!(stopped(&stop, false).lines, "stopping a\nb was not running\n");
-        let restart = Restarted { restarted: vec![name("a")], ..Restarted::default() };
+        let restart = RestartResult { restarted: vec![name("a")], ..RestartResult::default() };
         assert_eq!(restarted(&restart, false).lines, "restarting a\n");
-        assert!(started(&Started::default(), true).is_empty());
+        assert!(started(&StartResult::default(), true).is_empty());
     }
 
     #[test]
-    fn one_that_waits_for_a_client_has_no_process() {
-        let done = |state, pid| Added { name: name("a"), state, pid, problems: Vec::new() };
+    fn added_and_removed_servers_are_shown() {
+        let done = |state, pid| AddResult { name: name("a"), state, pid, problems: Vec::new() };
         let running = added(&done(ServerState::Running, Some(7)));
         assert_eq!(uncoloured(&running), "added a: running, pid 7\n");
         let waiting = added(&done(ServerState::Stopped, None));
         assert_eq!(uncoloured(&waiting), "added a: stopped\n");
-        let gone = Removed {
+        let gone = RemoveResult {
             name: name("a"),
             warnings: vec!["it will be back".into()],
             log_file: Some("/x/a.log".into()),
             purged: Vec::new(),
         };
         let gone = removed(&gone);
-        assert_eq!(gone.lines, "removed a\nits log stays: /x/a.log\n");
-        assert_eq!(uncoloured(&gone.troubles), "warning: it will be back\n");
+        assert_eq!(gone.lines, "removed a\nits log is kept: /x/a.log\n");
+        assert_eq!(uncoloured(&gone.messages), "warning: it will be back\n");
         let purged = vec!["/x/a.log".to_owned()];
-        let gone = Removed { name: name("a"), warnings: Vec::new(), log_file: None, purged };
+        let gone = RemoveResult { name: name("a"), warnings: Vec::new(), log_file: None, purged };
         assert_eq!(removed(&gone).lines, "removed a and its logs\n");
     }
 
     #[test]
-    fn a_plan_marks_what_changes() {
-        let plan = Reloaded {
+    fn reload_marks_changes() {
+        let plan = ReloadResult {
             added: vec![name("new")],
             removed: vec![name("old")],
             changed: vec![name("moved"), name("tuned")],
@@ -189,7 +192,7 @@ mod tests {
             profiles_added: vec!["home".to_owned()],
             profiles_removed: vec!["old".to_owned()],
             dry_run: true,
-            ..Reloaded::default()
+            ..ReloadResult::default()
         };
         insta::assert_snapshot!(uncoloured(&reloaded(&plan)));
     }

@@ -1,4 +1,4 @@
-//! Servers for snapshots.
+//! Sample servers for snapshots.
 
 use xy_protocol::server::{
     Health, LastExit, NextStep, RestartLimits, ServerEntry, ServerName, ServerState, ServerStatus,
@@ -40,7 +40,7 @@ pub(crate) fn entry(called: &str, state: ServerState) -> ServerEntry {
     }
 }
 
-/// One server in each state.
+/// Returns servers in all states.
 pub(crate) fn entries() -> Vec<ServerEntry> {
     vec![
         ServerEntry {
@@ -90,7 +90,7 @@ pub(crate) fn entries() -> Vec<ServerEntry> {
     ]
 }
 
-/// One that lives somewhere else.
+/// Returns a remote server that cannot be reached.
 pub(crate) fn unreachable() -> ServerEntry {
     ServerEntry {
         url: Some("https://example.com/mcp".into()),
@@ -131,7 +131,12 @@ pub(crate) fn failed_status() -> ServerStatus {
             transition(ServerState::Stopped, ServerState::Starting, "the daemon started", 4000),
             transition(ServerState::Starting, ServerState::Running, "ready", 3999),
             transition(ServerState::Running, ServerState::Restarting, "ended by\nsignal 11", 90),
-            transition(ServerState::Restarting, ServerState::Starting, "last attempt (5 of 5)", 80),
+            transition(
+                ServerState::Restarting,
+                ServerState::Starting,
+                "final restart attempt (5 of 5)",
+                80,
+            ),
             transition(ServerState::Starting, ServerState::Running, "ready", 79),
             transition(ServerState::Running, ServerState::Failed, "ended by\nsignal 11", 65),
         ],

@@ -1,24 +1,24 @@
-//! `self_test` as a short table and a sentence.
+//! Rendering of `self_test` as a table and a summary.
 
 use unicode_width::UnicodeWidthStr;
 use xy_protocol::control::{
-    DoorVerdict, OrphanHealth, PlaceHealth, Repair, SelfTested, Verdict, WebServerHealth,
-    WorkerHealth, WorkerVerdict,
+    CheckStatus, OrphanHealth, PathHealth, Repair, SelfTestResult, WebServerHealth,
+    WebServerStatus, WorkerHealth, WorkerStatus,
 };
 use xy_protocol::time::Timestamp;
 
 use super::list::GAP;
 use super::{BOLD, GREEN, RED, YELLOW, ago, paint, safe_text};
 
-/// What was looked at, how it is, and what there is to say of it.
+/// A row of the table: the checked part, its status, and details.
 struct Row {
     what: String,
     status: (&'static str, anstyle::Style),
     words: String,
 }
 
-/// The table, what was repaired, and the sentence.
-pub(crate) fn render(tested: &SelfTested) -> String {
+/// Renders the table, the repairs, and the summary.
+pub(crate) fn render(tested: &SelfTestResult) -> String {
     let rows = rows(tested);
     let widest = rows.iter().map(|row| row.what.width()).max().unwrap_or_default();
     let mut text = String::new();
@@ -34,41 +34,40 @@ pub(crate) fn render(tested: &SelfTested) -> String {
     }
     for repair in &tested.auto_repair {
         let is_proven = !matches!(repair, Repair::WorkerRestarted { proven: false, .. });
-        let word = if is_proven { "repaired:" } else { "not proven:" };
+        let word = if is_proven { "repaired:" } else { "not verified:" };
         text += &format!("{} {}\n", paint(YELLOW, word), repaired(repair));
     }
     let style = if tested.success { GREEN } else { RED };
     text + &paint(style.bold(), safe_text(&tested.summary)) + "\n"
 }
 
-fn rows(tested: &SelfTested) -> Vec<Row> {
+fn rows(tested: &SelfTestResult) -> Vec<Row> {
     let health = &tested.health;
     let supervisor = &health.supervisor;
     let mut words = format!("pid {}, up {} s", supervisor.pid, supervisor.uptime);
     if let Some(note) = &supervisor.note {
         words += &format!(", {}", safe_text(note));
     }
-    let mut rows = vec![row("daemon", judged(supervisor.status), &words)];
+    let mut rows = vec![row("daemon", status_label(supervisor.status), &words)];
     rows.extend(health.worker.iter().map(|it| worker(it, tested.timestamp)));
-    rows.push(door(&health.web_server));
+    rows.push(web_server(&health.web_server));
     rows.push(place("state folder", &health.database));
     rows.push(place("log folder", &health.logs));
     for (name, socket) in ["control socket", "MCP socket"].iter().zip(&health.sockets) {
         rows.push(place(name, socket));
     }
-    rows.push(row("orphans", judged(health.orphans.status), &orphans(&health.orphans)));
+    rows.push(row("orphans", status_label(health.orphans.status), &orphans(&health.orphans)));
     rows
 }
 
 fn orphans(orphans: &OrphanHealth) -> String {
     let processes = match (orphans.pids.as_slice(), &orphans.note) {
         ([], note) => note.clone(),
-        (pids, _) => Some(format!("processes {pids:?} belong to nobody")),
+        (pids, _) => Some(format!("orphaned processes: {pids:?}")),
     };
     let containers = orphans.containers.join(", ");
-    let containers = Some(containers)
-        .filter(|it| !it.is_empty())
-        .map(|it| format!("containers {it} belong to nobody"));
+    let containers =
+        Some(containers).filter(|it| !it.is_empty()).map(|it| format!("orphaned containers: {it}"));
     let words: Vec<String> = processes.into_iter().chain(containers).collect();
     words.join("; ")
 }
@@ -77,18 +76,18 @@ fn row(what: &str, status: (&'static str, anstyle::Style), words: &str) -> Row {
     Row { what: safe_text(what).into_owned(), status, words: safe_text(words).into_owned() }
 }
 
-fn judged(verdict: Verdict) -> (&'static str, anstyle::Style) {
+fn status_label(verdict: CheckStatus) -> (&'static str, anstyle::Style) {
     match verdict {
-        Verdict::Ok => ("ok", GREEN),
-        Verdict::Error => ("error", RED),
+        CheckStatus::Ok => ("ok", GREEN),
+        CheckStatus::Error => ("error", RED),
     }
 }
 
 fn worker(worker: &WorkerHealth, now: Timestamp) -> Row {
     let status = match worker.status {
-        WorkerVerdict::Ok => ("ok", GREEN),
-        WorkerVerdict::Restarted => ("restarted", YELLOW),
-        WorkerVerdict::Failed => ("failed", RED),
+        WorkerStatus::Ok => ("ok", GREEN),
+        WorkerStatus::Restarted => ("restarted", YELLOW),
+        WorkerStatus::Failed => ("failed", RED),
     };
     let mut words: Vec<String> = vec![worker.state.to_string()];
     words.extend(worker.pid.map(|pid| format!("pid {pid}")));
@@ -103,29 +102,29 @@ fn worker(worker: &WorkerHealth, now: Timestamp) -> Row {
     row(&name, status, &words.join(", "))
 }
 
-fn door(door: &WebServerHealth) -> Row {
-    let status = match door.status {
-        DoorVerdict::Ok => ("ok", GREEN),
-        DoorVerdict::Error => ("error", RED),
-        DoorVerdict::NotRunning => ("not running", BOLD),
+fn web_server(server: &WebServerHealth) -> Row {
+    let status = match server.status {
+        WebServerStatus::Ok => ("ok", GREEN),
+        WebServerStatus::Error => ("error", RED),
+        WebServerStatus::NotRunning => ("not running", BOLD),
     };
-    let mut words: Vec<String> = door.port.iter().map(|port| format!("port {port}")).collect();
-    if door.status == DoorVerdict::Ok {
+    let mut words: Vec<String> = server.port.iter().map(|port| format!("port {port}")).collect();
+    if server.status == WebServerStatus::Ok {
         words.push(super::count(
-            usize::try_from(door.active_connections).unwrap_or(usize::MAX),
+            usize::try_from(server.active_connections).unwrap_or(usize::MAX),
             "connection",
         ));
     }
-    words.extend(door.note.clone());
+    words.extend(server.note.clone());
     row("HTTP gateway", status, &words.join(", "))
 }
 
-fn place(what: &str, place: &PlaceHealth) -> Row {
+fn place(what: &str, place: &PathHealth) -> Row {
     let words = match &place.note {
         Some(note) => format!("{}: {note}", place.path),
         None => place.path.clone(),
     };
-    row(what, judged(place.status), &words)
+    row(what, status_label(place.status), &words)
 }
 
 fn repaired(repair: &Repair) -> String {
@@ -136,13 +135,13 @@ fn repaired(repair: &Repair) -> String {
             format!("server {server} was restarted (pid {before} -> {now}): {reason}")
         }
         Repair::FolderCreated { path, reason } => {
-            format!("the folder {path} was made again: {reason}")
+            format!("the folder {path} was created again: {reason}")
         }
         Repair::LockTaken { path, reason } => {
             format!("the daemon's lock {path} was taken again: {reason}")
         }
         Repair::SocketCreated { path, reason } => {
-            format!("the socket {path} was made again: {reason}")
+            format!("the socket {path} was created again: {reason}")
         }
         Repair::ContainersRemoved { containers, reason } => {
             format!("containers {} were removed: {reason}", containers.join(", "))
@@ -159,7 +158,7 @@ mod tests {
     use super::super::uncoloured;
     use super::*;
 
-    fn tested() -> SelfTested {
+    fn tested() -> SelfTestResult {
         let text = r#"{
             "success": false, "timestamp": "2026-01-01T00:00:00.000Z",
             "health": {
@@ -198,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_test_is_a_table_and_a_sentence() {
+    fn result_is_a_table_and_a_summary() {
         insta::assert_snapshot!(uncoloured(&render(&tested())));
     }
 }

@@ -1,4 +1,4 @@
-//! `status`: one server in full.
+//! Rendering of `status`: one server in detail.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::list::next_step;
 use super::{BOLD, DIM, YELLOW, ago, clock, paint, safe_text, span, style_of};
 use super::{confine, error};
 
-/// Everything there is to say, as of `now`.
+/// Renders a server's status as of `now`.
 pub(crate) fn render(status: &ServerStatus, now: Timestamp) -> String {
     let mut text = format!("{}\n", paint(BOLD, &status.entry.name));
     let rows = facts(status, now).into_iter();
@@ -59,7 +59,7 @@ fn facts(status: &ServerStatus, now: Timestamp) -> Vec<(&'static str, String)> {
     say("pid", server.pid.map(|pid| pid.to_string()));
     say("uptime", server.uptime_secs.map(|seconds| span(Duration::from_secs(seconds))));
     say("wanted", Some(wanted(server.wanted).to_owned()));
-    // Of a server with a bad file nothing but its name is known.
+    // A server with an invalid file has no known settings but its name.
     let is_known = server.reason_kind != Some(ReasonKind::BadFile);
     say("transport", is_known.then(|| server.transport.as_str().to_owned()));
     say("url", server.url.as_deref().map(|url| safe_text(url).into_owned()));
@@ -77,7 +77,7 @@ fn facts(status: &ServerStatus, now: Timestamp) -> Vec<(&'static str, String)> {
     facts
 }
 
-/// The last instance of a client that failed.
+/// Formats the last instance that failed.
 fn last_failed(failed: &FailedEntry, now: Timestamp) -> String {
     let log = failed.log_file.as_ref().map(|log| format!(", log {}", safe_text(log)));
     let whose = match failed.holder {
@@ -92,7 +92,7 @@ fn last_failed(failed: &FailedEntry, now: Timestamp) -> String {
     )
 }
 
-/// Those that live for one client each; one that all share is the server itself.
+/// Formats the instances for single clients or eras. The shared instance is the server itself.
 fn instances(status: &ServerStatus) -> Option<String> {
     let one = |it: &InstanceEntry| {
         let whose = match (it.holder, it.era) {
@@ -116,7 +116,7 @@ fn instances(status: &ServerStatus) -> Option<String> {
     (!all.is_empty()).then(|| format!("{}: {}", all.len(), all.join("; ")))
 }
 
-/// Memory and the processors' time, as far as they are known.
+/// Formats the memory and CPU time of an instance, if they are known.
 fn used(instance: &InstanceEntry) -> Option<String> {
     let memory = instance.memory_bytes.map(|bytes| format!("{} of memory", rounded(bytes)));
     let time = |ms| format!("{:.1}s of CPU", Duration::from_millis(ms).as_secs_f64());
@@ -124,13 +124,13 @@ fn used(instance: &InstanceEntry) -> Option<String> {
     (!all.is_empty()).then(|| all.join(", "))
 }
 
-/// To the megabyte, or to less if it is less: nobody wants to know more.
+/// Rounds down to mebibytes, or to kibibytes below one mebibyte.
 fn rounded(bytes: u64) -> Size {
     let unit = if bytes >= 1 << 20 { 20 } else { 10 };
     Size(bytes >> unit << unit)
 }
 
-/// What all instances use together.
+/// Formats the memory and CPU time of all instances together.
 fn uses(status: &ServerStatus) -> Option<String> {
     let sum = |one: fn(&InstanceEntry) -> Option<u64>| {
         let known: Vec<u64> = status.instances.iter().filter_map(one).collect();
@@ -141,7 +141,7 @@ fn uses(status: &ServerStatus) -> Option<String> {
     used(&InstanceEntry { memory_bytes, cpu_ms, ..first.clone() })
 }
 
-/// Who uses the instance that all share.
+/// Formats the clients of the shared instance.
 fn clients(status: &ServerStatus) -> Option<String> {
     let shared = status.instances.iter().find(|it| it.holder.is_none() && it.era.is_none())?;
     let total: usize = shared.clients.iter().map(|it| it.count).sum();
@@ -153,7 +153,7 @@ fn clients(status: &ServerStatus) -> Option<String> {
     (total > 0).then(|| format!("{total}: {}", all.join(", ")))
 }
 
-/// What one that lives somewhere else has not is left out.
+/// Returns the rows for command, configuration file and log. Remote servers lack some of them.
 fn files(status: &ServerStatus) -> Vec<(&'static str, String)> {
     let words: Vec<String> = status.command.iter().map(|word| quoted(word)).collect();
     let command = Some(words.join(" ")).filter(|words| !words.is_empty());
@@ -164,7 +164,7 @@ fn files(status: &ServerStatus) -> Vec<(&'static str, String)> {
     facts.into_iter().filter_map(shown).collect()
 }
 
-/// A word of a command, so that one can see where it ends.
+/// Quotes a word of a command for a shell, if necessary.
 fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "-_./:=@,+%".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
@@ -178,11 +178,11 @@ fn health(health: Health) -> Option<&'static str> {
         Health::Unknown => None,
         Health::Healthy => Some("healthy"),
         Health::Unhealthy => Some("unhealthy: several probes in a row failed"),
-        Health::Unreachable => Some("unreachable: it lives somewhere else and does not answer"),
+        Health::Unreachable => Some("unreachable: the remote server does not respond"),
     }
 }
 
-/// Calls that wait for it, if any do.
+/// Formats the number of queued calls, if there are any.
 fn parked(calls: u64) -> Option<String> {
     match calls {
         0 => None,
@@ -205,7 +205,7 @@ fn restarts(server: &ServerEntry) -> String {
     }
 }
 
-/// How near it is to being given up; nothing, as long as nothing has gone wrong.
+/// Formats how much of the restart limits is used; `None` if nothing has failed.
 fn limits_used(used: &RestartLimits) -> Option<String> {
     let row = (used.in_a_row, used.max_attempts, "in a row");
     let minute = (used.exits_last_minute, used.max_retries_per_minute, "within the last minute");
@@ -265,13 +265,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failed_server_shows_why_and_what_it_said() {
+    fn failed_server_shows_reason_and_stderr() {
         let text = render(&samples::failed_status(), samples::at(0));
         insta::assert_snapshot!(uncoloured(&text));
     }
 
     #[test]
-    fn a_running_server_is_short() {
+    fn running_server_is_short() {
         let mut status = samples::failed_status();
         status.entry = samples::entries().remove(1);
         status.protocol = Some("2025-11-25".to_owned());
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_somewhere_else_has_a_url_and_neither_command_nor_log() {
+    fn remote_server_shows_only_its_url() {
         let mut status = samples::failed_status();
         status.entry = samples::unreachable();
         (status.command, status.log_file) = (Vec::new(), None);
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn instances_for_clients_are_counted_and_told() {
+    fn instances_for_clients_are_counted() {
         let mut status = samples::failed_status();
         let one = |holder, pid, state| InstanceEntry {
             holder,
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_shown_once_something_is_used_of_them() {
+    fn restart_limits_are_shown_once_used() {
         let used = |in_a_row, max_attempts, exits_last_minute, max_retries_per_minute| {
             let used =
                 RestartLimits { in_a_row, max_attempts, exits_last_minute, max_retries_per_minute };
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn signal_of_xy_is_told_from_others() {
+    fn signals_of_xy_are_marked() {
         let exit = |expected, by_xy| {
             let (code, signal, oom) = (None, Some(15), None);
             let exit = LastExit { code, signal, expected, by_xy, at: samples::at(5), oom };
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exit_for_want_of_memory_says_so() {
+    fn out_of_memory_exit_is_marked() {
         let exit = |oom| LastExit {
             code: None,
             signal: Some(9),

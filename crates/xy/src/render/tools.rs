@@ -1,13 +1,13 @@
-//! `tools` as a table.
+//! Rendering of `tools` and `search` as tables.
 
 use serde::Deserialize;
 use unicode_width::UnicodeWidthStr;
-use xy_protocol::control::{FoundEntry, ToolEntry};
+use xy_protocol::control::{SearchEntry, ToolEntry};
 
 use super::list::{GAP, cut};
 use super::{BOLD, DIM, PLAIN, paint, safe_text};
 
-/// What a server says of a tool, as far as a table has room for it.
+/// The parts of a tool definition that the table shows.
 #[derive(Debug, Default, Deserialize)]
 struct About {
     #[serde(default)]
@@ -16,14 +16,14 @@ struct About {
     description: Option<String>,
 }
 
-/// The table, each line cut to `width` columns if there is a terminal.
+/// Renders the table, with each line cut to `width` columns if that is given.
 pub(crate) fn render(tools: &[ToolEntry], width: Option<usize>) -> String {
     table(&tools.iter().map(row).collect::<Vec<_>>(), width)
 }
 
-/// The table of tools that were found, best first.
-pub(crate) fn found(tools: &[FoundEntry], width: Option<usize>) -> String {
-    let row = |tool: &FoundEntry| (plain(&tool.name), plain(first_line(&tool.description)));
+/// Renders the table of search results, best first.
+pub(crate) fn found(tools: &[SearchEntry], width: Option<usize>) -> String {
+    let row = |tool: &SearchEntry| (plain(&tool.name), plain(first_line(&tool.description)));
     table(&tools.iter().map(row).collect::<Vec<_>>(), width)
 }
 
@@ -38,7 +38,7 @@ fn table(rows: &[(String, String)], width: Option<usize>) -> String {
 }
 
 fn row(entry: &ToolEntry) -> (String, String) {
-    // Whatever else a server has written there, its tool can be called.
+    // A tool with an invalid definition is still listed, as it can be called.
     let About { title, description } = serde_json::from_str(entry.tool.get()).unwrap_or_default();
     let words = description.or(title).unwrap_or_default();
     (plain(&entry.name), plain(first_line(&words)))
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_of_tools_lines_up_and_is_safe() {
+    fn tool_table_is_aligned_and_escaped() {
         insta::assert_snapshot!(uncoloured(&render(&tools(), None)), @r"
         NAME              DESCRIPTION
         a__echo           Says back what it is told.
@@ -101,11 +101,11 @@ mod tests {
     }
 
     #[test]
-    fn found_tools_line_up_as_all_tools_do() {
-        let tool = |name: &str, description: &str| FoundEntry {
+    fn search_results_are_aligned() {
+        let tool = |name: &str, description: &str| SearchEntry {
             name: name.into(),
             description: description.into(),
-            ..FoundEntry::default()
+            ..SearchEntry::default()
         };
         let tools =
             [tool("a__long_name", "\n Says it.\nMore."), tool("b", "\u{1b}x"), tool("c", "")];
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn no_terminal_is_too_narrow_for_tools() {
+    fn tool_table_fits_any_width() {
         for width in 0..60 {
             let table = uncoloured(&render(&tools(), Some(width)));
             assert!(table.lines().all(|line| line.width() <= width), "{width}: {table}");

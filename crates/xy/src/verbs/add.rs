@@ -1,9 +1,9 @@
-//! `xy add`: begin a server that no file configures.
+//! `xy add`: adds a server at run time.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use xy_protocol::control::{Add, Added, Request};
+use xy_protocol::control::{Add, AddResult, Request};
 use xy_protocol::error::CallError;
 
 use crate::cli::Json;
@@ -14,11 +14,12 @@ use crate::render::{error, outcome, safe_text};
 
 /// Add a server while the daemon runs
 ///
-/// Starts it and waits until it runs; if it does not, nothing is added. It is there again
-/// after a restart of the daemon, and `xy reload` leaves it alone. With --persist it gets a
-/// file of its own among the others. When it fails it is restarted, as a server with a file
-/// is. With --url it is a server that runs somewhere else: it is tried until it
-/// answers, and if it cannot be reached now, nothing is added.
+/// Starts the server and waits until it is ready; if it fails to start, it is not added. The
+/// server survives a restart of the daemon, and `xy reload` does not change it. With --persist,
+/// xy writes a server file for it. A server that fails is restarted, like a server with a file.
+///
+/// With --url, the server is remote. xy tries to connect until it answers; if it cannot be
+/// reached now, it is not added.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example:\n  xy add everything -- npx -y @modelcontextprotocol/server-everything\n  \
@@ -28,62 +29,63 @@ use crate::render::{error, outcome, safe_text};
 pub(crate) struct Args {
     /// The server's name: letters, digits, `-` and single `_`
     name: String,
-    /// The folder it runs in; the daemon's own if absent
+    /// Working directory of the server [default: the daemon's]
     #[arg(long, value_name = "FOLDER")]
     cwd: Option<PathBuf>,
-    /// A variable for its environment; may be given several times
-    #[arg(long = "env", value_name = "NAME=VALUE", value_parser = variable)]
+    /// Environment variable of the server; can be repeated
+    #[arg(long = "env", value_name = "NAME=VALUE", value_parser = parse_variable)]
     env: Vec<(String, String)>,
-    /// Write a file for it, so that it is a server like all others
+    /// Write a server file for it
     #[arg(long)]
     persist: bool,
-    /// When to start it again: always, on-failure, which is the default, or never
+    /// When to restart it: always, on-failure or never [default: on-failure]
     #[arg(long, value_name = "POLICY")]
     restart: Option<String>,
-    /// How long it may take to end by itself: 5s unless told otherwise
+    /// Time to exit by itself before it is killed [default: 5s]
     #[arg(long, value_name = "DURATION")]
     grace: Option<String>,
-    /// How long it may take to be ready: 10s unless told otherwise
+    /// Time to become ready [default: 10s]
     #[arg(long, value_name = "DURATION")]
     ready_within: Option<String>,
-    /// Where it is, if it runs somewhere else
+    /// URL of a remote server
     #[arg(long, conflicts_with_all = ["command", "cwd", "env", "restart", "grace"])]
     url: Option<String>,
-    /// Sent with every request to its URL; may be given several times
+    /// Header to send with each request to the URL; can be repeated
     #[arg(long = "header", value_name = "NAME: VALUE", conflicts_with = "command")]
     headers: Vec<String>,
-    /// How to speak with its URL: http, which is the default, or the older sse
+    /// Transport of the URL: http, or sse for older servers [default: http]
     #[arg(long, value_name = "TRANSPORT", conflicts_with = "command")]
     transport: Option<String>,
     #[command(flatten)]
     pub(crate) json: Json,
-    /// The program and its arguments, after `--`
+    /// The program of the server and its arguments, after `--`
     #[arg(last = true, required_unless_present = "url", value_name = "COMMAND")]
     command: Vec<String>,
 }
 
 pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
-    let request = Request::Add(ask(args)?);
+    let request = Request::Add(build_request(args)?);
     let mut link = Link::open()?;
     let spinner = output.spinner(format!("adding {}", safe_text(&args.name)));
-    let result = link.ask(&request)?;
+    let result = link.call(&request)?;
     drop(spinner);
     if args.json.json {
         return output.json(&result);
     }
-    let done: Added = read(&result)?;
+    let done: AddResult = read(&result)?;
     let warnings: String = done.problems.iter().map(error::problem).collect();
-    output.tell(&warnings);
+    output.print_stderr(&warnings);
     output.print(&outcome::added(&done))
 }
 
-/// What is asked: paths that start here are not known to the daemon, which is elsewhere.
-fn ask(args: &Args) -> Result<Add, Failure> {
-    let cwd = args.cwd.as_deref().map(from_here).transpose()?;
+/// Builds the request. Relative paths become absolute, as the daemon has another working
+/// directory.
+fn build_request(args: &Args) -> Result<Add, Failure> {
+    let cwd = args.cwd.as_deref().map(to_absolute).transpose()?;
     let starts_here =
         |program: &str| program.contains('/') && Path::new(program).is_relative() && cwd.is_none();
     let command = match args.command.first() {
-        Some(program) if starts_here(program) => Some(from_here(Path::new(program))?),
+        Some(program) if starts_here(program) => Some(to_absolute(Path::new(program))?),
         program => program.cloned(),
     };
     Ok(Add {
@@ -93,7 +95,7 @@ fn ask(args: &Args) -> Result<Add, Failure> {
         env: args.env.iter().cloned().collect::<BTreeMap<_, _>>(),
         cwd,
         url: args.url.clone(),
-        headers: args.headers.iter().map(|text| header(text)).collect::<Result<_, _>>()?,
+        headers: args.headers.iter().map(|text| parse_header(text)).collect::<Result<_, _>>()?,
         transport: args.transport.clone(),
         persist: args.persist,
         restart_policy: args.restart.clone(),
@@ -102,22 +104,22 @@ fn ask(args: &Args) -> Result<Add, Failure> {
     })
 }
 
-/// A path that is the same wherever one is.
-fn from_here(path: &Path) -> Result<String, Failure> {
+/// Returns the absolute form of a path.
+fn to_absolute(path: &Path) -> Result<String, Failure> {
     let absolute = std::path::absolute(path)
         .map_err(|cause| Failure::internal("the current folder is not known", cause))?;
     Ok(absolute.to_string_lossy().into_owned())
 }
 
-fn variable(text: &str) -> Result<(String, String), String> {
+fn parse_variable(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
         _ => Err("write it like NAME=VALUE".to_owned()),
     }
 }
 
-/// `Name: value`. What is wrong is not quoted, as it may be a secret.
-fn header(text: &str) -> Result<(String, String), Failure> {
+/// Parses `Name: value`. The error does not quote the text, which may hold a secret.
+fn parse_header(text: &str) -> Result<(String, String), Failure> {
     match text.split_once(':') {
         Some((name, value)) if !name.trim().is_empty() => {
             Ok((name.trim().to_owned(), value.trim().to_owned()))
@@ -142,11 +144,11 @@ mod tests {
 
     fn typed(line: &str) -> Add {
         let words = std::iter::once("add").chain(line.split(' '));
-        ask(&Typed::parse_from(words).args).unwrap()
+        build_request(&Typed::parse_from(words).args).unwrap()
     }
 
     #[test]
-    fn what_is_typed_is_what_is_asked() {
+    fn arguments_become_the_request() {
         let asked = typed(
             "a --cwd /srv --env A=b=c --env D= --persist --restart always --grace 1s --ready-within 1m -- npx -y --json",
         );
@@ -166,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_somewhere_else_is_asked_for_by_its_url() {
+    fn url_adds_a_remote_server() {
         let words = ["add", "a", "--url", "https://a/b", "--transport", "sse"];
         let headers = ["--header", "Authorization: Bearer x:y", "--header", "X-Y:z"];
         let typed = Typed::parse_from(words.into_iter().chain(headers)).args;
@@ -178,11 +180,11 @@ mod tests {
             transport: Some("sse".into()),
             ..Add::default()
         };
-        assert_eq!(ask(&typed).unwrap(), expected);
+        assert_eq!(build_request(&typed).unwrap(), expected);
     }
 
     #[test]
-    fn a_url_and_a_program_do_not_go_together() {
+    fn url_conflicts_with_a_program() {
         for wrong in [
             &["add", "a"][..],
             &["add", "a", "--url", "http://a", "--", "npx"],
@@ -194,7 +196,7 @@ mod tests {
         }
         for wrong in ["s3cret", ": s3cret"] {
             let words = ["add", "a", "--url", "http://a", "--header", wrong];
-            let Err(Failure::Failed(error)) = ask(&Typed::parse_from(words).args) else {
+            let Err(Failure::Failed(error)) = build_request(&Typed::parse_from(words).args) else {
                 panic!("{wrong}");
             };
             assert!(!format!("{error:?}").contains("s3cret"));
@@ -202,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_start_where_one_is() {
+    fn relative_paths_become_absolute() {
         let here = std::env::current_dir().unwrap();
         let here = here.to_str().unwrap();
         assert_eq!(typed("a -- ./run").command, Some(format!("{here}/run")));
@@ -213,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_needs_a_name() {
+    fn variable_needs_a_name() {
         for wrong in ["=b", "A", ""] {
             let words = ["add", "a", "--env", wrong, "--", "x"];
             assert!(Typed::try_parse_from(words).is_err(), "{wrong}");

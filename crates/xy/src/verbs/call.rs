@@ -1,4 +1,4 @@
-//! `xy call`: one call of a tool.
+//! `xy call`: calls a tool.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,25 +16,25 @@ use crate::render::{called, safe_text};
 
 /// Call a tool
 ///
-/// Prints the texts of its result as they are, and a line for everything else. A value is
-/// JSON if it looks like a number, true, false, null, an object or an array, and a text
-/// otherwise; `key:=json` is JSON in any case. A tool that says that it has failed ends
-/// this with 1, and what it says is on stderr.
+/// Prints the text of the result unchanged, and one line for each other content item. An
+/// argument value is JSON if it is a number, true, false, null, an object or an array, and a
+/// string otherwise; `key:=json` is always JSON. If the tool reports an error, its text goes to
+/// stderr and the exit code is 1.
 ///
-/// There is no limit of time unless one is given. Ctrl-C cancels the call.
+/// A call has no time limit unless --timeout is given. Ctrl-C cancels the call.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  xy call github__get_issue owner=me repo=xy number=7\n  \
     xy call db__query --args '{\"sql\": \"select 1\"}' --timeout 30s --json")]
 pub(crate) struct Args {
-    /// The tool, as `xy tools` names it: `<server>__<tool>`
+    /// The tool, as `xy tools` shows it: `<server>__<tool>`
     tool: String,
-    /// Its arguments
-    #[arg(value_name = "KEY=VALUE", value_parser = pair, conflicts_with = "whole")]
+    /// Arguments of the tool
+    #[arg(value_name = "KEY=VALUE", value_parser = parse_pair, conflicts_with = "whole")]
     pairs: Vec<(String, JsonText)>,
-    /// All its arguments, as one JSON object
-    #[arg(long = "args", value_name = "JSON", value_parser = object)]
+    /// All arguments as one JSON object
+    #[arg(long = "args", value_name = "JSON", value_parser = parse_object)]
     whole: Option<JsonText>,
-    /// How long it may take
+    /// Time limit of the call
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
     timeout: Option<Duration>,
     #[command(flatten)]
@@ -44,13 +44,13 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     let arguments = match &args.whole {
         Some(whole) => whole.clone(),
-        None => together(&args.pairs)?,
+        None => join_arguments(&args.pairs)?,
     };
     let timeout_ms = args.timeout.map(in_millis);
     let call = Call { name: args.tool.clone(), arguments: Some(arguments), timeout_ms };
     let mut link = Link::open()?;
     let spinner = output.spinner(format!("calling {}", safe_text(&args.tool)));
-    let result = link.ask_within(&Request::Call(call), args.timeout)?;
+    let result = link.call_with_timeout(&Request::Call(call), args.timeout)?;
     drop(spinner);
     show(&result, args.json.json, output)
 }
@@ -60,17 +60,17 @@ fn show(result: &RawValue, as_json: bool, output: &mut Output) -> Result<(), Fai
         .map_err(|cause| Failure::internal("the tool's result could not be read", cause))?;
     match (as_json, called.is_error) {
         (true, _) => output.json(result)?,
-        (false, true) => output.pass_on(&called::render(&called, true)),
+        (false, true) => output.write_stderr(&called::render(&called, true)),
         (false, false) => {
             let is_terminal = output.is_terminal();
             output.write(&called::render(&called, is_terminal))?;
         }
     }
-    if called.is_error { Err(Failure::Told(Exit::Failed)) } else { Ok(()) }
+    if called.is_error { Err(Failure::Reported(Exit::Failed)) } else { Ok(()) }
 }
 
-/// One object of all arguments.
-fn together(pairs: &[(String, JsonText)]) -> Result<JsonText, Failure> {
+/// Joins all arguments into one JSON object.
+fn join_arguments(pairs: &[(String, JsonText)]) -> Result<JsonText, Failure> {
     let mut seen = BTreeSet::new();
     let mut members = Vec::with_capacity(pairs.len());
     for (key, value) in pairs {
@@ -78,21 +78,21 @@ fn together(pairs: &[(String, JsonText)]) -> Result<JsonText, Failure> {
             let message = format!("the argument `{}` is given twice", safe_text(key));
             return Err(CallError::invalid_params(message).into());
         }
-        members.push(format!("{}:{}", text(key).get(), value.get()));
+        members.push(format!("{}:{}", json_string(key).get(), value.get()));
     }
     let object = format!("{{{}}}", members.join(","));
     JsonText::read(&object)
         .map_err(|cause| Failure::internal("the arguments could not be written", cause))
 }
 
-/// `key=value` or `key:=json`.
-fn pair(written: &str) -> Result<(String, JsonText), String> {
+/// Parses `key=value` or `key:=json`.
+fn parse_pair(written: &str) -> Result<(String, JsonText), String> {
     let Some((key, value)) = written.split_once('=') else {
         return Err("write it like KEY=VALUE".to_owned());
     };
     let (key, value) = match key.strip_suffix(':') {
-        Some(key) => (key, json(value)?),
-        None => (key, guessed(value)),
+        Some(key) => (key, parse_json(value)?),
+        None => (key, parse_value(value)),
     };
     if key.is_empty() {
         return Err("write it like KEY=VALUE".to_owned());
@@ -100,25 +100,25 @@ fn pair(written: &str) -> Result<(String, JsonText), String> {
     Ok((key.to_owned(), value))
 }
 
-/// A value of which nobody said what it is.
-fn guessed(value: &str) -> JsonText {
+/// Returns the value as JSON if it is JSON other than a string, else as a string.
+fn parse_value(value: &str) -> JsonText {
     match JsonText::read(value) {
         Ok(json) if !json.get().starts_with('"') => json,
-        _ => text(value),
+        _ => json_string(value),
     }
 }
 
-fn text(value: &str) -> JsonText {
+fn json_string(value: &str) -> JsonText {
     let quoted = serde_json::Value::from(value).to_string();
     JsonText::read(&quoted).expect("a text is JSON")
 }
 
-pub(super) fn json(text: &str) -> Result<JsonText, String> {
+pub(super) fn parse_json(text: &str) -> Result<JsonText, String> {
     JsonText::read(text).map_err(|cause| format!("it is not JSON: {cause}"))
 }
 
-fn object(text: &str) -> Result<JsonText, String> {
-    json(text)?.into_object().ok_or_else(|| "it is not a JSON object".to_owned())
+fn parse_object(text: &str) -> Result<JsonText, String> {
+    parse_json(text)?.into_object().ok_or_else(|| "it is not a JSON object".to_owned())
 }
 
 #[cfg(test)]
@@ -126,12 +126,12 @@ mod tests {
     use super::*;
 
     fn arguments(words: &[&str]) -> String {
-        let pairs: Vec<_> = words.iter().map(|word| pair(word).unwrap()).collect();
-        together(&pairs).unwrap().get().to_owned()
+        let pairs: Vec<_> = words.iter().map(|word| parse_pair(word).unwrap()).collect();
+        join_arguments(&pairs).unwrap().get().to_owned()
     }
 
     #[test]
-    fn a_value_is_json_if_it_looks_like_it_and_a_text_otherwise() {
+    fn value_is_json_or_a_string() {
         for (word, expected) in [
             ("a=1", r#"{"a":1}"#),
             ("a=-1.50", r#"{"a":-1.50}"#),
@@ -156,12 +156,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_argument_is_refused() {
+    fn invalid_arguments_are_rejected() {
         for word in ["a", "=b", ":=1", "a:=b", "a:="] {
-            assert!(pair(word).is_err(), "{word}");
+            assert!(parse_pair(word).is_err(), "{word}");
         }
-        let twice = [pair("a=1").unwrap(), pair("a=2").unwrap()];
-        assert!(together(&twice).is_err());
-        assert!(object("[]").is_err() && object("{").is_err() && object(" {} ").is_ok());
+        let twice = [parse_pair("a=1").unwrap(), parse_pair("a=2").unwrap()];
+        assert!(join_arguments(&twice).is_err());
+        assert!(
+            parse_object("[]").is_err()
+                && parse_object("{").is_err()
+                && parse_object(" {} ").is_ok()
+        );
     }
 }

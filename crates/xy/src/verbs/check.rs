@@ -1,4 +1,4 @@
-//! `xy check`: look for problems in the files, without a daemon.
+//! `xy check`: reports problems in the configuration, without a daemon.
 
 use serde_json::value::to_raw_value;
 use xy_config::Paths;
@@ -10,9 +10,8 @@ use crate::render::{error, info};
 
 /// Look for problems in the configuration
 ///
-/// Reads all files as the daemon would, and prints every problem at once with the place
-/// it is at. Needs no daemon, changes nothing, and exits with 3 if a daemon would not
-/// accept the files.
+/// Reads all files as the daemon does, and prints every problem with its file and line. Needs no
+/// daemon and changes nothing. Exits with 3 if a daemon would reject the files.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example:\n  xy check && xy reload\n  xy check --mcp-json ~/.cursor/mcp.json"
@@ -36,5 +35,5 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
         output.print(&problems)?;
         output.print(&info::summary(&report))?;
     }
-    if report.valid { Ok(()) } else { Err(Failure::Told(Exit::BadConfig)) }
+    if report.valid { Ok(()) } else { Err(Failure::Reported(Exit::BadConfig)) }
 }

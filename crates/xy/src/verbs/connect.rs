@@ -1,15 +1,15 @@
-//! `xy connect`: what an MCP client starts; its stdio becomes a conversation with the daemon.
+//! `xy connect`: the command that an MCP client starts to talk to the daemon over stdio.
 //!
-//! Two blocking threads carry lines, one each way, and this one waits for the end. stdout
-//! carries the protocol only. The bridge owns no server: it can be started twice at once,
-//! thrown away, and outlive the daemon. `docs/design/connect.md` says how and why.
+//! Two blocking threads copy lines, one in each direction, and the main thread waits for the end.
+//! stdout carries only the protocol. The bridge owns no server, so several may run at once, and a
+//! bridge may be killed or may outlive the daemon. See `docs/design/connect.md`.
 
-mod carry;
-mod dial;
+mod batch;
+mod bridge;
+mod connector;
 mod direct;
 mod downward;
 mod environment;
-mod hub;
 mod ledger;
 mod lines;
 mod recording;
@@ -22,116 +22,117 @@ use std::thread;
 use std::time::Duration;
 
 use xy_config::Paths;
-use xy_protocol::door::{DOOR_PROTOCOL, Hello, View};
 use xy_protocol::error::{CallError, ErrorKind};
+use xy_protocol::handshake::{HANDSHAKE_VERSION, Hello, View};
 
 use crate::clock::Deadline;
 use crate::failure::Failure;
 use crate::output::Output;
-use dial::{Dial, Limits};
+use bridge::Bridge;
+use connector::{Connector, Limits};
 use downward::Downward;
-use hub::Hub;
 use recording::Recorder;
 use upward::Upward;
 
-/// How long answers may still come after the client has said its last word.
-const LAST_ANSWERS_WITHIN: Duration = Duration::from_secs(5);
+/// How long to wait for pending responses after the client has closed stdin.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a client may take to ask something, so that it can be told why there is no answer.
-const FIRST_WORDS_WITHIN: Duration = Duration::from_millis(500);
+/// How long to wait for a client's first request, to answer it with the reason of a failure.
+const INFORM_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// More than the threads ever say.
-const MAX_NEWS: usize = 16;
+/// Capacity of the event channel; more than the threads ever send.
+const MAX_EVENTS: usize = 16;
 
 /// Connect an MCP client to the daemon, over stdin and stdout
 ///
-/// This is the command to put in an MCP client's settings. Starts the daemon if none runs,
-/// and goes on with the next one if the daemon is restarted.
+/// This is the command to put in an MCP client's settings. Starts the daemon if none runs, and
+/// reconnects if the daemon is restarted.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  xy connect\n  xy connect --profile work\n  \
     xy connect --server github\n  xy connect --direct github\n  \
     xy connect --record /tmp/session.jsonl")]
 pub(crate) struct Args {
-    /// Show what this profile shows
+    /// Profile to show to the client
     #[arg(long, value_name = "NAME", default_value = "default", conflicts_with = "server")]
     profile: String,
-    /// Show one server only, with nothing renamed
+    /// Show only this server, with its own tool names
     #[arg(long, value_name = "NAME")]
     server: Option<String>,
-    /// Run one server without the daemon, for this client alone
+    /// Run this server without the daemon, for this client only
     ///
-    /// Its stdin, stdout and stderr are this command's, and so is its exit code. It is
-    /// neither restarted nor shared nor logged, and everything of it ends with this command.
+    /// The server uses the stdin, stdout and stderr of this command, and its exit code becomes
+    /// that of this command. The server is not restarted, shared or logged, and all its processes
+    /// end with this command.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["profile", "server", "no_start"])]
     direct: Option<String>,
-    /// The process that looks after this one, by its number.
+    /// Process id of the parent that supervises this process.
     #[arg(long, hide = true, value_name = "PID", requires = "direct")]
     above: Option<u32>,
-    /// Fail if no daemon runs, instead of starting one
+    /// Fail instead of starting a daemon if none runs
     #[arg(long)]
     no_start: bool,
-    /// Write every message and its time to a new file, for a report
+    /// Record all messages with their times in a new file, for a bug report
     ///
-    /// Secrets are masked. A file that exists is never overwritten. If FILE is a folder, each
-    /// start writes a new file there.
+    /// Secrets are masked. An existing file is never overwritten. If FILE is a folder, each start
+    /// creates a new file in it.
     #[arg(long, value_name = "FILE", conflicts_with = "direct")]
     record: Option<PathBuf>,
-    /// How long a daemon is waited for.
+    /// How long to wait for a daemon.
     #[arg(long, hide = true, value_name = "DURATION", value_parser = humantime::parse_duration)]
     within: Option<Duration>,
 }
 
-/// What a thread has to say to the one that waits.
+/// An event that a thread reports to the main thread.
 #[derive(Debug)]
-enum News {
-    /// The client has said its last word, which may still have to wait.
-    ClientEnds,
-    /// All that the client has said is dealt with; answers may still come.
-    ClientLeft,
-    /// The client knows why it gets no answers.
-    ClientKnows,
-    /// It is over.
+enum SessionEvent {
+    /// The client has closed stdin; its last messages may still be queued.
+    StdinClosed,
+    /// All messages of the client are handled; responses may still arrive.
+    ClientDone,
+    /// The client was told why it gets no responses.
+    ClientInformed,
+    /// The session has ended.
     Ended {
         result: Result<(), Failure>,
-        /// Whether nobody has to be told why any more.
-        client_knows: bool,
+        /// True if the client need not be told the reason any more.
+        is_informed: bool,
     },
 }
 
 pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
-    if let Some(server) = direct::wanted(args)? {
+    if let Some(server) = direct::direct_server(args)? {
         if args.record.is_some() {
-            return Err(not_recorded().into());
+            return Err(recording_impossible().into());
         }
         return direct::run(args, server, output);
     }
     let paths = Paths::from_env()?;
     let record = |path: &PathBuf| Recorder::start(path, paths.clone());
     let recorder = args.record.as_ref().map(record).transpose()?;
-    let not_begun = |cause| Failure::internal("the bridge could not begin", cause);
-    let hub = Arc::new(Hub::new(recorder).map_err(not_begun)?);
+    let not_begun = |cause| Failure::internal("the bridge could not be started", cause);
+    let bridge = Arc::new(Bridge::new(recorder).map_err(not_begun)?);
     let limits = Limits { may_start: !args.no_start, within: args.within };
-    let (news, heard) = sync_channel(MAX_NEWS);
-    let downward = Downward::new(Arc::clone(&hub), Dial::new(paths, limits), hello(args));
-    let upward = Upward::new(Arc::clone(&hub), news.clone());
-    spawn("downward", move || downward.run(&news)).map_err(not_begun)?;
+    let (event_sender, events) = sync_channel(MAX_EVENTS);
+    let downward = Downward::new(Arc::clone(&bridge), Connector::new(paths, limits), hello(args));
+    let upward = Upward::new(Arc::clone(&bridge), event_sender.clone());
+    spawn("downward", move || downward.run(&event_sender)).map_err(not_begun)?;
     spawn("upward", move || upward.run()).map_err(not_begun)?;
-    let result = until_the_end(&heard, &hub);
-    if let Some(recorder) = hub.recorder() {
+    let result = wait_for_end(&events, &bridge);
+    if let Some(recorder) = bridge.recorder() {
         recorder.finish(output);
     }
     result
 }
 
-/// The server is run by this client, and its messages do not pass here.
-fn not_recorded() -> CallError {
+/// Returns the error for `--record` without supervision: messages then bypass this process.
+fn recording_impossible() -> CallError {
     CallError::new(ErrorKind::NotAllowed, "the session cannot be recorded")
-        .cause("supervision is switched off, so the client speaks with the server itself")
+        .cause("supervision is switched off, so the client talks to the server directly")
         .hint("leave out `--record`, or switch supervision on")
 }
 
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-    // Nobody joins them: one may be blocked by a client that has lost interest.
+    // The threads are not joined: one may be blocked by a client that has stopped reading.
     thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
 }
 
@@ -142,83 +143,88 @@ fn hello(args: &Args) -> Hello {
     };
     let client = rustix::process::getppid();
     let client_pid = client.and_then(|pid| pid.as_raw_nonzero().get().try_into().ok());
-    Hello { protocol: DOOR_PROTOCOL, view, client_pid }
+    Hello { protocol: HANDSHAKE_VERSION, view, client_pid }
 }
 
-fn until_the_end(heard: &Receiver<News>, hub: &Arc<Hub>) -> Result<(), Failure> {
+fn wait_for_end(events: &Receiver<SessionEvent>, bridge: &Arc<Bridge>) -> Result<(), Failure> {
     let mut deadline = Deadline::never();
     loop {
-        match next(heard, deadline) {
-            Some(News::ClientEnds | News::ClientLeft) if deadline.left().is_none() => {
-                deadline = Deadline::after(LAST_ANSWERS_WITHIN);
+        match next(events, deadline) {
+            Some(SessionEvent::StdinClosed | SessionEvent::ClientDone)
+                if deadline.left().is_none() =>
+            {
+                deadline = Deadline::after(DRAIN_TIMEOUT);
             }
-            Some(News::ClientEnds | News::ClientLeft | News::ClientKnows) => {}
-            Some(News::Ended { result, client_knows }) => {
-                if !client_knows {
-                    until_the_client_knows(heard);
+            Some(
+                SessionEvent::StdinClosed | SessionEvent::ClientDone | SessionEvent::ClientInformed,
+            ) => {}
+            Some(SessionEvent::Ended { result, is_informed }) => {
+                if !is_informed {
+                    wait_until_informed(events);
                 }
                 return result;
             }
-            // Nobody waits for what has not come by now.
-            None => return give_up(heard, hub),
+            // The remaining responses are late.
+            None => return give_up(events, bridge),
         }
     }
 }
 
-/// The last answers are overdue. Whoever still listens is told so for each that is missing.
-fn give_up(heard: &Receiver<News>, hub: &Arc<Hub>) -> Result<(), Failure> {
-    let (why, result) = if hub.is_up() {
-        (not_answered(), Ok(()))
+/// Ends a session whose last responses are late. Each open request gets an error response.
+fn give_up(events: &Receiver<SessionEvent>, bridge: &Arc<Bridge>) -> Result<(), Failure> {
+    let (why, result) = if bridge.is_connected() {
+        (drain_timed_out(), Ok(()))
     } else {
-        (nobody_answers(), Err(Failure::Unreachable(nobody_answers())))
+        (daemon_missing(), Err(Failure::Unreachable(daemon_missing())))
     };
-    hub.note("bridge gave up", Some(&why.to_string()));
-    // By a thread of its own: one that does not read any more would be waited for.
-    let farewell_hub = Arc::clone(hub);
+    bridge.note("bridge gave up", Some(&why.to_string()));
+    // On a separate thread, as writing blocks if the client does not read any more.
+    let farewell_bridge = Arc::clone(bridge);
     let (done, is_done) = sync_channel(1);
     let farewell = spawn("farewell", move || {
-        let (told, _) = farewell_hub.over(why);
-        let _ = farewell_hub.tell_client(&told); // It may have left altogether.
-        let _ = done.send(()); // If nobody waits for it, it took too long.
+        let (told, _) = farewell_bridge.close(why);
+        let _ = farewell_bridge.send_to_client(&told); // The client may have closed stdout.
+        let _ = done.send(()); // The receiver is gone if this took too long.
     });
     if farewell.is_ok() {
-        let _ = is_done.recv_timeout(FIRST_WORDS_WITHIN); // Who does not read by then does not.
+        let _ = is_done.recv_timeout(INFORM_TIMEOUT); // A client that reads has read it by then.
     }
-    // Messages that no daemon took are still with the client's thread, which refuses them now.
-    let deadline = Deadline::after(FIRST_WORDS_WITHIN);
-    while !hub.has_left() && next(heard, deadline).is_some() {}
+    // The upward thread still holds messages that no daemon has taken, and rejects them now.
+    let deadline = Deadline::after(INFORM_TIMEOUT);
+    while !bridge.has_left() && next(events, deadline).is_some() {}
     result
 }
 
-/// The daemon takes longer than the client may be waited for.
-fn not_answered() -> CallError {
-    let waited = LAST_ANSWERS_WITHIN.as_secs();
+/// Returns the error for requests that the daemon did not answer in time.
+fn drain_timed_out() -> CallError {
+    let waited = DRAIN_TIMEOUT.as_secs();
     let what = format!("outcome unknown: no answer came within {waited} s of the end of stdin");
     CallError::new(ErrorKind::OutcomeUnknown, what)
-        .hint("it may have been done: look before you repeat it, and keep stdin open for longer")
+        .hint("it may have been executed: check before repeating it, and keep stdin open longer")
 }
 
-/// The daemon went away, and no other came while the client could be waited for.
-fn nobody_answers() -> CallError {
-    let waited = LAST_ANSWERS_WITHIN.as_secs();
+/// Returns the error for a lost daemon that was not replaced in time.
+fn daemon_missing() -> CallError {
+    let waited = DRAIN_TIMEOUT.as_secs();
     CallError::new(ErrorKind::NotRunning, "no daemon is running")
-        .cause(format!("none came within {waited} s of the end of stdin"))
+        .cause(format!("none was started within {waited} s of the end of stdin"))
         .hint("start one with `xy daemon --detach`")
 }
 
-/// A client that has not asked yet is about to, and shows people the answer.
-fn until_the_client_knows(heard: &Receiver<News>) {
-    let deadline = Deadline::after(FIRST_WORDS_WITHIN);
-    while let Some(news) = next(heard, deadline) {
-        if matches!(news, News::ClientKnows | News::ClientLeft) {
+/// Waits until the client has received the reason of a failure. A client that has not sent a
+/// request yet will soon, and shows the error response to the user.
+fn wait_until_informed(events: &Receiver<SessionEvent>) {
+    let deadline = Deadline::after(INFORM_TIMEOUT);
+    while let Some(event) = next(events, deadline) {
+        if matches!(event, SessionEvent::ClientInformed | SessionEvent::ClientDone) {
             return;
         }
     }
 }
 
-fn next(heard: &Receiver<News>, deadline: Deadline) -> Option<News> {
+fn next(events: &Receiver<SessionEvent>, deadline: Deadline) -> Option<SessionEvent> {
     match deadline.left() {
-        None => heard.recv().ok(),
-        Some(left) => heard.recv_timeout(left).ok(),
+        None => events.recv().ok(),
+        Some(left) => events.recv_timeout(left).ok(),
     }
 }

@@ -1,4 +1,4 @@
-//! `xy daemon`: run the daemon, here or in the background.
+//! `xy daemon`: runs the daemon in the foreground or in the background.
 
 use std::ffi::OsStr;
 use std::io::Read;
@@ -8,7 +8,7 @@ use std::process::{Child, ChildStderr, ExitStatus, Stdio};
 use std::time::Duration;
 
 use serde_json::value::to_raw_value;
-use xy_config::{KeptLimits, Paths};
+use xy_config::{LimitSupport, Paths};
 use xy_daemon::{LogTo, Options, Strictness};
 use xy_ipc::Client;
 use xy_protocol::control::{CheckReport, Info, Request, Severity};
@@ -18,57 +18,57 @@ use crate::cli::{Json, McpJson};
 use crate::clock::Deadline;
 use crate::failure::{Exit, Failure};
 use crate::interrupts::readable;
-use crate::launch::{ANSWERS_WITHIN, Came, ask_who_it_is, this_program, until_it_answers};
+use crate::launch::{START_TIMEOUT, StartOutcome, query_info, this_program, wait_until_ready};
 use crate::output::Output;
 use crate::render::{error, safe_text};
 
-/// What is kept of a failed daemon's last words.
-const MAX_LAST_WORDS: usize = 64 * 1024;
+/// What is kept of a failed daemon's last stderr.
+const MAX_STDERR: usize = 64 * 1024;
 
 /// Run the daemon that keeps the servers alive
 ///
-/// Runs in the foreground and logs to stderr, or with --detach in the background, where
-/// it logs to the state folder and outlives the terminal. Starts every configured server.
+/// Starts all configured servers. Runs in the foreground and logs to stderr; with --detach, runs
+/// in the background, logs to the state folder, and keeps running when the terminal is closed.
 ///
-/// In the foreground, a bad file is fatal: the daemon reports it and exits with 3. In the
-/// background, the other servers start, and the server of a bad file has failed. `strict` in
-/// `xy.kdl`, --strict and --lenient decide otherwise.
+/// In the foreground, an invalid file is fatal: the daemon reports it and exits with 3. In the
+/// background, the other servers start, and the server of the invalid file is shown as failed.
+/// `strict` in `xy.kdl`, --strict and --lenient override this.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example:\n  xy daemon\n  xy daemon --detach\n  xy daemon --detach --replace\n  \
         xy daemon --mcp-json ~/.cursor/mcp.json"
 )]
 pub(crate) struct Args {
-    /// Run in the background; return once the daemon answers
+    /// Run in the background; return when the daemon is ready
     #[arg(long)]
     detach: bool,
-    /// Take over from the daemon that runs, without stopping its servers
+    /// Take over from the running daemon without stopping its servers
     #[arg(long)]
     replace: bool,
     #[command(flatten)]
     bad_files: BadFiles,
     #[command(flatten)]
     mcp_json: McpJson,
-    /// This is the process in the background.
+    /// Set by `--detach` in the background process.
     #[arg(long, hide = true, conflicts_with = "detach")]
     detached: bool,
     #[command(flatten)]
     pub(crate) json: Json,
 }
 
-/// Whether to start with bad files.
+/// The flags for invalid files.
 #[derive(Debug, Clone, Copy, clap::Args)]
 struct BadFiles {
-    /// Do not start with a bad file
+    /// Do not start if a file is invalid
     #[arg(long, conflicts_with = "lenient")]
     strict: bool,
-    /// Start all servers but those of bad files
+    /// Start all servers except those of invalid files
     #[arg(long)]
     lenient: bool,
 }
 
 impl BadFiles {
-    /// Returns true for strict, false for lenient, if either was given.
+    /// Returns true for strict and false for lenient; `None` if neither was given.
     fn flag(self) -> Option<bool> {
         (self.strict || self.lenient).then_some(self.strict)
     }
@@ -77,39 +77,40 @@ impl BadFiles {
 pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     let paths = Paths::from_env()?.with_mcp_json(args.mcp_json.files());
     if args.replace && !args.detached {
-        tell_what_is_not_inherited(&paths, output);
+        warn_of_files_not_inherited(&paths, output);
     }
     if args.detach {
         return detach(&paths, args, output);
     }
     let log = if args.detached {
-        leave_the_terminal();
+        detach_from_terminal();
         LogTo::File(paths.daemon_log.clone())
     } else {
         LogTo::Stderr
     };
-    let strictness = Strictness { flag: args.bad_files.flag(), is_watched: !args.detached };
+    let strictness = Strictness { flag: args.bad_files.flag(), is_foreground: !args.detached };
     Ok(xy_daemon::run(Options { paths, log, replace: args.replace, strictness })?)
 }
 
-/// `--mcp-json` holds for one daemon. Whoever replaces one that has it loses servers, and has
-/// to be told before.
-fn tell_what_is_not_inherited(paths: &Paths, output: &mut Output) {
-    let Some(other) = ask_who_it_is(&paths.control_places(), Deadline::after(ANSWERS_WITHIN))
+/// Warns about files that the replaced daemon reads and the new one does not, as their servers
+/// are stopped. `--mcp-json` is not passed on to the next daemon.
+fn warn_of_files_not_inherited(paths: &Paths, output: &mut Output) {
+    let Some(other) =
+        query_info(&paths.control_socket_candidates(), Deadline::after(START_TIMEOUT))
     else {
-        return; // There is nobody to replace, which the daemon itself finds out.
+        return; // No daemon to replace; the new daemon handles that itself.
     };
     if other.mcp_json.is_empty() {
         return;
     }
-    let read = xy_config::load(paths, &KeptLimits::any()).settings.mcp_json;
-    if let Some(note) = not_inherited(&other.mcp_json, &read) {
-        output.tell(&note);
+    let read = xy_config::load(paths, &LimitSupport::any()).settings.mcp_json;
+    if let Some(note) = format_lost_files(&other.mcp_json, &read) {
+        output.print_stderr(&note);
     }
 }
 
-/// What to say of the files that the other daemon was told of, if this one reads `read`.
-fn not_inherited(told: &[String], read: &[PathBuf]) -> Option<String> {
+/// Formats a note about the files of the replaced daemon that are not in `read`.
+fn format_lost_files(told: &[String], read: &[PathBuf]) -> Option<String> {
     let is_read = |file: &String| read.iter().any(|it| it.display().to_string() == *file);
     let lost: Vec<_> =
         told.iter().filter(|file| !is_read(file)).map(|file| safe_text(file)).collect();
@@ -118,68 +119,71 @@ fn not_inherited(told: &[String], read: &[PathBuf]) -> Option<String> {
     }
     let listed = lost.join("\n  ");
     Some(format!(
-        "note: only the daemon that is replaced was given `--mcp-json`; this one does not read\n\
+        "note: the replaced daemon was started with `--mcp-json`; the new daemon does not read\n\
          \x20 {listed}\n  and stops their servers\n  \
-         hint: to keep them, give `--mcp-json FILE` again, or name the file in `xy.kdl` as \
+         hint: to keep them, pass `--mcp-json FILE` again, or add the file to `xy.kdl` as \
          `mcp-json`\n"
     ))
 }
 
-/// A session of its own, and a folder that nobody unmounts.
-fn leave_the_terminal() {
-    // Only fails for a leader of a group, which `detach` does not start.
+/// Starts a new session and leaves the current folder, which may be unmounted later.
+fn detach_from_terminal() {
+    // Fails only for a group leader, and `detach` does not start one.
     let _ = rustix::process::setsid();
     let home = std::env::home_dir().unwrap_or_else(|| "/".into());
     let _ = std::env::set_current_dir(home).or_else(|_| std::env::set_current_dir("/"));
     #[cfg(target_os = "linux")]
-    let _ = rustix::thread::set_name(c"xy"); // Or `ps` would call it `exe`.
+    let _ = rustix::thread::set_name(c"xy"); // Otherwise `ps` shows `exe`.
 }
 
 fn detach(paths: &Paths, args: &Args, output: &mut Output) -> Result<(), Failure> {
     let json = args.json;
     paths.check_socket()?;
     if !args.replace
-        && let Some(other) = ask_who_it_is(&paths.control_places(), Deadline::after(ANSWERS_WITHIN))
+        && let Some(other) =
+            query_info(&paths.control_socket_candidates(), Deadline::after(START_TIMEOUT))
     {
-        return Err(already_there(&other).into());
+        return Err(already_running(&other).into());
     }
     let not_started = |cause| Failure::internal("the daemon did not start", cause);
     let mut child = spawn(args, &paths.mcp_json).map_err(not_started)?;
-    let mut last_words = LastWords::of(&mut child);
+    let mut stderr = StderrCapture::of(&mut child);
     let spinner = output.spinner("starting the daemon");
-    let came = until_it_answers(&mut child, &paths.control_places(), |moment| {
-        last_words.listen(moment);
+    let came = wait_until_ready(&mut child, &paths.control_socket_candidates(), |moment| {
+        stderr.read_for(moment);
         true
     })
     .map_err(not_started)?;
     drop(spinner);
-    if let Came::Answers(_) = came {
-        tell_bad_files(&paths.control_socket, output);
+    if let StartOutcome::Ready(_) = came {
+        report_bad_files(&paths.control_socket, output);
     }
     match came {
-        Came::Answers(info) if json.json => print_json(&info, output),
-        Came::Answers(info) => {
+        StartOutcome::Ready(info) if json.json => print_json(&info, output),
+        StartOutcome::Ready(info) => {
             let log = paths.daemon_log.display();
             output.print(&format!("xy daemon started, pid {}\nits log is {log}\n", info.pid))
         }
-        Came::Ended(status) => Err(ended(status, last_words, json, output)),
-        Came::TooLate | Came::GivenUp => Err(too_late(child.id(), paths).into()),
+        StartOutcome::Exited(status) => Err(exit_failure(status, stderr, json, output)),
+        StartOutcome::TimedOut | StartOutcome::Interrupted => {
+            Err(start_timed_out(child.id(), paths).into())
+        }
     }
 }
 
-/// Reports the files that the daemon does without. Nothing is wrong if it cannot be asked: it
+/// Reports invalid files that the daemon runs without. A failed query is ignored, as the daemon
 /// has just answered.
-fn tell_bad_files(socket: &Path, output: &mut Output) {
+fn report_bad_files(socket: &Path, output: &mut Output) {
     let Ok(mut client) = Client::connect(socket) else { return };
-    let _ = client.answer_within(Some(ANSWERS_WITHIN)); // It answers soon in any case.
+    let _ = client.set_timeout(Some(START_TIMEOUT)); // Without a limit, it still answers soon.
     let Ok(report) = client.call_as::<CheckReport>(&Request::Check) else { return };
     if report.valid {
         return;
     }
     let errors = report.problems.iter().filter(|it| it.severity == Severity::Error);
     let errors: String = errors.map(error::problem).collect();
-    output.tell(&errors);
-    output.tell(&error::warning(
+    output.print_stderr(&errors);
+    output.print_stderr(&error::warning(
         "the daemon runs without these files: correct them, then run `xy reload`",
     ));
 }
@@ -203,55 +207,60 @@ fn print_json(info: &Info, output: &mut Output) -> Result<(), Failure> {
     output.json(&json)
 }
 
-fn already_there(other: &Info) -> CallError {
+fn already_running(other: &Info) -> CallError {
     CallError::new(ErrorKind::AlreadyRunning, "a daemon is already running")
         .cause(format!("process {} listens at {}", other.pid, other.control_socket))
         .hint("see `xy info`; end it with `xy shutdown`, or take over with `--replace`")
 }
 
-fn too_late(pid: u32, paths: &Paths) -> CallError {
-    let waited = ANSWERS_WITHIN.as_secs();
+fn start_timed_out(pid: u32, paths: &Paths) -> CallError {
+    let waited = START_TIMEOUT.as_secs();
     CallError::new(ErrorKind::TimedOut, "the daemon has started but does not answer")
-        .cause(format!("process {pid} said nothing at its socket within {waited} s"))
-        .hint(format!("it still runs: see {}", paths.daemon_log.display()))
+        .cause(format!("process {pid} did not answer at its socket within {waited} s"))
+        .hint(format!("it is still running: see {}", paths.daemon_log.display()))
 }
 
-/// Hands on what the daemon said about itself, and its exit code.
-fn ended(status: ExitStatus, mut words: LastWords, json: Json, output: &mut Output) -> Failure {
-    words.drain();
+/// Reports the daemon's stderr, and returns its exit code.
+fn exit_failure(
+    status: ExitStatus,
+    mut stderr: StderrCapture,
+    json: Json,
+    output: &mut Output,
+) -> Failure {
+    stderr.drain();
     let exit = match status.code().and_then(|code| u8::try_from(code).ok()) {
         Some(code) if code > 0 => Exit::Other(code),
         _ => Exit::Failed,
     };
-    if json.json || words.text.is_empty() {
-        let said = String::from_utf8_lossy(&words.text);
+    if json.json || stderr.text.is_empty() {
+        let said = String::from_utf8_lossy(&stderr.text);
         let cause = if said.is_empty() { status.to_string() } else { said.trim().to_owned() };
         let error = CallError::new(ErrorKind::SpawnFailed, "the daemon did not start").cause(cause);
         if json.json {
-            let _ = output.json_error(&error); // The exit code says it all.
+            let _ = output.json_error(&error); // If it cannot be written, the exit code remains.
         } else {
-            output.tell(&crate::render::error::render(&error));
+            output.print_stderr(&crate::render::error::render(&error));
         }
     } else {
-        output.pass_on(&String::from_utf8_lossy(&words.text));
+        output.write_stderr(&String::from_utf8_lossy(&stderr.text));
     }
-    Failure::Told(exit)
+    Failure::Reported(exit)
 }
 
-/// What the daemon writes to stderr before it has a log.
+/// The captured stderr of a daemon, which it uses until it has opened its log.
 #[derive(Debug)]
-pub(super) struct LastWords {
+pub(super) struct StderrCapture {
     source: Option<ChildStderr>,
     pub(super) text: Vec<u8>,
 }
 
-impl LastWords {
+impl StderrCapture {
     pub(super) fn of(child: &mut Child) -> Self {
         Self { source: child.stderr.take(), text: Vec::new() }
     }
 
-    /// Waits a moment, and takes what is said in it.
-    pub(super) fn listen(&mut self, moment: Duration) {
+    /// Reads for at most `moment`.
+    pub(super) fn read_for(&mut self, moment: Duration) {
         let Some(source) = &mut self.source else {
             readable(&[], moment);
             return;
@@ -263,18 +272,19 @@ impl LastWords {
         match source.read(&mut chunk) {
             Ok(0) | Err(_) => self.source = None,
             Ok(count) => {
-                let room = MAX_LAST_WORDS.saturating_sub(self.text.len());
+                let room = MAX_STDERR.saturating_sub(self.text.len());
                 self.text.extend_from_slice(&chunk[..count.min(room)]);
             }
         }
     }
 
-    /// Takes what is left; a child that outlives the daemon may hold the other end.
+    /// Reads what is available. Does not wait for the end, as a child of the daemon may hold the
+    /// other end of the pipe.
     pub(super) fn drain(&mut self) {
         while let Some(source) = &self.source
             && readable(&[source.as_fd()], Duration::ZERO)[0]
         {
-            self.listen(Duration::ZERO);
+            self.read_for(Duration::ZERO);
         }
     }
 }
@@ -284,17 +294,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_files_that_the_new_daemon_does_not_read_are_told_of() {
+    fn only_lost_files_are_reported() {
         let told = ["/a/mcp.json", "/b c/mcp.json", "/d/mcp.json"].map(str::to_owned);
         let read = [PathBuf::from("/d/mcp.json"), PathBuf::from("/e/mcp.json")];
-        insta::assert_snapshot!(not_inherited(&told, &read).unwrap(), @"
-        note: only the daemon that is replaced was given `--mcp-json`; this one does not read
+        insta::assert_snapshot!(format_lost_files(&told, &read).unwrap(), @"
+        note: the replaced daemon was started with `--mcp-json`; the new daemon does not read
           /a/mcp.json
           /b c/mcp.json
           and stops their servers
-          hint: to keep them, give `--mcp-json FILE` again, or name the file in `xy.kdl` as `mcp-json`
+          hint: to keep them, pass `--mcp-json FILE` again, or add the file to `xy.kdl` as `mcp-json`
         ");
-        assert_eq!(not_inherited(&told[2..], &read), None);
-        assert_eq!(not_inherited(&[], &read), None);
+        assert_eq!(format_lost_files(&told[2..], &read), None);
+        assert_eq!(format_lost_files(&[], &read), None);
     }
 }

@@ -1,14 +1,14 @@
-//! `xy demo`: a daemon with two sample servers in a folder of its own, and nothing left after.
+//! `xy demo`: runs a daemon with two sample servers in a temporary folder, and removes it.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use xy_protocol::control::{Events, Listed, Request};
+use xy_protocol::control::{Events, ListResult, Request};
 
 use super::events::Printer;
 use crate::clock::Deadline;
 use crate::failure::Failure;
-use crate::interrupts::{Interrupts, Woken};
+use crate::interrupts::{Interrupts, WaitResult};
 use crate::link::{Link, read};
 use crate::output::Output;
 use crate::render;
@@ -18,24 +18,24 @@ mod stage;
 
 use stage::Stage;
 
-/// How long the sample servers may take to start.
-const SETTLED_WITHIN: Duration = Duration::from_secs(3);
+/// How long to wait until the sample servers have started.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How long is waited between two looks.
-const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(50);
+/// Interval between two checks.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Long enough to be for ever, short enough for every system.
-const A_DAY: Duration = Duration::from_secs(86_400);
+/// Maximum time of one wait; longer times overflow on some systems.
+const MAX_WAIT: Duration = Duration::from_secs(86_400);
 
-/// Watch xy at work, with nothing to prepare
+/// Show xy supervising two sample servers
 ///
-/// Starts a daemon of its own in a temporary folder with two servers, a steady one and
-/// one that keeps falling over, and shows what happens to them until Ctrl-C. Your own
-/// configuration is not touched, and nothing is left behind.
+/// Starts a separate daemon in a temporary folder with two servers: one that keeps running and
+/// one that keeps crashing. Shows their changes of state until Ctrl-C. Your own configuration is
+/// not used, and everything is removed at the end.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  xy demo\n  xy demo --for 20s")]
 pub(crate) struct Args {
-    /// End by itself after this long
+    /// End after this time
     #[arg(long = "for", value_name = "DURATION", value_parser = humantime::parse_duration)]
     lasts: Option<Duration>,
 }
@@ -47,14 +47,14 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     let mut stage = Stage::set_up()?;
     let shown = stage.open(&interrupts).and_then(|link| match link {
         Some(link) => show(&stage, link, &interrupts, end, output),
-        None => Ok(()), // Interrupted before it began.
+        None => Ok(()), // Interrupted before the daemon was ready.
     });
     let spinner = output.spinner("stopping the servers and the daemon");
     let torn_down = stage.tear_down();
     drop(spinner);
     shown?;
     torn_down?;
-    output.print("the demo is over, and nothing of it is left\n")
+    output.print("the demo is over; all its files and processes are removed\n")
 }
 
 fn show(
@@ -64,37 +64,37 @@ fn show(
     end: Deadline,
     output: &mut Output,
 ) -> Result<(), Failure> {
-    link.ask_promptly(&Request::Events(Events::default()))?;
-    if !until_settled(&mut link, interrupts)? {
+    link.query(&Request::Events(Events::default()))?;
+    if !wait_until_settled(&mut link, interrupts)? {
         return Ok(());
     }
-    let servers: Listed = read(&link.ask_promptly(&Request::List)?)?;
+    let servers: ListResult = read(&link.query(&Request::List)?)?;
     let width = output.width();
     output.print(&render::list::render(&servers, width))?;
     output.print(&format!(
         "\nTo talk to this daemon from another terminal:\n{}  xy list\n\n\
-         This is what happens now; Ctrl-C ends it.\n",
+         State changes follow; press Ctrl-C to end the demo.\n",
         stage.exports()
     ))?;
     follow(&mut link, interrupts, end, output)
 }
 
-/// Waits until the servers have started; false if somebody wants us to end.
-fn until_settled(link: &mut Link, interrupts: &Interrupts) -> Result<bool, Failure> {
-    let deadline = Deadline::after(SETTLED_WITHIN);
+/// Waits until the servers have started. Returns false if interrupted.
+fn wait_until_settled(link: &mut Link, interrupts: &Interrupts) -> Result<bool, Failure> {
+    let deadline = Deadline::after(SETTLE_TIMEOUT);
     while !deadline.has_passed() {
-        let servers: Listed = read(&link.ask_promptly(&Request::List)?)?;
+        let servers: ListResult = read(&link.query(&Request::List)?)?;
         if servers.iter().all(|server| server.state.is_settled()) {
             return Ok(true);
         }
-        if interrupts.wait(None, LOOK_AGAIN_AFTER) == Woken::Interrupted {
+        if interrupts.wait(None, POLL_INTERVAL) == WaitResult::Interrupted {
             return Ok(false);
         }
     }
     Ok(true)
 }
 
-/// Prints events until somebody wants us to end, or `end` has come.
+/// Prints events until interrupted or until `end`.
 fn follow(
     link: &mut Link,
     interrupts: &Interrupts,
@@ -106,11 +106,12 @@ fn follow(
         if !link.client.has_more() {
             output.flush()?;
         }
-        let within = if link.client.has_more() { Duration::ZERO } else { end.left_at_most(A_DAY) };
+        let within =
+            if link.client.has_more() { Duration::ZERO } else { end.left_at_most(MAX_WAIT) };
         match interrupts.wait(Some(link.client.as_fd()), within) {
-            Woken::Interrupted => return Ok(()),
-            Woken::TimeIsUp if !link.client.has_more() => {}
-            Woken::Ready | Woken::TimeIsUp => {
+            WaitResult::Interrupted => return Ok(()),
+            WaitResult::TimedOut if !link.client.has_more() => {}
+            WaitResult::Ready | WaitResult::TimedOut => {
                 if !printer.print_next(link, output)? {
                     return Ok(());
                 }

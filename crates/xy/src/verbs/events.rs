@@ -1,37 +1,37 @@
-//! `xy events`: changes of state, those of before and as they happen.
+//! `xy events`: shows changes of state, past ones and new ones.
 
 use serde_json::value::RawValue;
 use xy_config::Paths;
 use xy_daemon::on_disk;
-use xy_protocol::control::{Event, Events, Request, Skipped};
+use xy_protocol::control::{Event, Events, Request, SkipNotice};
 
 use crate::cli::Json;
 use crate::failure::Failure;
 use crate::link::{Link, read};
 use crate::output::Output;
 use crate::render::changes;
-use crate::verbs::logs::from_files;
+use crate::verbs::logs::show_files;
 
-/// Columns for a name, until a longer one comes.
+/// Initial width of the name column; it grows with longer names.
 const NAME_WIDTH: usize = 12;
 
-/// Show changes of servers' states as they happen
+/// Show state changes of servers as they happen
 ///
-/// One line per change: the time (UTC), the server, the state before and after, and
-/// the reason. Goes on until Ctrl-C, or until the daemon ends. With --history the latest
-/// changes come first, also those from before the daemon was restarted or killed. Without a
-/// daemon the latest changes are read from the journal.
+/// Prints one line per change: the time (UTC), the server, the old and the new state, and the
+/// reason. Runs until Ctrl-C or until the daemon exits. With --history, past changes are printed
+/// first, including those of earlier daemons. Without a daemon, past changes are read from the
+/// journal.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  xy events\n  xy events github --history 20 --no-follow\n  \
     xy events --json | jq -c '[.name, .state]'")]
 pub(crate) struct Args {
-    /// Only changes of this server
+    /// Show only changes of this server
     #[arg(value_name = "NAME")]
     name: Option<String>,
-    /// Begin with so many of the latest changes
+    /// Start with the last N changes
     #[arg(long, value_name = "N")]
     history: Option<u32>,
-    /// End after those
+    /// Exit after the past changes
     #[arg(long, requires = "history")]
     no_follow: bool,
     #[command(flatten)]
@@ -39,24 +39,24 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
-    let ask = Events { name: args.name.clone(), history: args.history, follow: !args.no_follow };
+    let params = Events { name: args.name.clone(), history: args.history, follow: !args.no_follow };
     let mut printer = Printer::new(args.json.json);
     printer.dates = args.history.is_some();
     let paths = Paths::from_env()?;
     let mut link = match Link::open_at(&paths) {
         Err(Failure::Unreachable(why)) => {
-            let (events, problem) = on_disk::read_events(&paths, &ask);
+            let (events, problem) = on_disk::read_events(&paths, &params);
             if let Some(problem) = problem {
-                output.tell(&format!("note: {problem}\n"));
+                output.print_stderr(&format!("note: {problem}\n"));
             }
             printer.dates = true;
-            return from_files(&events, "changes", why, ask.follow, output, |event, output| {
+            return show_files(&events, "changes", why, params.follow, output, |event, output| {
                 printer.print(event.method, &event.params, output).map(drop)
             });
         }
         link => link?,
     };
-    link.ask(&Request::Events(ask))?;
+    link.call(&Request::Events(params))?;
     while printer.print_next(&mut link, output)? {
         if !link.client.has_more() {
             output.flush()?;
@@ -65,11 +65,11 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Prints events; names line up as far as they can.
+/// Prints events with aligned names.
 pub(super) struct Printer {
     json: bool,
     name_width: usize,
-    /// Whether events may be of another day, or of another daemon.
+    /// True if events may be from another day or another daemon.
     dates: bool,
     before: Option<Event>,
 }
@@ -79,7 +79,7 @@ impl Printer {
         Self { json, name_width: NAME_WIDTH, dates: false, before: None }
     }
 
-    /// Waits for an event and prints it; false at the end of the stream.
+    /// Waits for an event and prints it. Returns false at the end of the stream.
     pub(super) fn print_next(
         &mut self,
         link: &mut Link,
@@ -89,7 +89,7 @@ impl Printer {
         self.print(&notification.method, notification.params, output)
     }
 
-    /// Prints a notification of the stream; false at its end.
+    /// Prints a notification of the stream. Returns false at its end.
     fn print(
         &mut self,
         method: &str,
@@ -109,10 +109,10 @@ impl Printer {
                 self.before = Some(event);
             }
             "event_skipped" => {
-                let Skipped { count, .. } = read(params)?;
+                let SkipNotice { count, .. } = read(params)?;
                 output.print(&changes::skipped(count, "event"))?;
             }
-            _ => {} // From a newer daemon.
+            _ => {} // An unknown event of a newer daemon.
         }
         Ok(true)
     }

@@ -1,6 +1,6 @@
-//! `xy explain`: whether a profile shows something, and which line decided.
+//! `xy explain`: reports if a profile shows an item, and which line of a file decides it.
 
-use xy_protocol::control::{Explain, Explained, ItemKind, Request};
+use xy_protocol::control::{Explain, ExplainResult, ItemKind, Request};
 
 use crate::cli::Json;
 use crate::failure::Failure;
@@ -8,22 +8,22 @@ use crate::link::{Link, read};
 use crate::output::Output;
 use crate::render::safe_text;
 
-/// Say whether a profile shows a tool, a prompt or a resource, and which line decided
+/// Explain why a profile shows or hides a tool, prompt or resource
 ///
-/// A tool or a prompt is named as `server__name`, or as clients of the profile call it; a
-/// resource by its URI, or as `xy://server/uri`.
+/// Also prints the line of the file that decides it. Name a tool or prompt as `server__name` or
+/// by its name in the profile, and a resource by its URI or as `xy://server/uri`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  xy explain work git__push\n  \
     xy explain work --resource file:///etc/hosts")]
 pub(crate) struct Args {
-    /// The profile; `default` is that of clients that name none
+    /// The profile; clients that name none get `default`
     profile: String,
-    /// The tool
+    /// The tool, prompt or resource
     name: String,
-    /// It is a prompt
+    /// NAME is a prompt
     #[arg(long, conflicts_with = "resource")]
     prompt: bool,
-    /// It is a resource, or a template of some
+    /// NAME is a resource or a resource template
     #[arg(long)]
     resource: bool,
     #[command(flatten)]
@@ -37,15 +37,15 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
         _ => ItemKind::Tool,
     };
     let (profile, name) = (args.profile.clone(), args.name.clone());
-    let ask = Request::Explain(Explain { profile, name, kind });
-    let result = Link::open()?.ask_promptly(&ask)?;
+    let request = Request::Explain(Explain { profile, name, kind });
+    let result = Link::open()?.query(&request)?;
     if args.json.json {
         return output.json(&result);
     }
-    output.print(&told(&read(&result)?))
+    output.print(&format_result(&read(&result)?))
 }
 
-fn told(it: &Explained) -> String {
+fn format_result(it: &ExplainResult) -> String {
     let what = match it.kind {
         ItemKind::Tool => "tool",
         ItemKind::Prompt => "prompt",
@@ -77,7 +77,7 @@ fn told(it: &Explained) -> String {
         say("described as", description);
     }
     if !it.known {
-        say("note", "no server is known to have it now");
+        say("note", "no server currently offers it");
     }
     text
 }
@@ -87,22 +87,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_verdict_says_why_and_where() {
-        let hidden = Explained {
+    fn explanation_shows_reason_and_line() {
+        let hidden = ExplainResult {
             profile: "work".into(),
             name: "git__push".into(),
             why: "`deny` names it".into(),
             file: Some("profiles/work.kdl".into()),
             line: Some(3),
             known: true,
-            ..Explained::default()
+            ..ExplainResult::default()
         };
-        insta::assert_snapshot!(told(&hidden), @r"
+        insta::assert_snapshot!(format_result(&hidden), @r"
         tool git__push in profile work: hidden
           because: `deny` names it
           at: profiles/work.kdl:3
         ");
-        let shown = Explained {
+        let shown = ExplainResult {
             shown: true,
             exposed: Some("push".into()),
             description: Some("Careful".into()),
@@ -112,14 +112,14 @@ mod tests {
             why: "nothing hides it".into(),
             ..hidden
         };
-        insta::assert_snapshot!(told(&shown), @r"
+        insta::assert_snapshot!(format_result(&shown), @r"
         tool git__push in profile work: shown, but found by `search_tools` instead of listed
           because: nothing hides it
           in: profiles/work.kdl
           found instead of listed by: profiles/work.kdl:9
           called: push
           described as: Careful
-          note: no server is known to have it now
+          note: no server currently offers it
         ");
     }
 }

@@ -1,4 +1,4 @@
-//! `xy info`: where the daemon is and what it listens on.
+//! `xy info`: shows the daemon's process, sockets, addresses and folders.
 
 use std::io;
 use std::path::Path;
@@ -13,21 +13,20 @@ use crate::link::{Link, read};
 use crate::output::Output;
 use crate::render;
 
-/// Show where the daemon is and what it listens on
+/// Show the daemon's process, sockets and folders
 ///
-/// Its version and process, its sockets and addresses, its folders, and how many
-/// servers it has.
+/// Shows its version, process id, sockets, addresses, folders, and number of servers.
 ///
-/// With --token, only what an MCP client has to show that comes in over HTTP. It is read from
-/// its file: the daemon itself tells nobody.
+/// With --token, prints only the token that MCP clients need to connect over HTTP. The token is
+/// read from its file; the daemon never sends it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  xy info\n  xy info --json | jq -r .control_socket\n  \
     curl -H \"Authorization: Bearer $(xy info --token)\" …")]
 pub(crate) struct Args {
-    /// Print the token of the gateway, and nothing else
+    /// Print only the token of the gateway
     #[arg(long, conflicts_with = "json")]
     token: bool,
-    /// Print the token whose bearer may also add and remove servers
+    /// Print only the token that also permits adding and removing servers
     #[arg(long, conflicts_with = "json")]
     manage: bool,
     #[command(flatten)]
@@ -38,16 +37,16 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     if args.token || args.manage {
         let paths = Paths::from_env()?;
         let file = if args.manage { &paths.manage_token_file } else { &paths.token_file };
-        return output.print(&(token_in(file)? + "\n"));
+        return output.print(&(read_token(file)? + "\n"));
     }
-    let result = Link::open()?.ask_promptly(&Request::Info)?;
+    let result = Link::open()?.query(&Request::Info)?;
     if args.json.json {
         return output.json(&result);
     }
     output.print(&render::info::info(&read(&result)?))
 }
 
-fn token_in(file: &Path) -> Result<String, CallError> {
+fn read_token(file: &Path) -> Result<String, CallError> {
     let not_shown = |cause: String| {
         CallError::new(ErrorKind::Internal, "the token cannot be shown").cause(cause)
     };
@@ -56,7 +55,7 @@ fn token_in(file: &Path) -> Result<String, CallError> {
         Ok(text) => Ok(text.trim().to_owned()),
         Err(cause) if cause.kind() == io::ErrorKind::NotFound => {
             Err(not_shown(format!("there is no file `{shown}`"))
-                .hint("the daemon makes it when it starts, unless its gateway needs none"))
+                .hint("start the daemon, which creates it unless its gateway needs no token"))
         }
         Err(cause) => Err(not_shown(format!("`{shown}`: {cause}"))),
     }

@@ -1,9 +1,9 @@
-//! `xy logs`: what a server wrote.
+//! `xy logs`: shows the output of a server.
 
 use serde_json::value::RawValue;
 use xy_config::Paths;
-use xy_daemon::on_disk::{self, Notice};
-use xy_protocol::control::{Logs, Request, Skipped};
+use xy_daemon::on_disk::{self, Notification};
+use xy_protocol::control::{Logs, Request, SkipNotice};
 use xy_protocol::error::CallError;
 
 use crate::cli::Json;
@@ -13,24 +13,24 @@ use crate::output::Output;
 use crate::render::changes::skipped;
 use crate::render::log_line::{LineStyle, Record};
 
-/// Show what a server wrote
+/// Show the output of a server
 ///
-/// The latest lines of its stdout and stderr; with --follow also those to come. A line
-/// cannot steer the terminal: control characters are shown as \x1b and the like.
-/// With --json each line is an object; a reader that is too slow gets one with a `count`
-/// of the lines it missed. Without a daemon the lines are read from the log file.
+/// Prints the last lines of its stdout and stderr; with --follow also new ones. Control
+/// characters are escaped, such as \x1b, so a line cannot control the terminal. With --json, each
+/// line is an object; a reader that is too slow gets an object with a `count` of skipped lines.
+/// Without a daemon, the lines are read from the log file.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  xy logs github --tail 100\n  xy logs github -f")]
 pub(crate) struct Args {
     /// The server's name
     name: String,
-    /// How many of the latest lines to show
+    /// Number of past lines to show
     #[arg(long, value_name = "N", default_value_t = xy_protocol::control::DEFAULT_TAIL)]
     tail: u32,
-    /// Go on with new lines until Ctrl-C
+    /// Show new lines until Ctrl-C
     #[arg(long, short)]
     follow: bool,
-    /// Print lines as they came, without a prefix and without escaping anything
+    /// Print lines unchanged, without prefix or escaping
     #[arg(long, conflicts_with = "json")]
     raw: bool,
     /// Print the time (UTC) before each line
@@ -41,15 +41,15 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
-    let ask = Logs { name: args.name.clone(), tail: Some(args.tail), follow: args.follow };
+    let params = Logs { name: args.name.clone(), tail: Some(args.tail), follow: args.follow };
     let style =
         LineStyle { raw: args.raw, timestamps: args.timestamps, colour: output.has_colour() };
     let mut text = String::new();
     let paths = Paths::from_env()?;
     let mut link = match Link::open_at(&paths) {
         Err(Failure::Unreachable(why)) => {
-            let lines = on_disk::read_logs(&paths, &ask);
-            return from_files(&lines, "lines", why, args.follow, output, |line, output| {
+            let lines = on_disk::read_logs(&paths, &params);
+            return show_files(&lines, "lines", why, args.follow, output, |line, output| {
                 if args.json.json {
                     return output.json(&line.params);
                 }
@@ -58,10 +58,10 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
         }
         link => link?,
     };
-    link.ask(&Request::Logs(ask))?;
+    link.call(&Request::Logs(params))?;
     loop {
         if !link.client.has_more() {
-            output.flush()?; // Somebody may be watching.
+            output.flush()?; // Nothing more is buffered, so a viewer must see it now.
         }
         let notification = link.next()?;
         if notification.method == "log_end" {
@@ -75,18 +75,18 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     }
 }
 
-/// Shows what the files hold, in place of a daemon that cannot be asked. Fails if they hold
-/// nothing, or if more was to follow.
-pub(super) fn from_files(
-    notices: &[Notice],
+/// Shows records from files if the daemon cannot be reached. Fails if there are none, or if the
+/// user wants to follow new ones.
+pub(super) fn show_files(
+    notices: &[Notification],
     what: &str,
     why: CallError,
     follow: bool,
     output: &mut Output,
-    mut show: impl FnMut(&Notice, &mut Output) -> Result<(), Failure>,
+    mut show: impl FnMut(&Notification, &mut Output) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     if !notices.is_empty() && !follow {
-        output.tell(&format!("note: {}: these {what} are from the files\n", why.message));
+        output.print_stderr(&format!("note: {}: these {what} are from the files\n", why.message));
     }
     for notice in notices {
         show(notice, output)?;
@@ -110,13 +110,13 @@ fn show(
             if style.raw { output.write_unescaped(text) } else { output.write(text) }
         }
         "log_skipped" => {
-            let Skipped { count, .. } = read(params)?;
+            let SkipNotice { count, .. } = read(params)?;
             if style.raw {
-                output.tell(&skipped(count, "line")); // stdout has the server's lines only.
+                output.print_stderr(&skipped(count, "line")); // stdout carries only the server's lines.
                 return Ok(());
             }
             output.print(&skipped(count, "line"))
         }
-        _ => Ok(()), // From a newer daemon.
+        _ => Ok(()), // An unknown notification of a newer daemon.
     }
 }

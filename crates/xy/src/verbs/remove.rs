@@ -1,6 +1,6 @@
-//! `xy remove`: end a server and forget it.
+//! `xy remove`: stops a server and removes it.
 
-use xy_protocol::control::{Remove, Removed, Request};
+use xy_protocol::control::{Remove, RemoveResult, Request};
 
 use super::show;
 use crate::cli::Json;
@@ -9,10 +9,11 @@ use crate::link::{Link, read};
 use crate::output::Output;
 use crate::render::outcome;
 
-/// Remove a server that was added while the daemon ran
+/// Remove a server that was added with `xy add`
 ///
-/// It is gone from all lists at once, and ends within its grace. A server with a file is
-/// removed only with --persist, which deletes the file. Its logs stay unless --purge is given.
+/// The server disappears from all lists immediately and is stopped within its grace period. A
+/// server with a file is removed only with --persist, which deletes the file. Its logs are kept
+/// unless --purge is given.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example:\n  xy remove everything\n  xy remove everything --persist --purge"
@@ -20,10 +21,10 @@ use crate::render::outcome;
 pub(crate) struct Args {
     /// The server's name
     name: String,
-    /// Delete its file too
+    /// Also delete its file
     #[arg(long)]
     persist: bool,
-    /// Delete its logs too, once it has ended
+    /// Also delete its logs after it has stopped
     #[arg(long)]
     purge: bool,
     #[command(flatten)]
@@ -33,10 +34,10 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     let Args { persist, purge, .. } = *args;
     let request = Request::Remove(Remove { name: args.name.clone(), persist, purge });
-    let result = Link::open()?.ask(&request)?;
+    let result = Link::open()?.call(&request)?;
     if args.json.json {
         return output.json(&result);
     }
-    let done: Removed = read(&result)?;
+    let done: RemoveResult = read(&result)?;
     show(&outcome::removed(&done), output)
 }

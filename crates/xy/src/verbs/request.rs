@@ -1,10 +1,10 @@
-//! `xy request`: any request to one server.
+//! `xy request`: sends a raw MCP request to a server.
 
 use std::time::Duration;
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
-use xy_protocol::control::{JsonText, REQUEST_WITHIN, RawRequest, Request};
+use xy_protocol::control::{JsonText, REQUEST_TIMEOUT, RawRequest, Request};
 
 use super::in_millis;
 use crate::cli::Json;
@@ -13,11 +13,10 @@ use crate::link::{Link, read};
 use crate::output::Output;
 use crate::render::safe_text;
 
-/// Ask one server anything
+/// Send any MCP request to a server
 ///
-/// Sends one request of the protocol, whichever it is, and prints the server's whole
-/// response, under the id 1. A response that is an error ends this with 1, and is printed
-/// all the same.
+/// Prints the server's complete JSON-RPC response, with id 1. An error response is printed too,
+/// and the exit code is 1.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example:\n  xy request github tools/list | jq '.result.tools | length'\n  \
@@ -26,19 +25,19 @@ use crate::render::safe_text;
 pub(crate) struct Args {
     /// The server's name
     server: String,
-    /// What is asked, such as `tools/list`
+    /// The method, such as `tools/list`
     method: String,
-    /// The params of the request, a JSON object
-    #[arg(long, value_name = "JSON", value_parser = super::call::json)]
+    /// Params of the request, as a JSON object
+    #[arg(long, value_name = "JSON", value_parser = super::call::parse_json)]
     params: Option<JsonText>,
-    /// How long it may take: 10s unless told otherwise
+    /// Time limit of the request [default: 10s]
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
     timeout: Option<Duration>,
     #[command(flatten)]
     pub(crate) json: Json,
 }
 
-/// What there is to know of a response: whether it is an error.
+/// The part of a response that decides the exit code.
 #[derive(Debug, Deserialize)]
 struct Response {
     #[serde(default)]
@@ -46,19 +45,19 @@ struct Response {
 }
 
 pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
-    let ask = RawRequest {
+    let params = RawRequest {
         server: args.server.clone(),
         method: args.method.clone(),
         params: args.params.clone(),
         timeout_ms: args.timeout.map(in_millis),
         id: None,
     };
-    let within = args.timeout.unwrap_or(REQUEST_WITHIN);
+    let within = args.timeout.unwrap_or(REQUEST_TIMEOUT);
     let mut link = Link::open()?;
     let spinner = output.spinner(format!("asking {}", safe_text(&args.server)));
-    let result = link.ask_within(&Request::Raw(ask), Some(within))?;
+    let result = link.call_with_timeout(&Request::Raw(params), Some(within))?;
     drop(spinner);
     output.json(&result)?;
     let response: Response = read(&result)?;
-    if response.error.is_some() { Err(Failure::Told(Exit::Failed)) } else { Ok(()) }
+    if response.error.is_some() { Err(Failure::Reported(Exit::Failed)) } else { Ok(()) }
 }

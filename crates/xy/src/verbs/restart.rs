@@ -1,23 +1,23 @@
-//! `xy restart`: stop servers, start them again.
+//! `xy restart`: stops servers and starts them again.
 
 use xy_protocol::control::Request;
 
-use super::{Ask, carry_out};
+use super::{ServerArgs, run_on_servers};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::render::outcome;
 
-/// Restart a server, or all of them
+/// Restart a server, or all servers
 ///
-/// Stops it, starts it again with nothing in between, and waits until it is ready. Its
-/// count of restarts begins anew, so it also brings back one that has failed.
+/// Stops the server, starts it again immediately, and waits until it is ready. Its restart count
+/// is reset, so this also recovers a failed server.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  xy restart github\n  xy restart --all")]
 pub(crate) struct Args {
     #[command(flatten)]
-    pub(crate) ask: Ask,
+    pub(crate) servers: ServerArgs,
 }
 
 pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
-    carry_out(&args.ask, "restarting", Request::Restart, outcome::restarted, output)
+    run_on_servers(&args.servers, "restarting", Request::Restart, outcome::restarted, output)
 }

@@ -1,6 +1,6 @@
-//! `xy sample-server`: a server to supervise, for `xy demo`. Hidden.
+//! `xy sample-server`: a sample server for `xy demo`. Hidden.
 //!
-//! It speaks no protocol: it says the time on stderr until its stdin ends.
+//! It speaks no protocol: it prints the time to stderr until its stdin is closed.
 
 use std::io::{self, Read};
 use std::os::fd::AsFd;
@@ -12,11 +12,11 @@ use crate::interrupts::readable;
 use crate::output::Output;
 use crate::render;
 
-/// Say the time on stderr, once a second
+/// Print the time to stderr once a second
 #[derive(Debug, clap::Args)]
 #[command(hide = true)]
 pub(crate) struct Args {
-    /// End with code 1 after this long
+    /// Exit with code 1 after this time
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
     crash_after: Option<Duration>,
 }
@@ -25,17 +25,17 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     let crash = args.crash_after.map_or(Deadline::never(), Deadline::after);
     let mut stdin = io::stdin().lock();
     loop {
-        output.tell(&format!("it is {}\n", render::clock(clock::now())));
+        output.print_stderr(&format!("it is {}\n", render::clock(clock::now())));
         let tick = Deadline::after(crash.left_at_most(Duration::from_secs(1)));
         while let Some(left) = tick.left().filter(|left| !left.is_zero()) {
             let has_input = readable(&[stdin.as_fd()], left)[0];
             if has_input && matches!(stdin.read(&mut [0; 4096]), Ok(0) | Err(_)) {
-                return Ok(()); // Whoever started us is done with us.
+                return Ok(()); // The daemon closed stdin to stop this server.
             }
         }
         if crash.has_passed() {
-            output.tell("this is where I fall over\n");
-            return Err(Failure::Told(Exit::Failed));
+            output.print_stderr("crashing as configured\n");
+            return Err(Failure::Reported(Exit::Failed));
         }
     }
 }

@@ -1,6 +1,6 @@
-//! `xy search`: tools by what they do.
+//! `xy search`: searches tools by their descriptions.
 
-use xy_protocol::control::{FoundTools, Request, Search};
+use xy_protocol::control::{Request, Search, SearchResult};
 
 use crate::cli::Json;
 use crate::failure::Failure;
@@ -10,23 +10,23 @@ use crate::render;
 
 /// Find tools by what they do
 ///
-/// Best first: the name by which `xy call` and MCP clients call a tool, and the first words of
-/// what is said of it. With --profile only what that profile shows.
+/// Prints the best matches first: the name that `xy call` and MCP clients use, and the start of
+/// the description. With --profile, searches only tools of that profile.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example:\n  xy search create an issue\n  xy search --profile work read a file"
 )]
 pub(crate) struct Args {
-    /// What is to be done, in a few words
+    /// A few words that describe the task
     #[arg(required = true)]
     query: Vec<String>,
-    /// The most that are shown
+    /// Maximum number of results
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
     /// Only tools of this server
     #[arg(long, value_name = "NAME")]
     server: Option<String>,
-    /// Only what this profile shows
+    /// Only tools of this profile
     #[arg(long, value_name = "NAME")]
     profile: Option<String>,
     #[command(flatten)]
@@ -36,14 +36,14 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     let Args { limit, server, profile, .. } = args;
     let (server, profile) = (server.clone(), profile.clone());
-    let ask = Search { query: args.query.join(" "), limit: *limit, server, profile };
-    let result = Link::open()?.ask_promptly(&Request::Search(ask))?;
+    let params = Search { query: args.query.join(" "), limit: *limit, server, profile };
+    let result = Link::open()?.query(&Request::Search(params))?;
     if args.json.json {
         return output.json(&result);
     }
-    let FoundTools { tools } = read(&result)?;
+    let SearchResult { tools } = read(&result)?;
     if tools.is_empty() {
-        output.tell("nothing fits: try other words, or `xy tools` for all\n");
+        output.print_stderr("no tools match: try other words, or list all with `xy tools`\n");
         return Ok(());
     }
     let width = output.width();

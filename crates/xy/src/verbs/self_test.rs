@@ -1,8 +1,8 @@
-//! `xy self-test`: look at everything, repair what is broken, and say how it is.
+//! `xy self-test`: checks all parts, repairs broken ones, and reports the result.
 
 use std::time::Duration;
 
-use xy_protocol::control::{Request, SelfTest, SelfTested};
+use xy_protocol::control::{Request, SelfTest, SelfTestResult};
 
 use crate::cli::Json;
 use crate::failure::{Exit, Failure};
@@ -10,21 +10,21 @@ use crate::link::{Link, read};
 use crate::output::Output;
 use crate::render;
 
-/// The daemon itself takes no longer, but for a little.
-const WITHIN: Duration = Duration::from_secs(60);
+/// Time limit of the request; slightly longer than the daemon's own limit.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Test everything, and repair what is broken
+/// Check all parts of xy and repair broken ones
 ///
-/// Looks at the daemon, each server (its process, and a real question to it), the HTTP gateway,
-/// folders, sockets, and processes that nobody owns. A server that is dead or hangs is started
-/// again, and what has vanished is made again; each repair is proved by a second look. A server
-/// that answers is never restarted, and one that was stopped on purpose stays so.
+/// Checks the daemon, each server (its process and its response to a request), the HTTP gateway,
+/// folders, sockets, and orphaned processes. Restarts servers that have died or hang, and creates
+/// missing files again; each repair is verified by a second check. A server that responds is
+/// never restarted, and a server that was stopped on request stays stopped.
 ///
-/// Exits with 1 if anything is broken at the end.
+/// Exits with 1 if a part is still broken at the end.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  xy self-test\n  xy self-test --no-repair --json | jq .success")]
 pub(crate) struct Args {
-    /// Only look, and change nothing
+    /// Only check, without repairing anything
     #[arg(long)]
     no_repair: bool,
     #[command(flatten)]
@@ -34,14 +34,14 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     let mut link = Link::open()?;
     let spinner = output.spinner("testing everything");
-    let ask = SelfTest { repair: !args.no_repair };
-    let result = link.ask_within(&Request::SelfTest(ask), Some(WITHIN))?;
+    let params = SelfTest { repair: !args.no_repair };
+    let result = link.call_with_timeout(&Request::SelfTest(params), Some(REQUEST_TIMEOUT))?;
     drop(spinner);
-    let tested: SelfTested = read(&result)?;
+    let tested: SelfTestResult = read(&result)?;
     if args.json.json {
         output.json(&result)?;
     } else {
         output.print(&render::self_test::render(&tested))?;
     }
-    if tested.success { Ok(()) } else { Err(Failure::Told(Exit::Failed)) }
+    if tested.success { Ok(()) } else { Err(Failure::Reported(Exit::Failed)) }
 }

@@ -1,11 +1,11 @@
-//! `xy shutdown`: stop all servers, then the daemon.
+//! `xy shutdown`: stops all servers, then the daemon.
 
 use std::path::Path;
 use std::time::Duration;
 
 use xy_config::Paths;
 use xy_ipc::Client;
-use xy_protocol::control::{Request, ShuttingDown};
+use xy_protocol::control::{Request, ShutdownResult};
 use xy_protocol::error::{CallError, ErrorKind};
 
 use crate::cli::Json;
@@ -15,15 +15,15 @@ use crate::interrupts::readable;
 use crate::link::{Link, call_failed, read};
 use crate::output::Output;
 
-/// How long a daemon that has hung up may take to be gone.
-const GONE_WITHIN: Duration = Duration::from_secs(10);
+/// How long the daemon may take to exit after it has closed the connection.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long is waited between two looks.
-const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(10);
+/// Interval between two checks.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Stop all servers, then the daemon
 ///
-/// Waits until every server has ended and the daemon is gone.
+/// Waits until all servers and the daemon have exited.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  xy shutdown")]
 pub(crate) struct Args {
@@ -35,15 +35,15 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     let paths = Paths::from_env()?;
     let mut link = Link::open_at(&paths)?;
     let spinner = output.spinner("stopping all servers and the daemon");
-    let result = link.ask_promptly(&Request::Shutdown)?;
-    let ShuttingDown { pid } = read(&result)?;
+    let result = link.query(&Request::Shutdown)?;
+    let ShutdownResult { pid } = read(&result)?;
     let process = Process::find(pid);
     link.client.wait_for_hang_up().map_err(call_failed)?;
-    let is_gone = until_gone(&link.socket, &process);
+    let is_gone = wait_until_gone(&link.socket, &process);
     drop(spinner);
     if !is_gone {
-        let error = CallError::new(ErrorKind::TimedOut, "the daemon has not ended")
-            .cause(format!("process {pid} still runs, though it has hung up"))
+        let error = CallError::new(ErrorKind::TimedOut, "the daemon did not exit in time")
+            .cause(format!("process {pid} closed its connection but still runs"))
             .hint(format!("see {}", paths.daemon_log.display()));
         return Err(error.into());
     }
@@ -53,19 +53,19 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     output.print(&format!("daemon {pid} has ended\n"))
 }
 
-fn until_gone(socket: &Path, process: &Process) -> bool {
-    let deadline = Deadline::after(GONE_WITHIN);
+fn wait_until_gone(socket: &Path, process: &Process) -> bool {
+    let deadline = Deadline::after(EXIT_TIMEOUT);
     while !deadline.has_passed() {
         if Client::connect(socket).is_err_and(|error| error.is_not_listening()) {
-            return process.ends_within(deadline.left_at_most(GONE_WITHIN));
+            return process.exits_within(deadline.left_at_most(EXIT_TIMEOUT));
         }
-        readable(&[], LOOK_AGAIN_AFTER);
+        readable(&[], POLL_INTERVAL);
     }
     false
 }
 
-/// The daemon's process. Its lock goes with it, so whoever starts the next one at
-/// once has to know that it has really ended.
+/// The daemon's process. The daemon holds its lock until it exits, so a new daemon can start only
+/// after that.
 struct Process {
     #[cfg(target_os = "linux")]
     handle: Option<rustix::fd::OwnedFd>,
@@ -77,11 +77,11 @@ impl Process {
         use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-        // One that cannot be found is gone, or hidden from us: the socket has to do.
+        // A process that cannot be found has exited or is hidden: then the socket must do.
         Self { handle: pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) }
     }
 
-    fn ends_within(&self, within: Duration) -> bool {
+    fn exits_within(&self, within: Duration) -> bool {
         use std::os::fd::AsFd;
 
         self.handle.as_ref().is_none_or(|handle| readable(&[handle.as_fd()], within)[0])
@@ -94,7 +94,7 @@ impl Process {
         Self {}
     }
 
-    fn ends_within(&self, _: Duration) -> bool {
-        true // Only its socket can be seen, and that is gone.
+    fn exits_within(&self, _: Duration) -> bool {
+        true // Only its socket can be observed, and that is gone.
     }
 }

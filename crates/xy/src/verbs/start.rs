@@ -1,22 +1,22 @@
-//! `xy start`: start servers that are down.
+//! `xy start`: starts servers.
 
 use xy_protocol::control::Request;
 
-use super::{Ask, carry_out};
+use super::{ServerArgs, run_on_servers};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::render::outcome;
 
-/// Start a server, or all of them
+/// Start a server, or all servers
 ///
-/// Waits until it is ready, or has failed. A server that runs already is left alone.
+/// Waits until the server is ready or has failed. A running server is not changed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  xy start github\n  xy start --all")]
 pub(crate) struct Args {
     #[command(flatten)]
-    pub(crate) ask: Ask,
+    pub(crate) servers: ServerArgs,
 }
 
 pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
-    carry_out(&args.ask, "starting", Request::Start, outcome::started, output)
+    run_on_servers(&args.servers, "starting", Request::Start, outcome::started, output)
 }

@@ -1,4 +1,4 @@
-//! `xy status`: one server in full.
+//! `xy status`: shows one server in detail.
 
 use xy_protocol::control::{ByName, Request};
 
@@ -8,10 +8,10 @@ use crate::link::{Link, read};
 use crate::output::Output;
 use crate::{clock, render};
 
-/// Show everything about one server
+/// Show details of a server
 ///
-/// Its state and the reason for it, its latest changes, its files, and what it
-/// last wrote to stderr if it has failed.
+/// Shows its state and the reason, its recent state changes, its files, and its last lines of
+/// stderr if it has failed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  xy status github")]
 pub(crate) struct Args {
@@ -23,7 +23,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     let request = Request::Status(ByName { name: args.name.clone() });
-    let result = Link::open()?.ask_promptly(&request)?;
+    let result = Link::open()?.query(&request)?;
     if args.json.json {
         return output.json(&result);
     }

@@ -1,8 +1,8 @@
-//! `xy token`: who may come in over HTTP, and to what.
+//! `xy token`: manages tokens for clients that connect over HTTP.
 
 use xy_protocol::control::{
-    ByName, Request, RotatedToken, TokenAdd, TokenAdded, TokenEntry, TokenList, TokenRotate,
-    TokenRotated,
+    ByName, Request, RotatedToken, TokenAdd, TokenAddResult, TokenEntry, TokenList, TokenRotate,
+    TokenRotateResult,
 };
 
 use crate::cli::Json;
@@ -14,42 +14,42 @@ use crate::render::safe_text;
 /// Create, list, rotate and revoke tokens for MCP clients that connect over HTTP
 ///
 /// A client sends its token as `Authorization: Bearer <token>`. A token that is bound to a
-/// profile opens only that profile, at `/mcp`. Only a digest of each token is stored, in the state
-/// folder. `xy info --token` shows the daemon's own token.
+/// profile gives access only to that profile, at `/mcp`. Only a digest of each token is stored, in
+/// the state folder. `xy info --token` prints the daemon's own token.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example:\n  xy token add laptop --profile work\n  xy token rotate\n  xy token remove laptop"
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
-    ask: Ask,
+    command: TokenCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Ask {
-    /// Make a token, and show it this once
+enum TokenCommand {
+    /// Create a token and print it; it cannot be shown again
     Add {
-        /// What to call it
+        /// Name of the new token
         name: String,
-        /// The only profile that it opens
+        /// Restrict the token to this profile
         #[arg(long, value_name = "NAME")]
         profile: Option<String>,
-        /// Let whoever has it manage servers
+        /// Permit clients with this token to manage servers
         #[arg(long)]
         manage: bool,
         #[command(flatten)]
         json: Json,
     },
-    /// Show all that were made, but not what clients send
+    /// List all tokens without their secrets
     List {
         #[command(flatten)]
         json: Json,
     },
-    /// Give a token a new secret, show it this once, and end the sessions of the old one
+    /// Replace the secret of a token, print the new one, and close its sessions
     ///
-    /// Without a name, both tokens of the daemon itself get one: `token`, which `xy info --token`
-    /// shows, and `manage-token`, which `xy info --manage` shows. Clients that send the old secret
-    /// are refused at once.
+    /// Without a name, replaces the secrets of both tokens of the daemon: `token`, which
+    /// `xy info --token` prints, and `manage-token`, which `xy info --manage` prints. The old
+    /// secret is rejected immediately.
     Rotate {
         /// The token to rotate, as `xy token list` shows it
         name: Option<String>,
@@ -58,7 +58,7 @@ enum Ask {
     },
     /// Revoke a token and close its sessions
     Remove {
-        /// What it is called
+        /// Name of the token
         name: String,
         #[command(flatten)]
         json: Json,
@@ -67,56 +67,62 @@ enum Ask {
 
 impl Args {
     pub(crate) fn json(&self) -> Json {
-        match &self.ask {
-            Ask::Add { json, .. }
-            | Ask::List { json }
-            | Ask::Rotate { json, .. }
-            | Ask::Remove { json, .. } => *json,
+        match &self.command {
+            TokenCommand::Add { json, .. }
+            | TokenCommand::List { json }
+            | TokenCommand::Rotate { json, .. }
+            | TokenCommand::Remove { json, .. } => *json,
         }
     }
 }
 
 pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
-    let request = match &args.ask {
-        Ask::Add { name, profile, manage, .. } => {
+    let request = match &args.command {
+        TokenCommand::Add { name, profile, manage, .. } => {
             let (name, profile) = (name.clone(), profile.clone());
             Request::TokenAdd(TokenAdd { name, profile, manage: *manage })
         }
-        Ask::List { .. } => Request::TokenList,
-        Ask::Rotate { name, .. } => Request::TokenRotate(TokenRotate { name: name.clone() }),
-        Ask::Remove { name, .. } => Request::TokenRemove(ByName { name: name.clone() }),
+        TokenCommand::List { .. } => Request::TokenList,
+        TokenCommand::Rotate { name, .. } => {
+            Request::TokenRotate(TokenRotate { name: name.clone() })
+        }
+        TokenCommand::Remove { name, .. } => Request::TokenRemove(ByName { name: name.clone() }),
     };
-    let result = Link::open()?.ask_promptly(&request)?;
+    let result = Link::open()?.query(&request)?;
     if args.json().json {
         return output.json(&result);
     }
-    match &args.ask {
-        Ask::Add { .. } => {
-            let TokenAdded { token, .. } = read(&result)?;
-            output.tell("it is not shown again; send it as `Authorization: Bearer …`:\n");
+    match &args.command {
+        TokenCommand::Add { .. } => {
+            let TokenAddResult { token, .. } = read(&result)?;
+            output.print_stderr(
+                "send this token as `Authorization: Bearer …`; it is not shown again:\n",
+            );
             output.print(&format!("{token}\n"))
         }
-        Ask::List { .. } => {
+        TokenCommand::List { .. } => {
             let TokenList { tokens } = read(&result)?;
             if tokens.is_empty() {
-                output.tell("no tokens were made: `xy token add <name>` makes one\n");
+                output.print_stderr("no tokens: create one with `xy token add <name>`\n");
             }
-            output.print(&listed(&tokens))
+            output.print(&format_list(&tokens))
         }
-        Ask::Rotate { name, .. } => {
-            let TokenRotated { tokens } = read(&result)?;
-            output.tell(match name {
-                Some(_) => "the old secret is out; the new one is not shown again:\n",
-                None => "the old secrets are out; give clients the new ones:\n",
+        TokenCommand::Rotate { name, .. } => {
+            let TokenRotateResult { tokens } = read(&result)?;
+            output.print_stderr(match name {
+                Some(_) => "the old secret is revoked; the new one is not shown again:\n",
+                None => "the old secrets are revoked; give clients the new ones:\n",
             });
-            output.print(&rotated(&tokens, name.is_some()))
+            output.print(&format_rotated(&tokens, name.is_some()))
         }
-        Ask::Remove { name, .. } => output.print(&format!("removed {}\n", safe_text(name))),
+        TokenCommand::Remove { name, .. } => {
+            output.print(&format!("removed {}\n", safe_text(name)))
+        }
     }
 }
 
-/// One secret per line; with the names of the tokens, unless one was asked for by its name.
-fn rotated(tokens: &[RotatedToken], is_named: bool) -> String {
+/// Formats one secret per line, after the token's name unless the user named the token.
+fn format_rotated(tokens: &[RotatedToken], is_named: bool) -> String {
     let width = tokens.iter().map(|it| it.name.len()).max().unwrap_or_default();
     let line = |it: &RotatedToken| {
         if is_named {
@@ -128,8 +134,8 @@ fn rotated(tokens: &[RotatedToken], is_named: bool) -> String {
     tokens.iter().map(line).collect()
 }
 
-/// One line per token.
-fn listed(tokens: &[TokenEntry]) -> String {
+/// Formats one line per token.
+fn format_list(tokens: &[TokenEntry]) -> String {
     let width = tokens.iter().map(|it| it.name.len()).max().unwrap_or_default();
     let line = |it: &TokenEntry| {
         let what = match &it.profile {
@@ -137,7 +143,7 @@ fn listed(tokens: &[TokenEntry]) -> String {
             None => "every profile".to_owned(),
         };
         let manages = if it.manage { ", manages servers" } else { "" };
-        format!("{:<width$}  {what}{manages}, made {}\n", safe_text(&it.name), it.made_at)
+        format!("{:<width$}  {what}{manages}, created {}\n", safe_text(&it.name), it.made_at)
     };
     tokens.iter().map(line).collect()
 }
@@ -149,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_are_listed_with_what_they_open() {
+    fn token_list_shows_profiles_and_rights() {
         let made_at = Timestamp::from_unix_millis(0);
         let token = |name: &str, profile: Option<&str>, manage| TokenEntry {
             name: name.to_owned(),
@@ -157,10 +163,10 @@ mod tests {
             manage,
             made_at,
         };
-        let shown = listed(&[token("laptop", Some("work"), false), token("ci", None, true)]);
+        let shown = format_list(&[token("laptop", Some("work"), false), token("ci", None, true)]);
         insta::assert_snapshot!(shown, @r"
-        laptop  profile work, made 1970-01-01T00:00:00.000Z
-        ci      every profile, manages servers, made 1970-01-01T00:00:00.000Z
+        laptop  profile work, created 1970-01-01T00:00:00.000Z
+        ci      every profile, manages servers, created 1970-01-01T00:00:00.000Z
         ");
     }
 }

@@ -1,4 +1,4 @@
-//! `xy version`: this program's version, and the daemon's.
+//! `xy version`: shows the versions of this program and of the daemon.
 
 use xy_protocol::control::{Request, Version};
 
@@ -10,8 +10,7 @@ use crate::render;
 
 /// Show the version of this program and of the daemon
 ///
-/// Works without a daemon, too; only --json, which prints the daemon's own answer,
-/// needs one.
+/// Also works without a daemon, except with --json, which prints the daemon's response.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  xy version")]
 pub(crate) struct Args {
@@ -20,7 +19,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
-    let asked = Link::open().and_then(|mut link| link.ask_promptly(&Request::Version));
+    let asked = Link::open().and_then(|mut link| link.query(&Request::Version));
     if args.json.json {
         return output.json(&asked?);
     }

@@ -1,4 +1,4 @@
-//! Files that changed while no daemon was there.
+//! Files that change while there is no daemon.
 
 use serde_json::{Value, json};
 use xy_testkit::is_alive;
@@ -7,7 +7,7 @@ use crate::support::{ask, home, pid_in, refused, running, status};
 use crate::{renewed, sleeper};
 
 #[test]
-fn what_changed_meanwhile_is_applied_as_a_reload_would() {
+fn changed_files_are_applied_like_reload() {
     let home = home();
     for name in ["same", "rules", "process", "gone"] {
         home.server(name, &sleeper(&home));
@@ -29,7 +29,7 @@ fn what_changed_meanwhile_is_applied_as_a_reload_would() {
 }
 
 #[test]
-fn a_broken_file_keeps_the_last_good_settings_and_says_so() {
+fn broken_file_keeps_last_good_settings() {
     let home = home();
     for name in ["one", "two", "idle"] {
         home.server(name, &sleeper(&home));
@@ -44,16 +44,16 @@ fn a_broken_file_keeps_the_last_good_settings_and_says_so() {
 
     let one = status(&home, "one");
     assert_eq!((&one["state"], pid_in(&one)), (&json!("running"), before[0]));
-    let warning = "its file cannot be used as it is now, so it goes on as before: see `xy check`";
+    let warning = "its file cannot be used now, so it keeps its last good settings: see `xy check`";
     assert_eq!(one["warnings"], json!([warning]));
     let two = status(&home, "two");
     assert_eq!((pid_in(&two), &two["warnings"]), (before[1], &Value::Null));
     assert!(daemon.stderr().contains("unknown restart policy `allways`"), "{}", daemon.stderr());
-    // It can even be restarted, with what it was started with.
+    // A restart works too, with the settings of the first start.
     ask(&home, "restart", json!({ "name": "one" }));
     assert_ne!(running(&home, "one"), before[0]);
 
-    // Nobody is there for this one: it has failed until its file is good.
+    // This server is not running, so it has failed until its file is corrected.
     let idle = status(&home, "idle");
     assert_eq!((&idle["state"], &idle["reason_kind"]), (&json!("failed"), &json!("bad_file")));
     let reloaded = ask(&home, "reload", json!({}));
@@ -68,7 +68,7 @@ fn a_broken_file_keeps_the_last_good_settings_and_says_so() {
 }
 
 #[test]
-fn a_broken_file_for_all_of_them_keeps_every_living_server() {
+fn broken_common_file_keeps_running_servers() {
     let home = home();
     for name in ["one", "two"] {
         home.server(name, &sleeper(&home));
@@ -80,7 +80,7 @@ fn a_broken_file_for_all_of_them_keeps_every_living_server() {
     home.server("new", &sleeper(&home));
     let daemon = home.daemon();
     assert_eq!(["one", "two"].map(|name| running(&home, name)), before);
-    running(&home, "new"); // By the last good version.
+    running(&home, "new"); // With the last good settings.
     daemon.kill9();
     std::fs::remove_file(home.root().join("state/xy/last-good.json")).unwrap();
     home.server("newer", &sleeper(&home));
@@ -93,7 +93,7 @@ fn a_broken_file_for_all_of_them_keeps_every_living_server() {
 }
 
 #[test]
-fn a_folder_that_is_not_there_is_not_taken_for_one_that_was_emptied() {
+fn missing_folder_is_not_an_empty_folder() {
     let home = home();
     home.server("one", &sleeper(&home));
     let daemon = home.daemon();
@@ -101,7 +101,7 @@ fn a_folder_that_is_not_there_is_not_taken_for_one_that_was_emptied() {
     daemon.kill9();
     let servers = home.root().join("config/xy/servers");
     let elsewhere = home.root().join("tmp/servers");
-    std::fs::rename(&servers, &elsewhere).unwrap(); // A disk that is not mounted yet.
+    std::fs::rename(&servers, &elsewhere).unwrap(); // As if its disk was not mounted yet.
     home.daemon();
     assert_eq!(running(&home, "one"), before);
     std::fs::rename(&elsewhere, &servers).unwrap();
@@ -111,7 +111,7 @@ fn a_folder_that_is_not_there_is_not_taken_for_one_that_was_emptied() {
 }
 
 #[test]
-fn a_broken_file_is_fatal_when_nobody_is_there() {
+fn broken_file_is_fatal_without_running_servers() {
     let home = home();
     home.server("one", &sleeper(&home));
     let daemon = home.daemon();

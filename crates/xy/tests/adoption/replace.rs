@@ -1,15 +1,15 @@
-//! `xy daemon --replace`: one daemon goes, another goes on.
+//! `xy daemon --replace`: one daemon hands over to another.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use xy_shim::wire::PROTOCOL;
 use xy_testkit::{is_alive, marked_processes};
 
-use crate::support::{SOON, ask, home, pid_in, refused, running, says, signal, status};
-use crate::{deaf, parent_of, sleeper};
+use crate::support::{SOON, ask, home, pid_in, refused, running, signal, status, wait_for_line};
+use crate::{parent_of, sleeper, term_ignorer};
 
 #[test]
-fn a_daemon_takes_over_and_the_servers_do_not_notice() {
+fn replacement_does_not_disturb_servers() {
     let home = home();
     home.server("stdio", &sleeper(&home));
     home.server("http", &format!("{}port 8421\n", sleeper(&home)));
@@ -29,7 +29,7 @@ fn a_daemon_takes_over_and_the_servers_do_not_notice() {
 }
 
 #[test]
-fn where_there_is_no_daemon_it_simply_starts() {
+fn replace_without_daemon_starts_one() {
     let home = home();
     home.server("one", &sleeper(&home));
     home.daemon_with(&["--replace"]);
@@ -37,7 +37,7 @@ fn where_there_is_no_daemon_it_simply_starts() {
 }
 
 #[test]
-fn in_the_background_too() {
+fn replace_works_detached() {
     let home = home();
     home.server("one", &sleeper(&home));
     let first = home.daemon();
@@ -49,7 +49,7 @@ fn in_the_background_too() {
 }
 
 #[test]
-fn an_invalid_file_replaces_nobody() {
+fn invalid_file_prevents_replacement() {
     let home = home();
     home.server("one", &sleeper(&home));
     let first = home.daemon();
@@ -63,7 +63,7 @@ fn an_invalid_file_replaces_nobody() {
 }
 
 #[test]
-fn another_version_of_the_keepers_is_refused_and_nothing_changes() {
+fn other_shim_version_prevents_replacement() {
     let home = home();
     home.server("one", &sleeper(&home));
     let first = home.daemon();
@@ -77,7 +77,7 @@ fn another_version_of_the_keepers_is_refused_and_nothing_changes() {
 }
 
 #[test]
-fn who_only_asks_whether_it_could_be_changes_nothing() {
+fn handover_query_changes_nothing() {
     let home = home();
     home.server("one", &sleeper(&home));
     let first = home.daemon();
@@ -89,20 +89,20 @@ fn who_only_asks_whether_it_could_be_changes_nothing() {
 }
 
 #[test]
-fn a_daemon_that_hands_over_to_nobody_goes_on_itself() {
+fn daemon_resumes_after_failed_handover() {
     let home = home();
     home.server("one", &sleeper(&home));
     let daemon = home.daemon();
     let before = running(&home, "one");
-    // Whoever asked for it is killed before it has taken over.
+    // The new daemon is killed before it has taken over.
     let gone = ask(&home, "handover", json!({ "shim_protocol": PROTOCOL, "go": true }));
     assert_eq!(gone, json!({ "pid": daemon.pid, "gone": true }));
-    // Until it begins anew it may still answer as before.
+    // Until it has resumed, it may still answer from its earlier state.
     home.wait_until("it begins anew", || daemon.stderr().matches("INFO ready ").count() == 2);
     home.wait_for_state("one", "running");
     assert_eq!(ask(&home, "info", Value::Null)["pid"], daemon.pid);
     assert_eq!(running(&home, "one"), before);
-    // What it adopts now are its own children: they are reaped all the same.
+    // The shims that it adopts now are its own children, and are still reaped.
     ask(&home, "stop", json!({ "name": "one" }));
     let dead: Vec<_> =
         marked_processes(home.mark()).into_iter().filter(|it| it.state == 'Z').collect();
@@ -111,7 +111,7 @@ fn a_daemon_that_hands_over_to_nobody_goes_on_itself() {
 }
 
 #[test]
-fn a_shim_that_dies_during_a_replacement_takes_no_other_with_it() {
+fn shim_death_during_replacement_affects_no_other_server() {
     let home = home();
     let names = ["one", "two", "three", "four"];
     for name in names {
@@ -119,7 +119,7 @@ fn a_shim_that_dies_during_a_replacement_takes_no_other_with_it() {
     }
     let first = home.daemon();
     let before = names.map(|name| running(&home, name));
-    // Its shim dies and its leader with it, while the others are being handed over.
+    // Its shim and leader die while the others are handed over.
     signal(parent_of(before[0]), Signal::KILL);
     home.daemon_with(&["--replace"]);
     assert!(first.wait().success());
@@ -130,12 +130,12 @@ fn a_shim_that_dies_during_a_replacement_takes_no_other_with_it() {
 }
 
 #[test]
-fn whoever_waits_for_a_server_is_not_kept_waiting() {
+fn waiting_request_is_answered_at_replacement() {
     let home = home();
-    home.server("deaf", &deaf(&home, "20s"));
+    home.server("deaf", &term_ignorer(&home, "20s"));
     let first = home.daemon();
     let before = running(&home, "deaf");
-    says(&home, "deaf", "ready");
+    wait_for_line(&home, "deaf", "ready");
     let mut waits = home.connect();
     let stop = json!({ "jsonrpc": "2.0", "id": 1, "method": "stop", "params": { "name": "deaf" } });
     waits.send(&stop);
@@ -143,11 +143,11 @@ fn whoever_waits_for_a_server_is_not_kept_waiting() {
     home.daemon_with(&["--replace"]);
     assert!(first.wait().success());
     let answer = waits.next(SOON);
-    let message = "another daemon has taken over while this was being done";
+    let message = "another daemon took over before this request was done";
     assert_eq!(answer["error"]["message"], message, "{answer:#}");
     let now = status(&home, "deaf");
     assert_eq!((&now["state"], pid_in(&now)), (&json!("stopping"), before));
-    // The stop goes on as it was asked for; its grace is cut short only here.
+    // The stop continues as requested; only the test cuts its grace short.
     signal(before, Signal::KILL);
     home.wait_for_state("deaf", "stopped");
 }

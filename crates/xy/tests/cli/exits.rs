@@ -9,7 +9,7 @@ use xy_testkit::{Home, Wire};
 
 use crate::{home, home_with_one, shown, speaker};
 
-/// Every verb that a person can type.
+/// All verbs.
 const VERBS: [&str; 20] = [
     "daemon", "list", "status", "start", "stop", "restart", "reload", "logs", "events", "check",
     "info", "version", "shutdown", "demo", "add", "remove", "connect", "tools", "call", "request",
@@ -20,7 +20,7 @@ fn words(line: &str) -> Vec<&str> {
 }
 
 #[test]
-fn done_is_0() {
+fn success_is_0() {
     let home = home_with_one();
     for line in [
         "list",
@@ -53,7 +53,7 @@ fn done_is_0() {
 }
 
 #[test]
-fn an_unknown_server_is_1_and_the_nearest_name_is_told() {
+fn unknown_server_is_1_with_a_suggestion() {
     let home = home_with_one();
     let first = shown(&home, &home.xy(&["status", "oen"]));
     assert_snapshot!(first);
@@ -66,7 +66,7 @@ fn an_unknown_server_is_1_and_the_nearest_name_is_told() {
 }
 
 #[test]
-fn a_server_that_does_not_start_is_1_alone_or_among_others() {
+fn failed_start_is_1() {
     let home = home_with_one();
     home.server("missing", "command \"/nowhere/at/all\"\n");
     home.call("reload", Value::Null).unwrap();
@@ -80,7 +80,7 @@ fn a_server_that_does_not_start_is_1_alone_or_among_others() {
 }
 
 #[test]
-fn no_daemon_is_2_and_the_way_to_one_is_told() {
+fn no_daemon_is_2_with_a_hint() {
     let home = home();
     let first = shown(&home, &home.xy(&["list"]));
     assert_snapshot!(first);
@@ -105,7 +105,7 @@ fn no_daemon_is_2_and_the_way_to_one_is_told() {
     ] {
         assert_eq!(shown(&home, &home.xy(&words(line))), first, "xy {line}");
     }
-    // A socket that nobody listens at is no daemon either.
+    // A socket without a listener is no daemon either.
     drop(std::os::unix::net::UnixListener::bind(home.socket()).unwrap());
     let refused = home.xy(&["list"]);
     assert_eq!(refused.code, 2);
@@ -116,7 +116,7 @@ fn no_daemon_is_2_and_the_way_to_one_is_told() {
 }
 
 #[test]
-fn a_bad_configuration_is_3_for_daemon_check_and_reload() {
+fn invalid_configuration_is_3() {
     let home = home_with_one();
     home.server("two", "comand \"x\"\n");
     assert_snapshot!("bad-config-check", shown(&home, &home.xy(&["check"])));
@@ -133,7 +133,7 @@ fn a_bad_configuration_is_3_for_daemon_check_and_reload() {
 }
 
 #[test]
-fn a_port_conflict_is_1_at_reload_and_3_at_start() {
+fn port_conflict_is_1_at_reload_and_3_at_start() {
     let home = home_with_one();
     home.server("two", &format!("{}port 65432\n", speaker(&home)));
     home.server("three", &format!("{}port 65432\n", speaker(&home)));
@@ -201,7 +201,7 @@ fn every_help_has_an_example() {
     }
     let all = home.xy(&["--help"]).stdout;
     for verb in VERBS {
-        assert!(all.contains(&format!("\n  {verb} ")), "{verb} is not told:\n{all}");
+        assert!(all.contains(&format!("\n  {verb} ")), "{verb} is not listed:\n{all}");
     }
     let hidden = ["sample-server", "shim", "grip"];
     assert!(!hidden.iter().any(|verb| all.contains(verb)), "{all}");
@@ -209,7 +209,7 @@ fn every_help_has_an_example() {
 }
 
 #[test]
-fn what_is_only_for_the_daemon_says_so_and_touches_nothing() {
+fn daemon_only_option_is_refused() {
     let home = home();
     let mine = home.root().join("mine");
     std::fs::write(&mine, "words").unwrap();
@@ -227,7 +227,7 @@ fn what_is_only_for_the_daemon_says_so_and_touches_nothing() {
 }
 
 #[test]
-fn a_closed_stdout_is_no_reason_for_noise() {
+fn closed_stdout_is_silent() {
     let home = home_with_one();
     for line in [
         "list",
@@ -247,14 +247,14 @@ fn a_closed_stdout_is_no_reason_for_noise() {
         let mut command = home.command(&words(line));
         let command = command.stdin(Stdio::null()).stdout(writer).stderr(Stdio::piped());
         let output = command.output().unwrap();
-        let told = String::from_utf8(output.stderr).unwrap();
-        assert_eq!((output.status.code(), told.as_str()), (Some(0), ""), "xy {line}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), stderr.as_str()), (Some(0), ""), "xy {line}");
     }
     home.finish();
 }
 
 #[test]
-fn without_any_of_its_streams_a_verb_does_its_work() {
+fn verb_works_without_standard_streams() {
     let home = home_with_one();
     let stop = home.command(&["stop", "one"]);
     let mut shell = std::process::Command::new("sh");
@@ -267,10 +267,10 @@ fn without_any_of_its_streams_a_verb_does_its_work() {
 }
 
 #[test]
-fn a_full_house_is_told_as_such() {
+fn full_daemon_is_reported() {
     let home = home_with_one();
     let mut crowd: Vec<Wire> = Vec::new();
-    let ran = home.wait_until("the house is full", || {
+    let ran = home.wait_until("the daemon is at its limit", || {
         crowd.extend((crowd.len()..256).map(|_| home.connect()));
         let ran = home.xy(&["list"]);
         (ran.code != 0).then_some(ran)
@@ -281,7 +281,7 @@ fn a_full_house_is_told_as_such() {
     home.finish();
 }
 
-/// [`shown`], but nobody has to be asked for it.
+/// Formats a result as [`shown`] does, without a request to the daemon.
 fn shown_without_daemon(home: &Home, ran: &xy_testkit::Ran) -> String {
     let text = format!("exit {}\n--- stdout\n{}--- stderr\n{}", ran.code, ran.stdout, ran.stderr);
     crate::redact::redact(home, &text)
@@ -289,14 +289,14 @@ fn shown_without_daemon(home: &Home, ran: &xy_testkit::Ran) -> String {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn a_daemon_that_hangs_is_2() {
+fn hanging_daemon_is_2() {
     use rustix::process::{Pid, Signal, kill_process};
 
     let home = home_with_one();
     let pid = home.call("info", Value::Null).unwrap()["pid"].as_i64().unwrap();
     let daemon = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
     kill_process(daemon, Signal::STOP).unwrap();
-    home.wait_until("all its threads stand still", || {
+    home.wait_until("all its threads are stopped", || {
         let mut threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
         threads.all(|thread| {
             let stat = fs::read_to_string(thread.unwrap().path().join("stat")).unwrap();
@@ -310,7 +310,7 @@ fn a_daemon_that_hangs_is_2() {
 }
 
 #[test]
-fn whoever_answers_at_the_socket_but_is_no_daemon_is_2() {
+fn foreign_program_at_the_socket_is_2() {
     let home = home();
     let listener = std::os::unix::net::UnixListener::bind(home.socket()).unwrap();
     let answering = std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! A terminal that a test looks at.
+//! A pseudo-terminal that a test reads.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -9,14 +9,14 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
-/// The end of a terminal that a person would sit at.
+/// The two ends of a pseudo-terminal.
 pub(crate) struct Pty {
     screen: File,
     line: OwnedFd,
 }
 
 impl Pty {
-    /// A terminal of `columns` columns.
+    /// Creates a terminal of `columns` columns.
     pub(crate) fn new(columns: u16) -> Self {
         let screen = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         rustix::io::fcntl_setfd(&screen, rustix::io::FdFlags::CLOEXEC).unwrap();
@@ -30,35 +30,35 @@ impl Pty {
         Self { screen: screen.into(), line }
     }
 
-    /// The terminal as a program's input or output.
+    /// Returns the terminal as a program's input or output.
     pub(crate) fn stdio(&self) -> Stdio {
         self.line.try_clone().unwrap().into()
     }
 
-    /// Lets go of the program's end, so that the screen ends when the program does.
+    /// Closes the program's end, so that the screen ends with the program.
     pub(crate) fn watch(self) -> Screen {
         Screen { screen: self.screen }
     }
 
-    /// Runs `command` on it, and answers all that it showed.
-    pub(crate) fn shows(self, command: &mut Command) -> (i32, String) {
+    /// Runs `command` on the terminal, and returns its exit code and output.
+    pub(crate) fn run(self, command: &mut Command) -> (i32, String) {
         command.stdin(self.stdio()).stdout(self.stdio()).stderr(self.stdio());
         let mut child = command.spawn().unwrap();
         // The command holds the terminal too.
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let text = self.watch().rest();
+        let text = self.watch().read_to_end();
         (child.wait().unwrap().code().unwrap_or(-1), text)
     }
 }
 
-/// What a person sees. Dropping it is the terminal going away.
+/// The user's end of a terminal. Dropping it closes the terminal.
 pub(crate) struct Screen {
     screen: File,
 }
 
 impl Screen {
-    /// Everything until no program is left on the terminal.
-    pub(crate) fn rest(mut self) -> String {
+    /// Reads until no program holds the terminal.
+    pub(crate) fn read_to_end(mut self) -> String {
         let mut bytes = Vec::new();
         let mut chunk = [0; 4096];
         loop {
@@ -66,7 +66,7 @@ impl Screen {
                 Ok(0) => break,
                 Ok(count) => bytes.extend_from_slice(&chunk[..count]),
                 Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => break, // Linux says so when the last program has gone.
+                Err(_) => break, // Linux reports an error when the last program has exited.
             }
         }
         String::from_utf8(bytes).unwrap().replace("\r\n", "\n")

@@ -1,4 +1,4 @@
-//! What a terminal shows, and what no server can make it do.
+//! Output on a terminal, and the escapes that no server may send to it.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -9,11 +9,11 @@ use xy_testkit::{Home, Ran};
 use crate::pty::Pty;
 use crate::{home, home_with_one, speaker};
 
-/// Changes the title, the colour, the line, the clipboard: whatever a terminal obeys.
-const EVIL: &str =
+/// Escape sequences that change the title, the colour, the line and the clipboard.
+const ESCAPES: &str =
     "\u{1b}]0;owned\u{7}\u{1b}[31mred\u{1b}[2J\u{9b}31m\u{8}\u{8}\u{b}\u{7f}\u{90}x\u{9c}\u{202e}";
 
-/// A home whose daemon runs `one`, on a terminal that has colours.
+/// Returns a home whose daemon runs `one`, for a terminal with colours.
 fn coloured_home() -> Home {
     let home = home().with_env("TERM", "xterm-256color");
     home.server("one", &speaker(&home));
@@ -24,7 +24,7 @@ fn coloured_home() -> Home {
     home
 }
 
-/// `text` without colours, which begin with `ESC [` and end with `m`.
+/// Returns `text` without colours, which begin with `ESC [` and end with `m`.
 fn without_colours(text: &str) -> String {
     let mut parts = text.split("\u{1b}[");
     let first = parts.next().unwrap_or_default().to_owned();
@@ -35,9 +35,9 @@ fn without_colours(text: &str) -> String {
 }
 
 #[test]
-fn a_terminal_gets_colours_and_columns() {
+fn terminal_gets_colours_and_columns() {
     let home = coloured_home();
-    let (code, seen) = Pty::new(100).shows(&mut home.command(&["list"]));
+    let (code, seen) = Pty::new(100).run(&mut home.command(&["list"]));
     assert_eq!(code, 0);
     assert!(seen.contains("\u{1b}["), "{seen:?}");
     let plain = without_colours(&seen);
@@ -59,10 +59,10 @@ fn a_terminal_gets_colours_and_columns() {
 }
 
 #[test]
-fn nothing_is_wider_than_a_narrow_terminal() {
+fn output_fits_a_narrow_terminal() {
     let home = coloured_home();
     for columns in [40, 60, 80] {
-        let (_, seen) = Pty::new(columns).shows(&mut home.command(&["list"]));
+        let (_, seen) = Pty::new(columns).run(&mut home.command(&["list"]));
         for line in without_colours(&seen).lines() {
             assert!(line.chars().count() <= usize::from(columns), "{columns}: {line}");
         }
@@ -71,12 +71,12 @@ fn nothing_is_wider_than_a_narrow_terminal() {
 }
 
 #[test]
-fn no_color_is_obeyed_on_a_terminal() {
+fn no_color_disables_colours() {
     let home = coloured_home();
     for (name, value) in [("NO_COLOR", "1"), ("TERM", "dumb")] {
         for args in [&["list"][..], &["status", "missing-one"], &["status", "nobody"], &["--help"]]
         {
-            let (_, seen) = Pty::new(100).shows(home.command(args).env(name, value));
+            let (_, seen) = Pty::new(100).run(home.command(args).env(name, value));
             assert!(!seen.contains('\u{1b}'), "{name} {args:?}: {seen:?}");
         }
     }
@@ -84,7 +84,7 @@ fn no_color_is_obeyed_on_a_terminal() {
 }
 
 #[test]
-fn what_is_not_read_by_a_terminal_has_no_colours() {
+fn piped_output_has_no_colours() {
     let home = coloured_home();
     for args in [
         &["list"][..],
@@ -108,9 +108,9 @@ fn what_is_not_read_by_a_terminal_has_no_colours() {
     home.finish();
 }
 
-/// Nothing in `seen` steers a terminal, but for colours of our own.
+/// Checks that `seen` has no escapes except the colours of xy.
 #[track_caller]
-fn is_tame(seen: &str) {
+fn assert_no_escapes(seen: &str) {
     let without_spinner = seen.replace("\r\u{1b}[2K", "");
     let plain = without_colours(&without_spinner.replace("\u{1b}[31mred", "\u{1b}!"));
     let is_wild = |character: &char| character.is_control() && *character != '\n';
@@ -120,18 +120,18 @@ fn is_tame(seen: &str) {
 }
 
 #[test]
-fn a_server_cannot_steer_the_terminal() {
+fn server_cannot_send_terminal_escapes() {
     let home = home().with_env("TERM", "xterm-256color");
-    let lines = ["--lines", "2", "--text", EVIL, "--then", "sleep"];
-    // KDL wants a change of direction to be escaped.
-    let tame = |kdl: &str| kdl.replace('\u{202e}', "\\u{202e}");
-    home.server("talks", &tame(&home.kdl_command("xy-test-spew", &lines)));
-    let dies = home.kdl_command("xy-test-exit", &["--say", EVIL]);
-    home.server("dies", &tame(&format!("{dies}restart {{ policy \"never\" }}\n")));
+    let lines = ["--lines", "2", "--text", ESCAPES, "--then", "sleep"];
+    // KDL requires bidirectional control characters to be escaped.
+    let escape_bidi = |kdl: &str| kdl.replace('\u{202e}', "\\u{202e}");
+    home.server("talks", &escape_bidi(&home.kdl_command("xy-test-spew", &lines)));
+    let dies = home.kdl_command("xy-test-exit", &["--say", ESCAPES]);
+    home.server("dies", &escape_bidi(&format!("{dies}restart {{ policy \"never\" }}\n")));
     home.daemon();
     home.wait_for_state("talks", "running");
     home.wait_for_state("dies", "failed");
-    home.wait_until("both have spoken", || {
+    home.wait_until("both have printed", || {
         home.xy(&["logs", "talks"]).stdout.lines().count() == 2
             && home.xy(&["logs", "dies"]).stdout.lines().count() == 1
     });
@@ -141,49 +141,49 @@ fn a_server_cannot_steer_the_terminal() {
         &["status", "talks"],
         &["status", "dies"],
         &["list"],
-        &["status", EVIL],
-        &["logs", EVIL],
+        &["status", ESCAPES],
+        &["logs", ESCAPES],
     ] {
         let Ran { stdout, stderr, .. } = home.xy(args);
-        is_tame(&stdout);
-        is_tame(&stderr);
-        let (_, seen) = Pty::new(200).shows(&mut home.command(args));
-        is_tame(&seen);
+        assert_no_escapes(&stdout);
+        assert_no_escapes(&stderr);
+        let (_, seen) = Pty::new(200).run(&mut home.command(args));
+        assert_no_escapes(&seen);
     }
-    // Whoever asks for raw bytes gets them.
-    assert!(home.xy(&["logs", "talks", "--raw"]).stdout.contains(EVIL));
+    // With `--raw` the user gets the original bytes.
+    assert!(home.xy(&["logs", "talks", "--raw"]).stdout.contains(ESCAPES));
     home.finish();
 }
 
 #[test]
-fn a_file_cannot_steer_the_terminal() {
+fn file_cannot_send_terminal_escapes() {
     let home = home_with_one();
-    home.server("bad", &format!("comand \"{EVIL}\"\nrestart {{ policy \"{EVIL}\" }}\n"));
-    let named = format!("config/xy/servers/{}.kdl", EVIL.replace('\u{b}', ""));
+    home.server("bad", &format!("comand \"{ESCAPES}\"\nrestart {{ policy \"{ESCAPES}\" }}\n"));
+    let named = format!("config/xy/servers/{}.kdl", ESCAPES.replace('\u{b}', ""));
     fs::write(home.root().join(named), "command \"x\"\n").unwrap();
     for args in [&["check"][..], &["reload"], &["daemon"]] {
         let Ran { stdout, stderr, .. } = home.xy(args);
-        is_tame(&stdout);
-        is_tame(&stderr);
-        let (_, seen) = Pty::new(200).shows(home.command(args).env("TERM", "xterm"));
-        is_tame(&seen);
+        assert_no_escapes(&stdout);
+        assert_no_escapes(&stderr);
+        let (_, seen) = Pty::new(200).run(home.command(args).env("TERM", "xterm"));
+        assert_no_escapes(&seen);
     }
     assert_eq!(home.call("list", Value::Null).unwrap()[0]["name"], "one");
     home.finish();
 }
 
 #[test]
-fn a_prompt_after_a_verb_starts_on_a_line_of_its_own() {
+fn output_ends_with_a_newline() {
     let home = coloured_home();
     for args in [&["list"][..], &["status", "one"], &["restart", "one"], &["status", "nobody"]] {
-        let (_, seen) = Pty::new(100).shows(home.command(args).arg0("xy"));
+        let (_, seen) = Pty::new(100).run(home.command(args).arg0("xy"));
         assert!(seen.ends_with('\n') || seen.ends_with("\u{1b}[?25h"), "{args:?}: {seen:?}");
     }
     home.finish();
 }
 
 #[test]
-fn json_on_a_terminal_is_escaped_and_the_same() {
+fn json_on_a_terminal_is_escaped() {
     let home = home();
     home.server("bad", "command \"x\"\nport \"\\u{202e}\\u{9b}31m\\u{200b}\"\n");
     let report = home.xy(&["check", "--json"]).stdout;
@@ -191,8 +191,8 @@ fn json_on_a_terminal_is_escaped_and_the_same() {
     fs::write(&server, "command \"x\"\n").unwrap();
     let piped = home.xy(&["check", "--json"]).stdout;
     assert!(piped.contains('\u{202e}') && piped != report, "a pipe gets it as it is: {piped:?}");
-    let (_, seen) = Pty::new(200).shows(&mut home.command(&["check", "--json"]));
-    is_tame(&seen);
+    let (_, seen) = Pty::new(200).run(&mut home.command(&["check", "--json"]));
+    assert_no_escapes(&seen);
     assert!(seen.contains("\\u202e") && seen.contains("\\u009b"), "{seen:?}");
     let read = |text: &str| serde_json::from_str::<Value>(text).unwrap();
     assert_eq!(read(&seen), read(&piped));

@@ -1,4 +1,4 @@
-//! Every verb once, as a person would type it.
+//! Each verb once, as a user types it.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 use xy_testkit::{Home, Ran};
 
 use crate::redact::redact;
-use crate::{SOON, has_spoken, home, home_with_one, shown, speaker};
+use crate::{TIMEOUT, home, home_with_one, shown, speaker, wait_until_printed};
 
-/// A home with servers in several states.
+/// Returns a home with servers in several states.
 fn home_with_several() -> Home {
     let home = home_with_one();
     let dies = home.kdl_command("xy-test-exit", &["--code", "3", "--say", "cannot go on"]);
@@ -21,7 +21,7 @@ fn home_with_several() -> Home {
     home.call("reload", Value::Null).unwrap();
     home.wait_for_state("crashes", "failed");
     home.wait_for_state("missing", "failed");
-    has_spoken(&home, "web");
+    wait_until_printed(&home, "web");
     home
 }
 
@@ -34,7 +34,7 @@ fn list_and_status() {
     home.finish();
 }
 
-/// What a person sees who types these lines one after the other.
+/// Returns the output of these command lines, one after the other.
 fn session(home: &Home, lines: &[&str]) -> String {
     let typed = lines.iter().map(|line| {
         let args: Vec<&str> = line.split(' ').collect();
@@ -60,7 +60,7 @@ fn start_stop_and_restart() {
         ],
     );
     home.wait_for_state("one", "stopped");
-    home.remove_server("crashes"); // It may count as running for a moment.
+    home.remove_server("crashes"); // It may be shown as running for a moment.
     home.call("reload", Value::Null).unwrap();
     let all = session(&home, &["start --all", "restart --all", "stop --all", "stop --all"]);
     assert_snapshot!(one + &all);
@@ -68,7 +68,7 @@ fn start_stop_and_restart() {
 }
 
 #[test]
-fn reload_and_its_plan() {
+fn reload_and_dry_run() {
     let home = home_with_several();
     home.remove_server("crashes");
     home.remove_server("missing");
@@ -113,8 +113,8 @@ fn logs_of_a_server() {
     home.finish();
 }
 
-/// A verb that goes on, and its lines.
-fn going_on(home: &Home, args: &[&str]) -> (Child, BufReader<ChildStdout>) {
+/// Starts a verb that keeps running, and returns its lines.
+fn spawn_verb(home: &Home, args: &[&str]) -> (Child, BufReader<ChildStdout>) {
     let mut command = home.command(args);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
@@ -122,28 +122,28 @@ fn going_on(home: &Home, args: &[&str]) -> (Child, BufReader<ChildStdout>) {
     (child, lines)
 }
 
-/// How a verb ended that ends by itself, and what it said on stderr.
+/// Waits for the end of a verb, and returns its exit code and stderr.
 #[track_caller]
-fn ended(home: &Home, mut child: Child) -> Ran {
+fn wait_for_end(home: &Home, mut child: Child) -> Ran {
     home.wait_until("the verb ends", || child.try_wait().unwrap());
     Ran::from(child.wait_with_output().unwrap())
 }
 
 #[test]
-fn a_follower_sees_what_comes_and_ends_by_ctrl_c() {
+fn follower_prints_new_lines_until_ctrl_c() {
     let home = home_with_one();
-    let (child, mut lines) = going_on(&home, &["logs", "one", "--tail", "1", "-f"]);
-    let mut heard = String::new();
-    lines.read_line(&mut heard).unwrap();
+    let (child, mut lines) = spawn_verb(&home, &["logs", "one", "--tail", "1", "-f"]);
+    let mut output = String::new();
+    lines.read_line(&mut output).unwrap();
     home.call("restart", json!({ "name": "one" })).unwrap();
     for _ in 0..4 {
-        lines.read_line(&mut heard).unwrap();
+        lines.read_line(&mut output).unwrap();
     }
-    let said = "[err] line 0000003\n[err] stopping: stdin closed\n\
+    let expected = "[err] line 0000003\n[err] stopping: stdin closed\n\
                 [err] line 0000001\n[err] line 0000002\n[err] line 0000003\n";
-    assert_eq!(heard, said);
+    assert_eq!(output, expected);
     interrupt(&child);
-    let ran = ended(&home, child);
+    let ran = wait_for_end(&home, child);
     assert_eq!((ran.code, ran.stderr.as_str()), (130, ""), "as shells expect of Ctrl-C");
     home.finish();
 }
@@ -154,43 +154,43 @@ fn interrupt(child: &Child) {
 }
 
 #[test]
-fn a_follower_ends_when_its_server_or_its_daemon_is_gone() {
+fn follower_ends_with_its_server_or_daemon() {
     let home = home_with_several();
-    let (of_server, mut lines) = going_on(&home, &["logs", "web", "--tail", "1", "-f"]);
+    let (of_server, mut lines) = spawn_verb(&home, &["logs", "web", "--tail", "1", "-f"]);
     lines.read_line(&mut String::new()).unwrap();
     home.remove_server("web");
     home.call("reload", Value::Null).unwrap();
-    assert_eq!(ended(&home, of_server).code, 0);
+    assert_eq!(wait_for_end(&home, of_server).code, 0);
 
-    let (of_daemon, mut lines) = going_on(&home, &["logs", "one", "--tail", "1", "-f"]);
+    let (of_daemon, mut lines) = spawn_verb(&home, &["logs", "one", "--tail", "1", "-f"]);
     lines.read_line(&mut String::new()).unwrap();
     home.call("shutdown", Value::Null).unwrap();
-    let ran = ended(&home, of_daemon);
+    let ran = wait_for_end(&home, of_daemon);
     assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
     home.finish();
 }
 
 #[test]
-fn a_follower_whose_reader_has_left_ends_quietly() {
+fn follower_ends_quietly_on_closed_stdout() {
     let home = home();
     home.server("one", &home.kdl_command("xy-test-sleep-server", &["--every", "10"]));
     home.daemon();
     home.wait_for_state("one", "running");
     for args in [&["logs", "one", "-f"][..], &["logs", "one", "-f", "--json"]] {
-        let (child, mut lines) = going_on(&home, args);
+        let (child, mut lines) = spawn_verb(&home, args);
         lines.read_line(&mut String::new()).unwrap();
         drop(lines);
-        let ran = ended(&home, child);
+        let ran = wait_for_end(&home, child);
         assert_eq!((ran.code, ran.stderr.as_str()), (0, ""), "{args:?}");
     }
     home.finish();
 }
 
 #[test]
-fn events_shows_changes_as_they_come() {
+fn events_prints_changes_live() {
     let home = home_with_one();
-    let (child, mut lines) = going_on(&home, &["events"]);
-    // Nothing tells when it has subscribed, so it is given something to see until it does.
+    let (child, mut lines) = spawn_verb(&home, &["events"]);
+    // The verb does not report its subscription, so the test causes changes until it prints one.
     let (lines_seen, first_seen) = std::sync::mpsc::channel();
     let watching = std::thread::spawn(move || {
         let mut first = String::new();
@@ -203,7 +203,7 @@ fn events_shows_changes_as_they_come() {
         first_seen.try_recv().ok()
     });
     interrupt(&child);
-    let ran = ended(&home, child);
+    let ran = wait_for_end(&home, child);
     watching.join().unwrap();
     assert_eq!((ran.code, ran.stderr.as_str()), (130, ""));
     let (hour, change) = first.split_once("  ").unwrap();
@@ -225,20 +225,20 @@ fn check_info_version_and_shutdown() {
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 #[test]
-fn a_demo_works_and_leaves_nothing() {
+fn demo_leaves_nothing() {
     let home = home();
     let ran = home.xy(&["demo", "--for", "3s"]);
     assert_eq!((ran.code, ran.stderr.as_str()), (0, ""), "{ran:?}");
-    for word in ["clock", "flaky", "running", "nothing of it is left"] {
+    for word in ["clock", "flaky", "running", "all its files and processes are removed"] {
         assert!(ran.stdout.contains(word), "{word}: {}", ran.stdout);
     }
-    home.finish(); // No process, no file.
+    home.finish(); // Checks that no process and no file is left.
 }
 
-/// What the daemon answers, as the bytes stand on the wire.
+/// Returns the daemon's result, as the bytes on the wire.
 fn wire_result(home: &Home, method: &str, params: &Value) -> String {
     let mut stream = UnixStream::connect(home.socket()).unwrap();
-    stream.set_read_timeout(Some(SOON)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     let request = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
     stream.write_all(format!("{request}\n").as_bytes()).unwrap();
     let mut line = String::new();
@@ -248,7 +248,7 @@ fn wire_result(home: &Home, method: &str, params: &Value) -> String {
 }
 
 #[test]
-fn json_is_the_answer_of_the_daemon_to_the_letter() {
+fn json_output_is_the_unchanged_response() {
     let home = home_with_several();
     let one = json!({ "name": "one" });
     let all = json!({ "all": true });
@@ -266,7 +266,7 @@ fn json_is_the_answer_of_the_daemon_to_the_letter() {
         ("version", "version", &Value::Null),
     ] {
         if line == "start --all" {
-            home.remove_server("crashes"); // It may count as running for a moment.
+            home.remove_server("crashes"); // It may be shown as running for a moment.
             home.call("reload", Value::Null).unwrap();
         }
         let args: Vec<&str> = line.split(' ').chain(["--json"]).collect();
@@ -279,24 +279,24 @@ fn json_is_the_answer_of_the_daemon_to_the_letter() {
 }
 
 #[test]
-fn json_lines_are_the_notifications_of_the_daemon() {
+fn json_lines_are_the_unchanged_notifications() {
     let home = home_with_one();
     let ran = home.xy(&["logs", "one", "--json"]);
     let mut wire = home.connect();
     wire.call("logs", json!({ "name": "one" })).unwrap();
     for line in ran.stdout.lines() {
         let mut printed: Value = serde_json::from_str(line).unwrap();
-        let mut told = wire.next(SOON)["params"].take();
+        let mut received = wire.next(TIMEOUT)["params"].take();
         assert!(printed["subscription_id"].take().is_u64(), "{line}");
-        told["subscription_id"].take();
-        assert_eq!(printed, told);
+        received["subscription_id"].take();
+        assert_eq!(printed, received);
     }
-    assert_eq!(wire.next(SOON)["method"], "log_end");
+    assert_eq!(wire.next(TIMEOUT)["method"], "log_end");
     home.finish();
 }
 
 #[test]
-fn an_error_as_json_is_the_error_of_the_daemon() {
+fn json_error_is_the_unchanged_error() {
     let home = home_with_one();
     for (args, method, params) in [
         (["status", "oen"], "status", json!({ "name": "oen" })),
@@ -304,8 +304,8 @@ fn an_error_as_json_is_the_error_of_the_daemon() {
         (["logs", "oen"], "logs", json!({ "name": "oen" })),
     ] {
         let ran = home.xy(&[&args[..], &["--json"]].concat());
-        let told: Value = serde_json::from_str(&ran.stdout).unwrap();
-        assert_eq!(told["error"], home.call(method, params).unwrap_err());
+        let received: Value = serde_json::from_str(&ran.stdout).unwrap();
+        assert_eq!(received["error"], home.call(method, params).unwrap_err());
         assert_eq!((ran.code, ran.stderr.as_str()), (1, ""));
     }
     home.finish();

@@ -7,9 +7,9 @@ use crate::server::{Era, Transport};
 /// The side on which a feature fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
-    /// It fails without xy too.
+    /// The feature fails without xy too.
     Direct,
-    /// It works without xy. The reason starts with `fault:` if xy should do better.
+    /// The feature works without xy. The reason starts with `fault:` if xy should do better.
     Through,
 }
 

@@ -10,11 +10,11 @@ use xy_testkit::Home;
 use crate::feature::{Outcomes, read_outcomes};
 use crate::library::{Library, Runtime, scripts};
 
-/// How long all features of a driver may take, and how often its end is looked for.
+/// Timeout of a driver with all features, and the polling rate.
 const WITHIN: Duration = Duration::from_mins(5);
 const LOOKS_PER_SECOND: u32 = 20;
 
-/// How much of a driver's stderr a failure shows.
+/// Maximum length of a driver's stderr in a failure message.
 const STDERR_CHARS: usize = 1500;
 
 /// The place that a driver connects to.
@@ -28,7 +28,7 @@ pub(crate) struct Target {
 
 /// Returns the folder in which the libraries are installed.
 #[track_caller]
-fn installed() -> PathBuf {
+fn install_folder() -> PathBuf {
     let installed = std::env::var_os("XY_LIBRARIES").map(PathBuf::from);
     installed.expect("`XY_LIBRARIES` names the folder that `real/libraries/install` prints")
 }
@@ -52,7 +52,7 @@ pub(crate) fn run(home: &Home, library: &Library, target: &Target) -> Outcomes {
 }
 
 fn command(home: &Home, library: &Library, target: &Target) -> Command {
-    let installed = installed();
+    let installed = install_folder();
     let program = match library.runtime {
         Runtime::Python(environment) => installed.join(environment).join("bin/python"),
         Runtime::Node => installed.join("npm/node_modules/node/bin/node"),

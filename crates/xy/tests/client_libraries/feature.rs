@@ -46,13 +46,13 @@ struct Line {
 
 /// Reads the lines of a driver.
 ///
-/// `bad_end` tells how a driver ended that did not end well. Then the features without a line
-/// have failed, or the last one if there is a line for each.
+/// `bad_end` describes a failed exit of the driver. The features without a line have then failed,
+/// or the last feature if each has a line.
 ///
 /// # Panics
 ///
-/// Panics if a line is none of a driver's or names a feature twice, or if a driver that ended
-/// well left a feature out.
+/// Panics if a line is invalid or repeats a feature, or if a driver that exited cleanly omitted a
+/// feature.
 #[track_caller]
 pub(crate) fn read_outcomes(stdout: &str, bad_end: Option<&str>) -> Outcomes {
     let mut outcomes = Outcomes::new();
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn features_after_a_bad_end_have_failed() {
+    fn features_after_a_crash_fail() {
         let outcomes = read_outcomes(&line("list"), Some("exit 1"));
         assert_eq!(outcomes["list"], Outcome::Works);
         assert_eq!(outcomes["prompt"], Outcome::Failed("exit 1".to_owned()));
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_end_after_the_last_feature_makes_it_fail() {
+    fn crash_after_the_last_feature_fails_it() {
         let all: String = FEATURES.iter().rev().map(|(name, _)| line(name)).collect();
         let outcomes = read_outcomes(&all, Some("exit 1"));
         assert_eq!(outcomes["list"], Outcome::Failed("exit 1".to_owned()));

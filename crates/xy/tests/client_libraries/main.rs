@@ -1,16 +1,16 @@
 //! Client libraries, each with every feature over every transport, direct and through xy.
 //!
-//! A driver script per library (`real/libraries`) tries each feature and checks the content
-//! of each answer. It runs four times in a test: at `xy-test-fixture` and at the same server
-//! behind xy, for a server of the legacy era and for one of both eras. A feature that works
-//! direct must work through xy; exceptions are in `allowed.rs`, each with its reason, and an
-//! exception that is not needed fails the test.
+//! A driver script per library (`real/libraries`) tries each feature and checks the content of each
+//! answer. A test runs it four times: with `xy-test-fixture` and with the same server behind xy,
+//! for a server of the legacy era and for one of both eras. A feature that works directly must work
+//! through xy. `allowed.rs` lists the exceptions, each with its reason, and an unused exception
+//! fails the test.
 //!
 //! `real/libraries/install` installs the libraries, and `XY_LIBRARIES` names their folder.
 //! Without it these tests fail. `./test zoo` runs them, then writes the table of
 //! `docs/compatibility.md`.
 
-#![expect(clippy::unwrap_used, reason = "a test has nobody to hand an error to")]
+#![expect(clippy::unwrap_used, reason = "a failed test panics")]
 
 mod allowed;
 mod driver;

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn feature_that_fails_direct_needs_an_entry() {
+    fn feature_that_fails_directly_needs_an_entry() {
         let problem = judge_feature(&failed(), &failed(), false, NEVER).unwrap_err();
         assert!(problem.starts_with("fails direct"), "{problem}");
         for through in [failed(), Outcome::Works] {
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn feature_becomes_unsupported_only_by_the_list() {
+    fn feature_is_unsupported_only_by_the_list() {
         let unsupported = Outcome::Unsupported;
         let judged = judge_feature(&unsupported, &unsupported, true, NEVER);
         assert_eq!(judged, Ok((Cell::Unsupported, None)));

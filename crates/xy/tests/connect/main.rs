@@ -1,14 +1,14 @@
-//! `xy connect` as an MCP client meets it: the real program, between a client and a daemon
-//! that say what the test wants, and in front of a real daemon.
+//! `xy connect` as MCP clients use it: the real program between a scripted client and a scripted or
+//! real daemon.
 
 #![expect(clippy::unwrap_used, reason = "a test has nobody to hand an error to")]
 
-mod carries;
 mod direct;
-mod ends;
+mod fixtures;
+mod forwarding;
 mod modern;
-mod real;
-mod records;
+mod real_daemon;
+mod reconnect;
+mod recording;
 mod refused;
-mod stage;
-mod survives;
+mod shutdown;

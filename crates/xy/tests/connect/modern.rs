@@ -1,13 +1,13 @@
-//! Clients of the revision without a handshake, and those that try which one is spoken.
+//! Modern clients, which send no handshake, and clients that probe for the era.
 
 use serde_json::{Value, json};
 
-use crate::stage::{Caller, Client, Door, home, json, result};
+use crate::fixtures::{BridgeConnection, Client, FakeDaemon, home, json, result};
 
 const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
 
-/// A request that says of its client what each one has to.
-fn asking(id: &Value, method: &str, mut params: Value) -> String {
+/// Returns a request with the modern `_meta`.
+fn modern_request(id: &Value, method: &str, mut params: Value) -> String {
     params["_meta"] = json!({
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
         "io.modelcontextprotocol/clientInfo": { "name": "t", "version": "1" },
@@ -17,140 +17,144 @@ fn asking(id: &Value, method: &str, mut params: Value) -> String {
 }
 
 fn listen(id: &Value, filter: &Value) -> String {
-    asking(id, "subscriptions/listen", json!({ "notifications": filter }))
+    modern_request(id, "subscriptions/listen", json!({ "notifications": filter }))
 }
 
-/// What is told to who listens under this id.
-fn told(id: &Value, method: &str, mut params: Value) -> Value {
+/// Returns a notification of the subscription with this id.
+fn notification(id: &Value, method: &str, mut params: Value) -> Value {
     params["_meta"] = json!({ SUBSCRIPTION: id });
     json!({ "jsonrpc": "2.0", "method": method, "params": params })
 }
 
 fn acknowledged(id: &Value, filter: &Value) -> Value {
-    told(id, "notifications/subscriptions/acknowledged", json!({ "notifications": filter }))
+    notification(id, "notifications/subscriptions/acknowledged", json!({ "notifications": filter }))
 }
 
-/// Says a line, which the daemon hears.
+/// Sends a line from the client, and asserts that the daemon receives it.
 #[track_caller]
-fn says(client: &mut Client, caller: &mut Caller, line: &str) {
-    client.say(line);
-    assert_eq!(caller.hear(), line);
+fn assert_forwarded(client: &mut Client, bridge: &mut BridgeConnection, line: &str) {
+    client.send(line);
+    assert_eq!(bridge.receive(), line);
 }
 
 #[test]
-fn a_client_that_listens_hears_of_the_next_daemon_only_what_it_asked_for() {
+fn subscription_moves_to_the_next_daemon_with_its_filter() {
     let home = home();
-    let door = Door::open(&home);
+    let daemon = FakeDaemon::open(&home);
     let mut client = Client::start(&home, &["--no-start"]);
-    let mut caller = door.welcome();
+    let mut bridge = daemon.welcome();
     let (id, filter) =
         (json!("l"), json!({ "toolsListChanged": true, "promptsListChanged": true }));
-    says(&mut client, &mut caller, &listen(&id, &filter));
-    caller.say(&acknowledged(&id, &filter).to_string());
-    assert_eq!(client.hear_json(), acknowledged(&id, &filter));
-    let sayings = [
-        asking(&json!(1), "tools/call", json!({ "name": "x" })),
-        asking(&json!(2), "server/discover", json!({})),
-        asking(&json!(3), "resources/read", json!({ "uri": "a:b" })),
-        asking(&json!(4), "resources/read", json!({ "uri": "a:b", "requestState": "s" })),
+    assert_forwarded(&mut client, &mut bridge, &listen(&id, &filter));
+    bridge.send(&acknowledged(&id, &filter).to_string());
+    assert_eq!(client.receive_json(), acknowledged(&id, &filter));
+    let messages = [
+        modern_request(&json!(1), "tools/call", json!({ "name": "x" })),
+        modern_request(&json!(2), "server/discover", json!({})),
+        modern_request(&json!(3), "resources/read", json!({ "uri": "a:b" })),
+        modern_request(&json!(4), "resources/read", json!({ "uri": "a:b", "requestState": "s" })),
     ];
-    for line in &sayings {
-        says(&mut client, &mut caller, line);
+    for line in &messages {
+        assert_forwarded(&mut client, &mut bridge, line);
     }
-    drop(caller);
+    drop(bridge);
     for id in [1, 4] {
-        let error = client.hear_json();
+        let error = client.receive_json();
         assert_eq!((&error["id"], &error["error"]["code"]), (&id.into(), &(-32010).into()));
     }
 
-    let mut caller = door.welcome();
-    for line in [&listen(&id, &filter), &sayings[1], &sayings[2]] {
-        assert_eq!(&caller.hear(), line);
+    let mut bridge = daemon.welcome();
+    for line in [&listen(&id, &filter), &messages[1], &messages[2]] {
+        assert_eq!(&bridge.receive(), line);
     }
-    caller.say(&acknowledged(&id, &filter).to_string());
-    caller.say(&result("2"));
+    bridge.send(&acknowledged(&id, &filter).to_string());
+    bridge.send(&result("2"));
     for list in ["tools", "prompts"] {
         let method = format!("notifications/{list}/list_changed");
-        assert_eq!(client.hear_json(), told(&id, &method, json!({})));
+        assert_eq!(client.receive_json(), notification(&id, &method, json!({})));
     }
-    assert_eq!(client.hear(), result("2"), "and nothing between");
+    assert_eq!(client.receive(), result("2"), "and nothing between");
     client.kill();
-    drop(door);
+    drop(daemon);
     home.finish();
 }
 
 #[test]
-fn a_client_that_leaves_ends_what_it_listens_to() {
+fn leaving_client_cancels_its_subscriptions() {
     let home = home();
-    let door = Door::open(&home);
+    let daemon = FakeDaemon::open(&home);
     let mut client = Client::start(&home, &["--no-start"]);
-    let mut caller = door.welcome();
-    says(&mut client, &mut caller, &listen(&json!(1), &json!({})));
-    client.say_raw(listen(&json!("two"), &json!({})).as_bytes()); // Without its end.
+    let mut bridge = daemon.welcome();
+    assert_forwarded(&mut client, &mut bridge, &listen(&json!(1), &json!({})));
+    client.send_raw(listen(&json!("two"), &json!({})).as_bytes()); // Without a line end.
     drop(client.take_stdin());
-    assert_eq!(caller.hear(), listen(&json!("two"), &json!({})));
+    assert_eq!(bridge.receive(), listen(&json!("two"), &json!({})));
     for id in [json!(1), json!("two")] {
-        let cancelled = json(&caller.hear());
+        let cancelled = json(&bridge.receive());
         assert_eq!(cancelled["method"], "notifications/cancelled");
         assert_eq!(cancelled["params"]["requestId"], id);
     }
-    assert_eq!(caller.hear(), "", "the daemon knows that the client has left");
-    drop(caller);
-    let (status, rest, said) = client.ended();
-    assert_eq!((status.code(), &rest[..], said.as_str()), (Some(0), &b""[..], ""));
-    drop(door);
+    assert_eq!(bridge.receive(), "", "the daemon knows that the client has left");
+    drop(bridge);
+    let (status, rest, stderr) = client.wait_exit();
+    assert_eq!((status.code(), &rest[..], stderr.as_str()), (Some(0), &b""[..], ""));
+    drop(daemon);
     home.finish();
 }
 
 #[test]
-fn a_successor_that_never_comes_ends_what_is_listened_to() {
+fn subscription_fails_if_no_successor_comes() {
     let home = home();
-    let door = Door::open(&home);
+    let daemon = FakeDaemon::open(&home);
     let mut client = Client::start(&home, &["--no-start", "--within", "700ms"]);
-    let mut caller = door.welcome();
-    says(&mut client, &mut caller, &listen(&json!(1), &json!({ "toolsListChanged": true })));
-    drop((door, caller));
-    let answer = client.hear_json();
+    let mut bridge = daemon.welcome();
+    assert_forwarded(
+        &mut client,
+        &mut bridge,
+        &listen(&json!(1), &json!({ "toolsListChanged": true })),
+    );
+    drop((daemon, bridge));
+    let answer = client.receive_json();
     assert_eq!((&answer["id"], &answer["error"]["code"]), (&1.into(), &(-32005).into()));
-    let (status, rest, _) = client.ended();
+    let (status, rest, _) = client.wait_exit();
     assert_eq!((status.code(), &rest[..]), (Some(2), &b""[..]));
     home.finish();
 }
 
 #[test]
-fn a_client_that_tries_first_finds_its_era_and_listens_across_daemons() {
+fn probing_client_finds_its_era_and_subscribes_across_daemons() {
     let home = home();
     home.server("s", &home.kdl_mcp(&[]));
     let daemon = home.daemon();
     home.wait_for_state("s", "running");
-    let discover = asking(&json!(0), "server/discover", json!({}));
+    let discover = modern_request(&json!(0), "server/discover", json!({}));
     let mut probe = Client::start(&home, &[]);
-    probe.say(&discover);
-    let versions = probe.hear_json()["result"]["supportedVersions"].clone();
+    probe.send(&discover);
+    let versions = probe.receive_json()["result"]["supportedVersions"].clone();
     assert!(versions.as_array().unwrap().contains(&json!("2026-07-28")), "{versions}");
     drop(probe.take_stdin());
-    assert_eq!(probe.ended().0.code(), Some(0));
+    assert_eq!(probe.wait_exit().0.code(), Some(0));
 
     let mut client = Client::start(&home, &["--no-start"]);
     let (id, filter) = (json!(7), json!({ "toolsListChanged": true }));
-    client.say(&listen(&id, &filter));
-    assert_eq!(client.hear_json(), acknowledged(&id, &filter));
+    client.send(&listen(&id, &filter));
+    assert_eq!(client.receive_json(), acknowledged(&id, &filter));
     assert_eq!(home.xy(&["shutdown"]).code, 0);
     assert!(daemon.wait().success());
     home.daemon();
     home.wait_for_state("s", "running");
-    let changed = told(&id, "notifications/tools/list_changed", json!({}));
-    assert_eq!(client.hear_json(), changed, "it may have missed something");
+    let changed = notification(&id, "notifications/tools/list_changed", json!({}));
+    assert_eq!(client.receive_json(), changed, "it may have missed something");
     let call = json!({ "name": "s__add_tool", "arguments": { "name": "new" } });
-    client.say(&asking(&json!(8), "tools/call", call));
-    let (mut is_told, mut is_answered) = (false, false);
-    while !(is_told && is_answered) {
-        let heard = client.hear_json();
-        is_told |= heard == changed;
-        is_answered |= heard["id"] == 8 && heard["result"].is_object();
-        assert!(heard == changed || heard["id"] == 8, "{heard}");
+    client.send(&modern_request(&json!(8), "tools/call", call));
+    let (mut is_notified, mut is_answered) = (false, false);
+    while !(is_notified && is_answered) {
+        let received = client.receive_json();
+        is_notified |= received == changed;
+        is_answered |= received["id"] == 8 && received["result"].is_object();
+        assert!(received == changed || received["id"] == 8, "{received}");
     }
     drop(client.take_stdin());
-    assert_eq!(client.ended().0.code(), Some(0));
+    assert_eq!(client.wait_exit().0.code(), Some(0));
     home.finish();
 }

@@ -1,50 +1,50 @@
-//! Logs of containers whose daemon is killed: as if nothing had happened.
+//! Logs of containers whose daemon is killed: they continue without loss.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use xy_testkit::{Daemon, Heard, Home, Wire, free_port};
+use xy_testkit::{Daemon, Home, Wire, WireEvent, free_port};
 
 use crate::stage::Engine;
 use crate::support::{SOON, ask, home, running, status, tail, texts};
 
 crate::with_each_engine!(
-    numbers_and_times_of_lines_outlive_killed_daemons_and_go_on,
-    a_follower_ends_with_its_daemon_and_the_next_one_goes_on_with_the_numbers,
-    half_a_line_is_finished_by_the_next_daemon,
-    numbers_go_on_from_one_life_to_the_next_and_over_a_death_of_the_daemon,
-    what_is_said_after_a_flood_without_a_pause_is_logged_too,
-    no_line_on_stderr_is_lost_or_doubled_by_kills_at_random,
-    no_line_of_one_by_http_is_lost_or_doubled_by_kills_at_random,
-    no_line_on_the_stdout_of_one_by_http_is_lost_or_doubled_by_kills_at_random,
+    line_numbers_and_times_survive_killed_daemons,
+    follower_ends_with_daemon_and_numbers_continue,
+    partial_line_is_completed_by_next_daemon,
+    line_numbers_continue_across_restarts_and_daemon_death,
+    output_after_unbroken_flood_is_logged,
+    random_kills_neither_lose_nor_double_stderr_lines,
+    random_kills_neither_lose_nor_double_http_server_lines,
+    random_kills_neither_lose_nor_double_http_server_stdout,
 );
 
-/// So often a daemon is killed.
+/// Number of times that the daemon is killed.
 const KILLS: u32 = 8;
 
-/// Writes the file of `one`, which ticks as often as this.
+/// Writes the file of `one`, which ticks at this interval.
 fn ticks_every(engine: &Engine, home: &Home, millis: &str, more: &[&str], port: Option<u16>) {
     let command = [&["xy-test-sleep-server", "--every", millis], more].concat();
     let kdl = engine.kdl(home, &command, "");
-    // By HTTP, as far as xy knows.
+    // With a port, xy takes it for an HTTP server.
     let port = port.map_or(String::new(), |port| format!("port {port}\n"));
     home.server("one", &format!("{kdl}{port}"));
 }
 
-/// The ticks in the log, in the order they are in.
+/// Returns the ticks in the log file, in order.
 fn ticks(home: &Home) -> Vec<u64> {
     let log = std::fs::read_to_string(home.log_file("one")).unwrap_or_default();
     log.lines().filter_map(|line| line.rsplit_once("tick ")?.1.parse().ok()).collect()
 }
 
 #[track_caller]
-fn ticks_on(home: &Home, count: usize) {
+fn wait_for_ticks(home: &Home, count: usize) {
     let so_far = ticks(home).len();
     home.wait_until("it ticks on", || ticks(home).len() >= so_far + count);
 }
 
-/// All lines that are shown, with their numbers and times.
+/// Returns all lines that are shown, with their numbers and times.
 #[track_caller]
 fn shown(home: &Home) -> Vec<Value> {
     let mut lines = tail(home, "one", 1_000_000);
@@ -54,36 +54,36 @@ fn shown(home: &Home) -> Vec<Value> {
     lines
 }
 
-/// The numbers of lines.
+/// Returns the numbers of lines.
 fn numbers(lines: &[Value]) -> Vec<u64> {
     lines.iter().map(|line| line["seq"].as_u64().unwrap_or_default()).collect()
 }
 
-/// Kills a daemon while the engine hears more; answers the next one.
+/// Kills a daemon while the engine receives more output; returns the next daemon.
 #[track_caller]
-fn kill_and_go_on(engine: &Engine, home: &Home, daemon: &Daemon) -> Daemon {
+fn replace_by_kill(engine: &Engine, home: &Home, daemon: &Daemon) -> Daemon {
     daemon.kill9();
     let heard = || engine.said(&engine.container(home)).matches("tick ").count();
     let so_far = heard();
-    // A stream that is held is as long as what is between it and the container.
+    // A held stream buffers no more than the pipes between it and the container.
     home.wait_until("it ticks on", || heard() > so_far);
     let next = home.daemon();
-    running(home, "one"); // A slow engine has it taken over later.
+    running(home, "one"); // A slow engine delays the adoption.
     next
 }
 
-fn numbers_and_times_of_lines_outlive_killed_daemons_and_go_on(engine: &Engine) {
+fn line_numbers_and_times_survive_killed_daemons(engine: &Engine) {
     for port in [None, Some(free_port())] {
         let home = home();
         ticks_every(engine, &home, "50", &[], port);
         let mut daemon = home.daemon();
         let pid = running(&home, "one");
         for _ in 0..2 {
-            ticks_on(&home, 5);
+            wait_for_ticks(&home, 5);
             let before = shown(&home);
             assert!(before.len() > 5);
-            daemon = kill_and_go_on(engine, &home, &daemon);
-            ticks_on(&home, 5);
+            daemon = replace_by_kill(engine, &home, &daemon);
+            wait_for_ticks(&home, 5);
             let after = shown(&home);
             assert_eq!(after[..before.len()], before, "with their numbers and times");
             let expected: Vec<u64> = (1..=after.len() as u64).collect();
@@ -101,7 +101,7 @@ fn numbers_and_times_of_lines_outlive_killed_daemons_and_go_on(engine: &Engine) 
     }
 }
 
-fn a_follower_ends_with_its_daemon_and_the_next_one_goes_on_with_the_numbers(engine: &Engine) {
+fn follower_ends_with_daemon_and_numbers_continue(engine: &Engine) {
     let home = home();
     ticks_every(engine, &home, "50", &[], None);
     let daemon = home.daemon();
@@ -122,10 +122,10 @@ fn a_follower_ends_with_its_daemon_and_the_next_one_goes_on_with_the_numbers(eng
     for _ in 0..5 {
         last = next_line(&mut follower);
     }
-    kill_and_go_on(engine, &home, &daemon);
-    // As that of a process does.
-    while let Heard::Message(_) = follower.hear(SOON) {}
-    assert!(matches!(follower.hear(SOON), Heard::Closed));
+    replace_by_kill(engine, &home, &daemon);
+    // The follower of a replaced daemon sees the end of its connection, as with a process.
+    while let WireEvent::Message(_) = follower.receive(SOON) {}
+    assert!(matches!(follower.receive(SOON), WireEvent::Closed));
     let mut follower = follow(1000);
     let (mut seq, mut text) = next_line(&mut follower);
     assert_eq!(seq, 1);
@@ -140,7 +140,7 @@ fn a_follower_ends_with_its_daemon_and_the_next_one_goes_on_with_the_numbers(eng
     engine.finish(home);
 }
 
-fn half_a_line_is_finished_by_the_next_daemon(engine: &Engine) {
+fn partial_line_is_completed_by_next_daemon(engine: &Engine) {
     for port in [None, Some(free_port())] {
         let home = home();
         let half = ["--bytes-without-newline", "10", "--then", "sleep"];
@@ -170,20 +170,20 @@ fn half_a_line_is_finished_by_the_next_daemon(engine: &Engine) {
     }
 }
 
-fn numbers_go_on_from_one_life_to_the_next_and_over_a_death_of_the_daemon(engine: &Engine) {
+fn line_numbers_continue_across_restarts_and_daemon_death(engine: &Engine) {
     let home = home();
     ticks_every(engine, &home, "50", &[], None);
     let daemon = home.daemon();
     let first = running(&home, "one");
-    ticks_on(&home, 5);
+    wait_for_ticks(&home, 5);
     ask(&home, "restart", json!({ "name": "one" }));
     home.wait_until("there is another", || running(&home, "one") != first);
-    ticks_on(&home, 2);
+    wait_for_ticks(&home, 2);
     let before = shown(&home);
-    kill_and_go_on(engine, &home, &daemon);
+    replace_by_kill(engine, &home, &daemon);
     let after = shown(&home);
     assert_eq!(texts(&after)[..before.len()], texts(&before)[..]);
-    // Those of the life before it are in the file, which has neither numbers nor times.
+    // Lines of earlier instances are read from the file, which has neither numbers nor times.
     let of_this_life = |lines: &[Value]| -> Vec<Value> {
         let begins = lines.iter().rposition(|it| texts(std::slice::from_ref(it))[0] == "tick 1");
         lines[begins.unwrap()..].to_vec()
@@ -194,8 +194,8 @@ fn numbers_go_on_from_one_life_to_the_next_and_over_a_death_of_the_daemon(engine
     engine.finish(home);
 }
 
-/// The flood is more than its engine keeps, and more than could be counted.
-fn what_is_said_after_a_flood_without_a_pause_is_logged_too(engine: &Engine) {
+/// The flood exceeds what the engine keeps, so it cannot be counted.
+fn output_after_unbroken_flood_is_logged(engine: &Engine) {
     const LINES: usize = 400_000;
     let home = home();
     let lines = LINES.to_string();
@@ -221,21 +221,21 @@ fn what_is_said_after_a_flood_without_a_pause_is_logged_too(engine: &Engine) {
     engine.finish(home);
 }
 
-fn no_line_on_stderr_is_lost_or_doubled_by_kills_at_random(engine: &Engine) {
-    none_is_lost_or_doubled(engine, &[], None);
+fn random_kills_neither_lose_nor_double_stderr_lines(engine: &Engine) {
+    assert_no_line_lost_or_doubled(engine, &[], None);
 }
 
-fn no_line_of_one_by_http_is_lost_or_doubled_by_kills_at_random(engine: &Engine) {
-    none_is_lost_or_doubled(engine, &[], Some(free_port()));
+fn random_kills_neither_lose_nor_double_http_server_lines(engine: &Engine) {
+    assert_no_line_lost_or_doubled(engine, &[], Some(free_port()));
 }
 
-fn no_line_on_the_stdout_of_one_by_http_is_lost_or_doubled_by_kills_at_random(engine: &Engine) {
-    none_is_lost_or_doubled(engine, &["--stdout"], Some(free_port()));
+fn random_kills_neither_lose_nor_double_http_server_stdout(engine: &Engine) {
+    assert_no_line_lost_or_doubled(engine, &["--stdout"], Some(free_port()));
 }
 
-/// It says something all the time, so that each kill is in the middle of something.
+/// It writes all the time, so each kill interrupts something.
 #[track_caller]
-fn none_is_lost_or_doubled(engine: &Engine, more: &[&str], port: Option<u16>) {
+fn assert_no_line_lost_or_doubled(engine: &Engine, more: &[&str], port: Option<u16>) {
     let home = home();
     ticks_every(engine, &home, "1", more, port);
     let mut daemon = home.daemon();
@@ -246,14 +246,14 @@ fn none_is_lost_or_doubled(engine: &Engine, more: &[&str], port: Option<u16>) {
         hasher.write_u32(round);
         let chance = hasher.finish();
         if round % 4 > 0 {
-            ticks_on(&home, 1); // Else it may be killed before it has logged anything.
+            wait_for_ticks(&home, 1); // Otherwise it may be killed before it has logged anything.
         }
         std::thread::park_timeout(Duration::from_micros(chance % 30_000));
         daemon.kill9();
         daemon = home.daemon();
     }
     assert_eq!(running(&home, "one"), pid);
-    ticks_on(&home, 100);
+    wait_for_ticks(&home, 100);
     ask(&home, "stop", json!({ "name": "one" }));
     let all = ticks(&home);
     let twice_or_missing = all.windows(2).find(|pair| pair[0] + 1 != pair[1]);
@@ -261,7 +261,8 @@ fn none_is_lost_or_doubled(engine: &Engine, more: &[&str], port: Option<u16>) {
     assert_eq!(all[0], 1);
     let shown = shown(&home);
     let numbers = numbers(&shown);
-    // On a busy machine it says more than the ring has. The rest is in the file, without numbers.
+    // On a busy machine it writes more than the ring holds; the rest is in the file, without
+    // numbers.
     let unnumbered = numbers.iter().take_while(|it| **it == 0).count();
     let expected: Vec<u64> = (1..=shown.len() as u64).skip(unnumbered).collect();
     assert!(!expected.is_empty());

@@ -1,54 +1,54 @@
-//! Daemons that are killed, and containers that live on.
+//! Killed daemons, and containers that live on.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use xy_testkit::{Home, free_port};
 
-use crate::between::Between;
-use crate::stage::{Engine, client, echoes, reason};
-use crate::support::{ask, home, running, running_after, says, status};
+use crate::engine_proxy::EngineProxy;
+use crate::stage::{Engine, assert_echoes, client, reason};
+use crate::support::{ask, home, running, running_after, status, wait_for_line};
 
 crate::with_each_engine!(
-    a_container_outlives_a_killed_daemon_and_the_next_one_goes_on_with_it,
-    what_it_says_meanwhile_is_heard_once,
-    what_it_says_on_stdout_meanwhile_is_heard_once,
-    what_is_said_to_clients_meanwhile_is_heard_once_and_whole,
-    a_flood_that_nobody_heard_is_heard_once_and_whole,
-    one_whose_daemon_is_killed_in_the_middle_of_a_large_answer_goes_on,
-    one_over_stdio_that_ended_meanwhile_is_judged_by_its_end,
-    one_that_outlives_two_daemons_in_a_row_is_the_same,
-    one_that_ended_meanwhile_is_judged_by_its_end,
-    one_that_nobody_owns_is_removed_and_no_other,
-    one_that_nobody_owns_is_removed_while_the_daemon_runs,
-    a_daemon_can_be_replaced,
-    a_stop_of_a_container_that_was_begun_is_finished_by_the_next_daemon,
-    what_changed_in_files_of_containers_meanwhile_is_applied_by_the_next_daemon,
-    one_whose_engine_is_slow_to_answer_is_taken_over_later,
+    container_survives_killed_daemon_and_is_adopted,
+    stderr_without_daemon_is_logged_once,
+    stdout_without_daemon_is_logged_once,
+    messages_without_daemon_arrive_once_and_whole,
+    flood_without_daemon_arrives_once_and_whole,
+    daemon_killed_during_large_answer_tears_nothing,
+    stdio_container_that_exited_without_daemon_reports_its_exit,
+    container_survives_two_killed_daemons,
+    container_that_exited_without_daemon_reports_its_exit,
+    only_unowned_container_is_removed,
+    unowned_container_is_removed_at_runtime,
+    replacement_keeps_container,
+    container_stop_in_progress_is_finished_by_next_daemon,
+    changed_container_files_are_applied_by_next_daemon,
+    container_of_slow_engine_is_adopted_later,
 );
 
-fn a_container_outlives_a_killed_daemon_and_the_next_one_goes_on_with_it(engine: &Engine) {
+fn container_survives_killed_daemon_and_is_adopted(engine: &Engine) {
     let home = home();
     engine.mcp_server(&home, "one", &[], "restart { backoff-initial \"10ms\"; }\n");
     let daemon = home.daemon();
     running(&home, "one");
     let client = client(&home);
-    echoes(&client, "one");
+    assert_echoes(&client, "one");
     engine.must("POST", &format!("/containers/{}/kill", engine.container(&home)));
     let before = running_after(&home, "one", 1);
-    echoes(&client, "one");
+    assert_echoes(&client, "one");
     let container = engine.container(&home);
 
     daemon.kill9();
     home.daemon();
-    running(&home, "one"); // A slow engine has it taken over later.
+    running(&home, "one"); // A slow engine delays the adoption.
     let now = status(&home, "one");
     assert_eq!((&now["state"], &now["pid"]), (&json!("running"), &before["pid"]), "{now:#}");
     assert_eq!(now["restart_count"], 1);
     assert_eq!(engine.container(&home), container);
     assert_eq!(now["container"]["id"], container, "{now:#}");
     for _ in 0..3 {
-        echoes(&client, "one");
+        assert_echoes(&client, "one");
     }
     ask(&home, "stop", json!({ "name": "one" }));
     assert!(engine.containers(&home).is_empty());
@@ -56,24 +56,24 @@ fn a_container_outlives_a_killed_daemon_and_the_next_one_goes_on_with_it(engine:
     engine.finish(home);
 }
 
-/// The ticks in a log, in the order they are in.
+/// Returns the ticks in the log file, in order.
 fn ticks(home: &Home) -> Vec<u64> {
     let log = std::fs::read_to_string(home.log_file("one")).unwrap_or_default();
     log.lines().filter_map(|line| line.rsplit_once("tick ")?.1.parse().ok()).collect()
 }
 
-fn what_it_says_meanwhile_is_heard_once(engine: &Engine) {
-    is_logged_once(engine, &[]);
+fn stderr_without_daemon_is_logged_once(engine: &Engine) {
+    assert_logged_once(engine, &[]);
 }
 
-fn what_it_says_on_stdout_meanwhile_is_heard_once(engine: &Engine) {
-    is_logged_once(engine, &["--stdout"]);
+fn stdout_without_daemon_is_logged_once(engine: &Engine) {
+    assert_logged_once(engine, &["--stdout"]);
 }
 
 #[track_caller]
-fn is_logged_once(engine: &Engine, more: &[&str]) {
+fn assert_logged_once(engine: &Engine, more: &[&str]) {
     let home = home();
-    // By HTTP, as far as xy knows, so that no engine closes its stdin.
+    // xy takes it for an HTTP server, so no engine closes its stdin.
     let command = [&["xy-test-sleep-server", "--every", "50"], more].concat();
     let kdl = engine.kdl(&home, &command, "");
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -83,13 +83,13 @@ fn is_logged_once(engine: &Engine, more: &[&str]) {
         let so_far = ticks(&home).len();
         home.wait_until("it ticks", || ticks(&home).len() > so_far + 5);
         daemon.kill9();
-        // It ticks on, and only its engine hears it.
+        // It ticks on, which only its engine receives.
         let heard = || engine.said(&engine.container(&home)).matches("tick ").count();
         let so_far = heard();
         home.wait_until("it ticks on", || heard() > so_far + 5);
     }
     home.daemon();
-    // An orderly hand-over loses and doubles nothing either.
+    // An orderly handover neither loses nor doubles lines either.
     for _ in 0..3 {
         let so_far = ticks(&home).len();
         home.wait_until("it ticks", || ticks(&home).len() > so_far + 5);
@@ -103,20 +103,20 @@ fn is_logged_once(engine: &Engine, more: &[&str]) {
     engine.finish(home);
 }
 
-fn what_is_said_to_clients_meanwhile_is_heard_once_and_whole(engine: &Engine) {
-    is_heard_once_and_whole(engine, 2);
+fn messages_without_daemon_arrive_once_and_whole(engine: &Engine) {
+    assert_arrives_once_and_whole(engine, 2);
 }
 
-/// It goes on while the next daemon comes. With Podman it is more than all that is between it and
-/// a daemon can hold, so it waits for that.
-fn a_flood_that_nobody_heard_is_heard_once_and_whole(engine: &Engine) {
-    is_heard_once_and_whole(engine, 60_000);
+/// The server writes while the next daemon starts. With Podman the flood exceeds all buffers
+/// between them, so the server waits for the daemon.
+fn flood_without_daemon_arrives_once_and_whole(engine: &Engine) {
+    assert_arrives_once_and_whole(engine, 60_000);
 }
 
-/// Half of a line is said before the daemon is killed; the rest, and so many lines that are no
-/// messages, while there is none.
+/// Half of a line is written before the daemon is killed. The rest, and that many lines of garbage,
+/// follow while there is no daemon.
 #[track_caller]
-fn is_heard_once_and_whole(engine: &Engine, lines: usize) {
+fn assert_arrives_once_and_whole(engine: &Engine, lines: usize) {
     let home = home();
     let folder = home.root().join("harness/diary");
     std::fs::create_dir_all(&folder).unwrap();
@@ -125,18 +125,18 @@ fn is_heard_once_and_whole(engine: &Engine, lines: usize) {
     home.write_config("servers/one.kdl", &format!("{kdl}health {{ probe \"off\"; }}\n"));
     let daemon = home.daemon();
     running(&home, "one");
-    // It would start a daemon, if it had to wait for one.
+    // Without this option it would start a daemon.
     let client = home.mcp_connect(&["--no-start"]);
     client.initialize();
     let heard = || std::fs::read_to_string(folder.join("heard")).unwrap_or_default();
-    // A question of xy's own would wait for the rest of the line, and what comes behind it too.
+    // xy's own requests would wait for the rest of the line, with everything behind them.
     home.wait_until("it has been asked for all its lists", || {
         let lists = ["tools/list", "prompts/list", "resources/list", "resources/templates/list"];
         lists.iter().all(|it| heard().contains(it))
     });
-    echoes(&client, "one");
+    assert_echoes(&client, "one");
     let container = engine.container(&home);
-    // On a busy machine it takes a while until the daemon is killed.
+    // Killing the daemon takes a while on a busy machine.
     let torn = client.start_call("one__half_line", json!({ "ms": 25_000 }));
     home.wait_until("nothing more comes before the rest of that line", || {
         let call = client.start_call("one__slow_echo", json!({ "message": "x", "ms": 0 }));
@@ -154,7 +154,7 @@ fn is_heard_once_and_whole(engine: &Engine, lines: usize) {
         let answer = client.wait_answer(call);
         assert_eq!(answer["error"]["code"], -32010, "nobody can know what came of it: {answer}");
     }
-    echoes(&client, "one");
+    assert_echoes(&client, "one");
     assert_eq!(engine.container(&home), container);
     let log = || {
         let log = std::fs::read(home.log_file("one")).unwrap();
@@ -174,9 +174,9 @@ fn is_heard_once_and_whole(engine: &Engine, lines: usize) {
     engine.finish(home);
 }
 
-/// The server `one` is killed while there is no daemon, and told as such.
+/// Kills the server `one` while there is no daemon, and asserts that the exit is reported.
 #[track_caller]
-fn is_judged_by_its_end(engine: &Engine, home: Home) {
+fn assert_exit_is_reported(engine: &Engine, home: Home) {
     let daemon = home.daemon();
     running(&home, "one");
     daemon.kill9();
@@ -188,44 +188,44 @@ fn is_judged_by_its_end(engine: &Engine, home: Home) {
     engine.finish(home);
 }
 
-fn one_that_ended_meanwhile_is_judged_by_its_end(engine: &Engine) {
+fn container_that_exited_without_daemon_reports_its_exit(engine: &Engine) {
     let home = home();
     let kdl = engine.kdl(&home, &["xy-test-sleep-server"], "");
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     home.server("one", &format!("{kdl}port {port}\nrestart {{ policy \"never\"; }}\n"));
-    is_judged_by_its_end(engine, home);
+    assert_exit_is_reported(engine, home);
 }
 
-fn one_over_stdio_that_ended_meanwhile_is_judged_by_its_end(engine: &Engine) {
+fn stdio_container_that_exited_without_daemon_reports_its_exit(engine: &Engine) {
     let home = home();
     engine.mcp_server(&home, "one", &[], "restart { policy \"never\"; }\n");
-    is_judged_by_its_end(engine, home);
+    assert_exit_is_reported(engine, home);
 }
 
-fn one_that_outlives_two_daemons_in_a_row_is_the_same(engine: &Engine) {
+fn container_survives_two_killed_daemons(engine: &Engine) {
     let home = home();
     engine.mcp_server(&home, "one", &[], "");
     let mut daemon = home.daemon();
     let first = running(&home, "one");
     let client = home.mcp_connect(&["--no-start"]);
     client.initialize();
-    echoes(&client, "one");
+    assert_echoes(&client, "one");
     let container = engine.container(&home);
     for _ in 0..3 {
         daemon.kill9();
         home.daemon().kill9();
         daemon = home.daemon();
         assert_eq!((running(&home, "one"), engine.container(&home)), (first, container.clone()));
-        echoes(&client, "one");
+        assert_echoes(&client, "one");
     }
     assert_eq!(status(&home, "one")["restarts_total"], 0);
     drop(client);
     engine.finish(home);
 }
 
-/// What of it the daemon had heard comes from the engine's log, and the rest is still in the
-/// stream.
-fn one_whose_daemon_is_killed_in_the_middle_of_a_large_answer_goes_on(engine: &Engine) {
+/// The part of the answer that the daemon had received comes from the engine's log, the rest from
+/// the stream.
+fn daemon_killed_during_large_answer_tears_nothing(engine: &Engine) {
     let home = home();
     let folder = home.root().join("harness/diary");
     std::fs::create_dir_all(&folder).unwrap();
@@ -238,14 +238,14 @@ fn one_whose_daemon_is_killed_in_the_middle_of_a_large_answer_goes_on(engine: &E
     client.initialize();
     let heard = || std::fs::read_to_string(folder.join("heard")).unwrap_or_default();
     for round in 1..=3 {
-        echoes(&client, "one");
+        assert_echoes(&client, "one");
         client.start_call("one__big", json!({ "bytes": 1_000_000 }));
         home.wait_until("it has heard that", || heard().matches("big").count() >= round);
         daemon.kill9();
         daemon = home.daemon();
         assert_eq!(running(&home, "one"), first, "it is the same container");
     }
-    echoes(&client, "one");
+    assert_echoes(&client, "one");
     let log = std::fs::read(home.log_file("one")).unwrap_or_default();
     let log = String::from_utf8_lossy(&log).into_owned();
     assert!(!log.contains("xxxx"), "no part of a message is taken for something else");
@@ -254,7 +254,7 @@ fn one_whose_daemon_is_killed_in_the_middle_of_a_large_answer_goes_on(engine: &E
     engine.finish(home);
 }
 
-/// Makes a container beside those of xy.
+/// Creates a container beside those of xy.
 #[track_caller]
 fn make(engine: &Engine, home: &Home, name: &str, labels: Value) {
     let mut body = json!({ "Image": "localhost/xy-test", "Entrypoint": ["/bin/xy-test-mcp"] });
@@ -266,8 +266,7 @@ fn make(engine: &Engine, home: &Home, name: &str, labels: Value) {
     assert_eq!(status, 201, "{said}");
 }
 
-/// Makes one that carries our labels and belongs to no server, and three of others that are
-/// like it.
+/// Creates a container with our labels that belongs to no server, and three similar foreign ones.
 #[track_caller]
 fn make_unowned(engine: &Engine, home: &Home) {
     let id = engine.container(home);
@@ -278,7 +277,7 @@ fn make_unowned(engine: &Engine, home: &Home) {
     make(engine, home, "plain", json!({}));
 }
 
-/// The names of all containers that the test knows of.
+/// Returns the names of all containers that the test knows of.
 fn names(engine: &Engine, home: &Home) -> Vec<String> {
     let all = engine.containers(home);
     let name = |it: &Value| it["Names"][0].as_str().unwrap().trim_start_matches('/').to_owned();
@@ -288,7 +287,7 @@ fn names(engine: &Engine, home: &Home) -> Vec<String> {
 }
 
 #[track_caller]
-fn only_that_is_gone(engine: &Engine, home: &Home, own: &str) {
+fn assert_only_unowned_is_gone(engine: &Engine, home: &Home, own: &str) {
     let others = ["foreign", "namesake", "plain"].map(|it| format!("{it}-{}", home.mark()));
     let left: Vec<String> = others.iter().cloned().chain([own.to_owned()]).collect();
     assert_eq!(names(engine, home), left);
@@ -297,31 +296,31 @@ fn only_that_is_gone(engine: &Engine, home: &Home, own: &str) {
     }
 }
 
-fn one_that_nobody_owns_is_removed_and_no_other(engine: &Engine) {
+fn only_unowned_container_is_removed(engine: &Engine) {
     let home = home();
     engine.mcp_server(&home, "one", &[], "");
     let daemon = home.daemon();
     running(&home, "one");
     let own = names(engine, &home).remove(0);
-    // As if it had been killed before it could write anything down.
+    // As if it had been killed before it could record anything.
     daemon.kill9();
     make_unowned(engine, &home);
     home.daemon();
     let pid = running(&home, "one");
     home.wait_until("what nobody owns is gone", || engine.containers(&home).len() == 4);
-    only_that_is_gone(engine, &home, &own);
+    assert_only_unowned_is_gone(engine, &home, &own);
     assert_eq!(running(&home, "one"), pid);
     engine.finish(home);
 }
 
-/// That is looked for every minute, so this takes one.
-fn one_that_nobody_owns_is_removed_while_the_daemon_runs(engine: &Engine) {
+/// Takes a minute, the interval of the search.
+fn unowned_container_is_removed_at_runtime(engine: &Engine) {
     let home = home();
-    let (between, seen) = Between::of(engine, &home);
+    let (engine_proxy, seen) = EngineProxy::of(engine, &home);
     seen.mcp_server(&home, "one", &[], "");
     home.daemon();
     let pid = running(&home, "one");
-    let looks = || between.asked("/containers/json?");
+    let looks = || engine_proxy.asked("/containers/json?");
     home.wait_until("it has looked once, as the daemon began", || looks() >= 1);
     let own = names(engine, &home).remove(0);
     make_unowned(engine, &home);
@@ -333,7 +332,7 @@ fn one_that_nobody_owns_is_removed_while_the_daemon_runs(engine: &Engine) {
         std::thread::park_timeout(Duration::from_millis(500));
     }
     assert_eq!(looks(), 2, "that was another look");
-    only_that_is_gone(engine, &home, &own);
+    assert_only_unowned_is_gone(engine, &home, &own);
     assert_eq!(
         (running(&home, "one"), status(&home, "one")["restarts_total"].clone()),
         (pid, json!(0))
@@ -341,35 +340,35 @@ fn one_that_nobody_owns_is_removed_while_the_daemon_runs(engine: &Engine) {
     engine.finish(home);
 }
 
-fn a_daemon_can_be_replaced(engine: &Engine) {
+fn replacement_keeps_container(engine: &Engine) {
     let home = home();
     engine.mcp_server(&home, "one", &[], "");
     let daemon = home.daemon();
     let before = running(&home, "one");
     let client = client(&home);
-    echoes(&client, "one");
+    assert_echoes(&client, "one");
     home.daemon_with(&["--replace"]);
     home.wait_until("the first is gone", || !daemon.is_running());
     let now = running(&home, "one");
     assert_eq!(now, before, "it is the same container");
-    echoes(&client, "one");
+    assert_echoes(&client, "one");
     drop(client);
     engine.finish(home);
 }
 
-/// A server that no engine ends with its daemon: by HTTP, as far as xy knows.
-fn lasting(engine: &Engine, home: &Home, command: &[&str], more: &str) -> String {
+/// Writes a server that no engine ends with its daemon: xy takes it for an HTTP server.
+fn write_lasting(engine: &Engine, home: &Home, command: &[&str], more: &str) -> String {
     let kdl = engine.kdl(home, command, more);
     format!("{kdl}port {}\n", free_port())
 }
 
-fn a_stop_of_a_container_that_was_begun_is_finished_by_the_next_daemon(engine: &Engine) {
+fn container_stop_in_progress_is_finished_by_next_daemon(engine: &Engine) {
     let home = home();
-    let kdl = lasting(engine, &home, &["xy-test-ignore-term"], "");
+    let kdl = write_lasting(engine, &home, &["xy-test-ignore-term"], "");
     home.server("one", &format!("{kdl}stop {{ grace \"4s\"; }}\n"));
     let daemon = home.daemon();
     running(&home, "one");
-    says(&home, "one", "ready"); // Before that it would end as anybody does.
+    wait_for_line(&home, "one", "ready"); // Earlier a signal would have its default effect.
     let container = engine.container(&home);
     ask(&home, "stop", json!({ "name": "one", "wait": false }));
     home.wait_for_state("one", "stopping");
@@ -387,10 +386,10 @@ fn a_stop_of_a_container_that_was_begun_is_finished_by_the_next_daemon(engine: &
     engine.finish(home);
 }
 
-fn what_changed_in_files_of_containers_meanwhile_is_applied_by_the_next_daemon(engine: &Engine) {
+fn changed_container_files_are_applied_by_next_daemon(engine: &Engine) {
     let home = home();
     let names = ["same", "rules", "process", "gone"];
-    let files = names.map(|_| lasting(engine, &home, &["xy-test-sleep-server"], ""));
+    let files = names.map(|_| write_lasting(engine, &home, &["xy-test-sleep-server"], ""));
     for (name, file) in names.iter().zip(&files) {
         home.server(name, file);
     }
@@ -417,19 +416,19 @@ fn what_changed_in_files_of_containers_meanwhile_is_applied_by_the_next_daemon(e
     engine.finish(home);
 }
 
-fn one_whose_engine_is_slow_to_answer_is_taken_over_later(engine: &Engine) {
+fn container_of_slow_engine_is_adopted_later(engine: &Engine) {
     let home = home();
-    let (between, seen) = Between::of(engine, &home);
-    home.server("one", &lasting(&seen, &home, &["xy-test-sleep-server"], ""));
+    let (engine_proxy, seen) = EngineProxy::of(engine, &home);
+    home.server("one", &write_lasting(&seen, &home, &["xy-test-sleep-server"], ""));
     let daemon = home.daemon();
     let before = running(&home, "one");
     let container = engine.container(&home);
     daemon.kill9();
-    between.hold_back(true);
+    engine_proxy.hold_back(true);
     home.daemon();
     let waits = status(&home, "one");
     assert_eq!((&waits["state"], &waits["pid"]), (&json!("starting"), &json!(null)), "{waits:#}");
-    between.hold_back(false);
+    engine_proxy.hold_back(false);
     assert_eq!(running(&home, "one"), before, "it was not started anew");
     assert_eq!(engine.container(&home), container);
     assert_eq!(status(&home, "one")["restarts_total"], 0);
@@ -438,10 +437,10 @@ fn one_whose_engine_is_slow_to_answer_is_taken_over_later(engine: &Engine) {
     engine.finish(home);
 }
 
-/// A server is stopped while its engine is away, its daemon ends and its file is deleted: only
-/// what an earlier daemon has written down says where there is something to be removed.
+/// Stops a server while its engine is away, ends the daemon and deletes the file. Only the record
+/// of the earlier daemon then says where a container has to be removed.
 #[track_caller]
-fn is_removed_later(kind: &'static str) {
+fn assert_removed_later(kind: &'static str) {
     let (engine, own) = Engine::of_its_own(kind);
     let home = home();
     engine.mcp_server(&home, "one", &[], "stop { grace \"1s\"; }\n");
@@ -460,18 +459,18 @@ fn is_removed_later(kind: &'static str) {
 }
 
 #[test]
-fn docker_that_was_away_at_a_stop_is_tidied_up_by_a_later_daemon() {
-    is_removed_later("docker");
+fn docker_absent_at_stop_is_cleaned_up_later() {
+    assert_removed_later("docker");
 }
 
 #[test]
-fn podman_that_was_away_at_a_stop_is_tidied_up_by_a_later_daemon() {
-    is_removed_later("podman");
+fn podman_absent_at_stop_is_cleaned_up_later() {
+    assert_removed_later("podman");
 }
 
-/// Its containers live on while it is away.
+/// The containers live on while the engine is away.
 #[test]
-fn docker_that_is_away_when_a_daemon_comes_has_one_container_when_it_is_back() {
+fn docker_absent_at_adoption_has_one_container_afterwards() {
     let (engine, own) = Engine::with_options("docker", "--live-restore");
     let home = home();
     let rules =
@@ -486,6 +485,6 @@ fn docker_that_is_away_when_a_daemon_comes_has_one_container_when_it_is_back() {
     own.up("docker");
     running(&home, "one");
     engine.container(&home);
-    echoes(&client(&home), "one");
+    assert_echoes(&client(&home), "one");
     engine.finish(home);
 }

@@ -1,27 +1,27 @@
-//! What goes wrong with engines and images, and what is said of it.
+//! Faults of engines and images, and their explanations.
 
 use std::net::TcpListener;
 
 use serde_json::json;
 
-use crate::stage::{Engine, client, echoes, reason};
+use crate::stage::{Engine, assert_echoes, client, reason};
 use crate::support::{ask, home, pid_in, running, running_after, status};
 
 crate::with_each_engine!(
-    an_image_that_is_not_there_is_told_at_once,
-    an_end_by_a_code_of_engines_is_explained_and_not_tried_again,
-    one_that_may_not_be_used_is_told_with_what_to_do,
-    a_name_that_is_taken_is_told,
-    a_port_that_is_taken_is_told,
-    a_folder_that_is_not_there_is_told_at_once,
-    one_removed_behind_our_back_is_told_and_started_again,
-    one_paused_behind_our_back_is_told_and_started_again,
-    an_image_that_cannot_be_fetched_is_told,
-    an_image_that_is_gone_when_it_is_started_again_is_told,
+    missing_image_is_reported_at_once,
+    engine_exit_code_is_explained_and_permanent,
+    forbidden_engine_is_reported_with_hint,
+    taken_name_is_reported,
+    taken_port_is_reported,
+    missing_volume_folder_is_reported_at_once,
+    externally_removed_container_is_restarted,
+    externally_paused_container_is_restarted,
+    failed_pull_is_reported,
+    image_missing_at_restart_is_reported,
 );
 
 #[test]
-fn no_engine_is_told() {
+fn missing_engine_is_reported() {
     let home = home();
     let kdl = "container { image \"x\"; host \"unix:///nowhere/engine.sock\"; }\n";
     let often = "restart { backoff-initial \"100ms\"; backoff-max \"100ms\"; }\n";
@@ -32,7 +32,7 @@ fn no_engine_is_told() {
     });
     let started = home.xy(&["start", "one"]);
     assert!(started.stderr.contains("start Docker or Podman"), "{started:?}");
-    // It is not given up, however often that is.
+    // It is never given up.
     let now = home.wait_until("it was tried more often than a server may fail", || {
         let now = status(&home, "one");
         now["transitions"].to_string().contains("attempt 8 to reach it").then_some(now)
@@ -47,7 +47,7 @@ fn no_engine_is_told() {
 }
 
 #[test]
-fn an_engine_that_never_answers_is_told() {
+fn silent_engine_is_reported() {
     let home = home();
     let socket = home.root().join("tmp/deaf.sock");
     let _deaf = std::os::unix::net::UnixListener::bind(&socket).unwrap();
@@ -60,7 +60,7 @@ fn an_engine_that_never_answers_is_told() {
     home.finish();
 }
 
-fn an_image_that_is_not_there_is_told_at_once(engine: &Engine) {
+fn missing_image_is_reported_at_once(engine: &Engine) {
     let home = home();
     let kdl = engine.kdl(&home, &["x"], "").replace("localhost/xy-test", "localhost/nope:1");
     home.write_config("servers/one.kdl", &kdl);
@@ -72,7 +72,7 @@ fn an_image_that_is_not_there_is_told_at_once(engine: &Engine) {
     engine.finish(home);
 }
 
-fn an_image_that_is_gone_when_it_is_started_again_is_told(engine: &Engine) {
+fn image_missing_at_restart_is_reported(engine: &Engine) {
     let home = home();
     let image = engine.image_with(&home, &["CMD [\"x\"]"]);
     let kdl = engine.kdl(&home, &["xy-test-mcp"], "network \"none\"");
@@ -81,7 +81,7 @@ fn an_image_that_is_gone_when_it_is_started_again_is_told(engine: &Engine) {
     home.write_config("servers/one.kdl", &format!("{kdl}{often}"));
     home.daemon();
     running(&home, "one");
-    // What runs keeps it, under another name.
+    // The running container keeps the image, under another name.
     engine.must("POST", &format!("/images/{image}/tag?repo={image}-kept&tag=latest"));
     engine.must("DELETE", &format!("/images/{image}:latest"));
     engine.must("POST", &format!("/containers/{}/kill", engine.container(&home)));
@@ -93,9 +93,9 @@ fn an_image_that_is_gone_when_it_is_started_again_is_told(engine: &Engine) {
     engine.must("DELETE", &format!("/images/{image}-kept:latest"));
 }
 
-fn an_image_that_cannot_be_fetched_is_told(engine: &Engine) {
+fn failed_pull_is_reported(engine: &Engine) {
     let home = home();
-    // Nobody listens there.
+    // No registry listens there.
     let kdl = engine.kdl(&home, &["x"], "").replace("localhost/xy-test", "127.0.0.1:9/nope:1");
     home.write_config("servers/one.kdl", &kdl.replace("pull \"never\"", "pull \"missing\""));
     home.daemon();
@@ -105,9 +105,9 @@ fn an_image_that_cannot_be_fetched_is_told(engine: &Engine) {
     engine.finish(home);
 }
 
-/// With an init it is that which cannot run the command: Docker's says so by its exit code, Podman's
-/// by a line on stderr.
-fn an_end_by_a_code_of_engines_is_explained_and_not_tried_again(engine: &Engine) {
+/// An init fails to run the command: Docker's reports it by exit code, Podman's by a line on
+/// stderr.
+fn engine_exit_code_is_explained_and_permanent(engine: &Engine) {
     let home = home();
     let odd = "the engine itself could not run it";
     let table = [
@@ -128,7 +128,7 @@ fn an_end_by_a_code_of_engines_is_explained_and_not_tried_again(engine: &Engine)
     for (name, command, more, _, _) in &table {
         let kdl = engine.kdl(&home, &["x"], &format!("network \"none\"; {more}"));
         let kdl = kdl.replace("command \"/bin/x\"", &format!("command {command:?}"));
-        // One is ready as soon as it runs, so before it is known that it does not.
+        // An eager server is ready as soon as it runs, so before the failure is known.
         let probe = if *name == "eager" { "process" } else { "mcp" };
         let ready = format!("ready {{ probe {probe:?}; within \"60s\"; }}\n");
         home.write_config(&format!("servers/{name}.kdl"), &format!("{kdl}{ready}"));
@@ -148,7 +148,7 @@ fn an_end_by_a_code_of_engines_is_explained_and_not_tried_again(engine: &Engine)
     engine.finish(home);
 }
 
-fn a_name_that_is_taken_is_told(engine: &Engine) {
+fn taken_name_is_reported(engine: &Engine) {
     let home = home();
     engine.mcp_server(
         &home,
@@ -177,7 +177,7 @@ fn a_name_that_is_taken_is_told(engine: &Engine) {
     engine.finish(home);
 }
 
-fn a_port_that_is_taken_is_told(engine: &Engine) {
+fn taken_port_is_reported(engine: &Engine) {
     let home = home();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
@@ -191,14 +191,14 @@ fn a_port_that_is_taken_is_told(engine: &Engine) {
     home.write_config("servers/one.kdl", &format!("{kdl}port {port}\n{restart}"));
     home.daemon();
     home.wait_until("it is told", || {
-        reason(&home, "one") == format!("port {port} of this machine is taken by somebody else")
+        reason(&home, "one") == format!("port {port} of this machine is taken by another program")
     });
     drop(taken);
     running(&home, "one");
     engine.finish(home);
 }
 
-fn a_folder_that_is_not_there_is_told_at_once(engine: &Engine) {
+fn missing_volume_folder_is_reported_at_once(engine: &Engine) {
     let home = home();
     let kdl = engine.kdl(&home, &["xy-test-mcp"], "volumes \"/nowhere/at/all:/x\"");
     home.write_config("servers/one.kdl", &kdl);
@@ -210,7 +210,7 @@ fn a_folder_that_is_not_there_is_told_at_once(engine: &Engine) {
     engine.finish(home);
 }
 
-fn one_removed_behind_our_back_is_told_and_started_again(engine: &Engine) {
+fn externally_removed_container_is_restarted(engine: &Engine) {
     let home = home();
     engine.mcp_server(&home, "one", &[], "restart { backoff-initial \"10ms\"; }\n");
     home.daemon();
@@ -219,15 +219,15 @@ fn one_removed_behind_our_back_is_told_and_started_again(engine: &Engine) {
     let id = engine.container(&home);
     engine.must("DELETE", &format!("/containers/{id}?force=1"));
     let again = running_after(&home, "one", 1);
-    echoes(&client, "one");
+    assert_echoes(&client, "one");
     assert_ne!(engine.container(&home), id);
     let told = again["transitions"].to_string();
-    assert!(told.contains("somebody else has removed its container"), "{told}");
+    assert!(told.contains("another program has removed its container"), "{told}");
     drop(client);
     engine.finish(home);
 }
 
-fn one_paused_behind_our_back_is_told_and_started_again(engine: &Engine) {
+fn externally_paused_container_is_restarted(engine: &Engine) {
     let home = home();
     engine.mcp_server(
         &home,
@@ -241,9 +241,9 @@ fn one_paused_behind_our_back_is_told_and_started_again(engine: &Engine) {
     engine.must("POST", &format!("/containers/{}/pause", engine.container(&home)));
     let again = running_after(&home, "one", 1);
     let told = again["transitions"].to_string();
-    assert!(told.contains("somebody else has paused its container"), "{told}");
-    echoes(&client, "one");
-    // One that is paused can be stopped.
+    assert!(told.contains("another program has paused its container"), "{told}");
+    assert_echoes(&client, "one");
+    // A paused container can be stopped.
     engine.must("POST", &format!("/containers/{}/pause", engine.container(&home)));
     ask(&home, "stop", json!({ "name": "one" }));
     assert!(engine.containers(&home).is_empty());
@@ -251,17 +251,17 @@ fn one_paused_behind_our_back_is_told_and_started_again(engine: &Engine) {
     engine.finish(home);
 }
 
-/// A server is there again after its engine was restarted under us.
+/// Restarts an engine while xy runs, and asserts that its server comes back.
 #[track_caller]
-fn comes_again(kind: &'static str, is_gentle: bool) {
+fn assert_returns_after_engine_restart(kind: &'static str, is_gentle: bool) {
     let (engine, own) = Engine::of_its_own(kind);
     let home = home();
-    // With the usual limits: that the engine is away is not held against it.
+    // The usual limits apply: the absence of the engine does not count against the server.
     engine.mcp_server(&home, "one", &[], "restart { backoff-initial \"50ms\"; }\n");
     home.daemon();
     let first = running(&home, "one");
     let client = client(&home);
-    echoes(&client, "one");
+    assert_echoes(&client, "one");
     own.end(kind, is_gentle);
     own.up(kind);
     let again = home.wait_until("there is another", || {
@@ -270,25 +270,25 @@ fn comes_again(kind: &'static str, is_gentle: bool) {
     });
     let told = again["transitions"].to_string();
     assert!(told.contains("its engine was restarted, or cut it off"), "{told}");
-    echoes(&client, "one");
+    assert_echoes(&client, "one");
     assert_eq!(engine.containers(&home).len(), 1);
     drop(client);
     engine.finish(home);
 }
 
 #[test]
-fn docker_restarted_under_us_takes_its_containers_with_it_and_they_come_again() {
-    comes_again("docker", true);
-    comes_again("docker", false);
+fn docker_restart_ends_containers_and_they_restart() {
+    assert_returns_after_engine_restart("docker", true);
+    assert_returns_after_engine_restart("docker", false);
 }
 
 #[test]
-fn podman_restarted_under_us_cuts_its_containers_off_and_they_come_again() {
-    comes_again("podman", false);
+fn podman_restart_cuts_containers_off_and_they_restart() {
+    assert_returns_after_engine_restart("podman", false);
 }
 
-/// An engine whose containers live on when it is restarted, and a server of it.
-fn living_on(home: &xy_testkit::Home) -> (Engine, crate::stage::OwnEngine) {
+/// Starts an engine whose containers survive its restart, with a server.
+fn start_live_restore(home: &xy_testkit::Home) -> (Engine, crate::stage::OwnEngine) {
     let (engine, own) = Engine::with_options("docker", "--live-restore");
     let restart =
         "restart { backoff-initial \"200ms\"; max-attempts 0; max-retries-per-minute 0; }\n";
@@ -297,14 +297,14 @@ fn living_on(home: &xy_testkit::Home) -> (Engine, crate::stage::OwnEngine) {
 }
 
 #[test]
-fn docker_restarted_under_a_living_container_is_attached_again() {
+fn docker_live_restore_is_reattached() {
     let home = home();
-    let (engine, own) = living_on(&home);
+    let (engine, own) = start_live_restore(&home);
     home.daemon();
     let first = running(&home, "one");
     let client = client(&home);
-    echoes(&client, "one");
-    // What was said must have arrived by then.
+    assert_echoes(&client, "one");
+    // By then every write has certainly arrived.
     let uptime = || status(&home, "one")["uptime_secs"].as_u64().unwrap_or_default();
     let so_far = uptime();
     home.wait_until("it has been quiet for a while", || uptime() >= so_far + 4);
@@ -321,15 +321,15 @@ fn docker_restarted_under_a_living_container_is_attached_again() {
 }
 
 #[test]
-fn docker_cut_off_in_the_middle_of_a_call_starts_anew() {
+fn docker_live_restore_during_call_restarts_server() {
     let home = home();
-    let (engine, own) = living_on(&home);
+    let (engine, own) = start_live_restore(&home);
     home.daemon();
     let first = running(&home, "one");
     let client = client(&home);
-    echoes(&client, "one");
+    assert_echoes(&client, "one");
     let lost = client.start_call("one__never", json!({}));
-    echoes(&client, "one"); // So the call before has come to it, and is not merely sent later.
+    assert_echoes(&client, "one"); // So the call before has arrived, and is not merely sent later.
     own.end("docker", false);
     own.up("docker");
     home.wait_until("there is another", || {
@@ -338,14 +338,14 @@ fn docker_cut_off_in_the_middle_of_a_call_starts_anew() {
     });
     let answer = client.wait_answer(lost);
     assert!(answer["error"].is_object(), "{answer}");
-    echoes(&client, "one");
+    assert_echoes(&client, "one");
     assert_eq!(engine.containers(&home).len(), 1);
     drop(client);
     engine.finish(home);
 }
 
-/// As nobody, who has no right to anything. The socket of an engine is for its group alone.
-fn one_that_may_not_be_used_is_told_with_what_to_do(engine: &Engine) {
+/// Runs xy as the user `nobody`. The socket of an engine is for its group alone.
+fn forbidden_engine_is_reported_with_hint(engine: &Engine) {
     use std::os::unix::fs::PermissionsExt;
 
     let home = home();
@@ -364,13 +364,13 @@ fn one_that_may_not_be_used_is_told_with_what_to_do(engine: &Engine) {
         .unwrap();
     assert!(chowned.success());
     let daemon = home.spawn_daemon(&as_nobody, &[]);
-    let told = "to=failed reason=there is no right to use the container engine at";
+    let told = "to=failed reason=no permission to use the container engine at";
     home.wait_until("it is told", || daemon.stderr().contains(told));
-    // Whoever starts it is told what to do.
+    // The start is refused with a hint.
     let started = home.command_of(&as_nobody, &["start", "one"]).output().unwrap();
     let said = String::from_utf8_lossy(&started.stderr).into_owned();
     let socket = engine.socket.display();
-    let why = format!("there is no right to use the container engine at `{socket}`");
+    let why = format!("no permission to use the container engine at `{socket}`");
     assert!(said.contains(&why) && said.contains("join the group that owns the socket"), "{said}");
     let status = home.command_of(&as_nobody, &["status", "one", "--json"]).output().unwrap();
     let status: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();

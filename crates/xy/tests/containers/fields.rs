@@ -1,5 +1,5 @@
-//! Each field of `container { … }`, by what it does: seen in the processes of the container,
-//! and where only its engine can tell, by what that says.
+//! Each field of `container { … }`, by its effect. The effect is seen in the processes of the
+//! container, or at the engine if only that can tell.
 
 use std::fs;
 use std::path::PathBuf;
@@ -7,41 +7,41 @@ use std::path::PathBuf;
 use serde_json::json;
 use xy_testkit::{Home, McpStdio};
 
-use crate::between::Between;
-use crate::stage::{Engine, client, echoes, inside, reason};
+use crate::engine_proxy::EngineProxy;
+use crate::stage::{Engine, assert_echoes, client, container_processes, reason};
 use crate::support::{ask, home, running, status};
 
 crate::with_each_engine!(
-    without_a_word_it_may_do_as_little_as_can_be,
-    capabilities_are_those_of_its_file_and_no_others,
-    it_runs_where_and_as_whom_and_with_what_its_file_says,
-    the_images_own_command_is_run_with_the_arguments_of_its_file,
-    its_engine_keeps_its_limits,
-    one_that_has_all_its_threads_gets_no_more,
-    what_cannot_be_changed_is_not_and_what_can_is_where_its_file_says,
-    it_is_in_the_network_of_its_file,
-    another_platform_is_not_had_by_accident,
+    default_settings_confine_container,
+    only_configured_capabilities_are_granted,
+    working_dir_user_env_and_labels_are_applied,
+    image_command_gets_configured_arguments,
+    limits_are_enforced_by_engine,
+    pids_limit_blocks_more_threads,
+    only_configured_mounts_are_writable,
+    configured_network_is_used,
+    other_platform_is_not_used_by_accident,
 );
 
-/// Servers of these tests come back at once.
+/// Servers of these tests are restarted at once.
 const TIRELESS: &str =
     "restart { backoff-initial \"10ms\"; max-attempts 0; max-retries-per-minute 0; }\n";
 
-/// A server that speaks MCP, with these fields.
+/// Writes an MCP server with these fields.
 fn serve(engine: &Engine, home: &Home, fields: &str) {
     let kdl = engine.kdl(home, &["xy-test-mcp"], fields);
     home.write_config("servers/one.kdl", &format!("{kdl}{TIRELESS}"));
 }
 
-/// The process in its container that the server is.
+/// Returns the server's process in its container.
 #[track_caller]
 fn process(home: &Home) -> u32 {
-    *inside(running(home, "one")).last().unwrap()
+    *container_processes(running(home, "one")).last().unwrap()
 }
 
-/// A line of what this machine's kernel says of a process.
+/// Returns a line of the kernel's status of a process.
 #[track_caller]
-fn of_process(pid: u32, name: &str) -> String {
+fn status_line(pid: u32, name: &str) -> String {
     let all = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = all.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     line.unwrap_or_else(|| panic!("no `{name}` in {all}")).trim().to_owned()
@@ -49,15 +49,15 @@ fn of_process(pid: u32, name: &str) -> String {
 
 #[track_caller]
 fn capabilities(pid: u32) -> u64 {
-    let all = ["CapEff", "CapPrm", "CapBnd"].map(|name| of_process(pid, name));
+    let all = ["CapEff", "CapPrm", "CapBnd"].map(|name| status_line(pid, name));
     let all = all.map(|it| u64::from_str_radix(&it, 16).unwrap());
     assert_eq!((all[0], all[0]), (all[1], all[2]), "it could not have more either");
     all[0]
 }
 
-/// What the control group of a process says, of either version: one of these files.
+/// Returns the value of one of these cgroup files of a process, of either cgroup version.
 #[track_caller]
-fn kept_for(pid: u32, controller: &str, first: &str, second: &str) -> String {
+fn cgroup_value(pid: u32, controller: &str, first: &str, second: &str) -> String {
     let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
     let mut places = groups.lines().flat_map(|line| {
         let mut parts = line.splitn(3, ':').skip(1);
@@ -71,14 +71,14 @@ fn kept_for(pid: u32, controller: &str, first: &str, second: &str) -> String {
     found.unwrap_or_else(|| panic!("neither {first} nor {second}: {groups}")).trim().to_owned()
 }
 
-fn without_a_word_it_may_do_as_little_as_can_be(engine: &Engine) {
+fn default_settings_confine_container(engine: &Engine) {
     let home = home();
     serve(engine, &home, "");
     home.daemon();
     let pid = process(&home);
     assert_eq!(capabilities(pid), 0);
-    assert_eq!(of_process(pid, "NoNewPrivs"), "1");
-    assert_eq!(kept_for(pid, "pids", "pids.max", "pids.max"), "512");
+    assert_eq!(status_line(pid, "NoNewPrivs"), "1");
+    assert_eq!(cgroup_value(pid, "pids", "pids.max", "pids.max"), "512");
     let environment = fs::read(format!("/proc/{pid}/environ")).unwrap();
     let environment = String::from_utf8_lossy(&environment);
     assert!(environment.contains("XY_SERVER=one\0"), "{environment}");
@@ -86,13 +86,14 @@ fn without_a_word_it_may_do_as_little_as_can_be(engine: &Engine) {
     engine.finish(home);
 }
 
-fn capabilities_are_those_of_its_file_and_no_others(engine: &Engine) {
+fn only_configured_capabilities_are_granted(engine: &Engine) {
     let home = home();
     serve(engine, &home, "cap-add \"NET_BIND_SERVICE\" \"CHOWN\"");
     home.daemon();
     assert_eq!(capabilities(process(&home)), 1 << 10 | 1);
 
-    // Without a word of dropping, all are; with one, only these of those that engines give.
+    // By default all capabilities are dropped; with this field, only these of the engine's default
+    // ones.
     serve(engine, &home, "cap-drop \"CHOWN\"");
     ask(&home, "reload", json!({}));
     let given = capabilities(process(&home));
@@ -100,7 +101,7 @@ fn capabilities_are_those_of_its_file_and_no_others(engine: &Engine) {
     engine.finish(home);
 }
 
-fn it_runs_where_and_as_whom_and_with_what_its_file_says(engine: &Engine) {
+fn working_dir_user_env_and_labels_are_applied(engine: &Engine) {
     let home = home();
     let fields = "working-dir \"/etc\"; user \"1234:2345\"; network \"none\"; \
                   env { GREETING \"good day\"; PATH \"/elsewhere\"; }";
@@ -110,8 +111,8 @@ fn it_runs_where_and_as_whom_and_with_what_its_file_says(engine: &Engine) {
     home.daemon();
     let pid = process(&home);
     assert_eq!(fs::read_link(format!("/proc/{pid}/cwd")).unwrap(), PathBuf::from("/etc"));
-    assert_eq!(of_process(pid, "Uid"), "1234\t1234\t1234\t1234");
-    assert_eq!(of_process(pid, "Gid"), "2345\t2345\t2345\t2345");
+    assert_eq!(status_line(pid, "Uid"), "1234\t1234\t1234\t1234");
+    assert_eq!(status_line(pid, "Gid"), "2345\t2345\t2345\t2345");
     let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap();
     let command = String::from_utf8_lossy(&command);
     assert_eq!(command, "/bin/xy-test-mcp\0--name\0with spaces\0");
@@ -126,7 +127,7 @@ fn it_runs_where_and_as_whom_and_with_what_its_file_says(engine: &Engine) {
     engine.finish(home);
 }
 
-fn the_images_own_command_is_run_with_the_arguments_of_its_file(engine: &Engine) {
+fn image_command_gets_configured_arguments(engine: &Engine) {
     let home = home();
     let own = "ENTRYPOINT [\"/bin/xy-test-mcp\",\"--name\",\"images\"]";
     let image = engine.image_with(&home, &[own, "CMD [\"--v2\"]"]);
@@ -153,36 +154,36 @@ fn the_images_own_command_is_run_with_the_arguments_of_its_file(engine: &Engine)
     engine.must("DELETE", &format!("/images/{image}?force=1"));
 }
 
-fn its_engine_keeps_its_limits(engine: &Engine) {
+fn limits_are_enforced_by_engine(engine: &Engine) {
     let home = home();
     serve(engine, &home, "network \"none\"; cpus 0.5; memory \"48MiB\"; pids 77");
     home.daemon();
     let pid = process(&home);
-    assert_eq!(kept_for(pid, "pids", "pids.max", "pids.max"), "77");
-    let memory = kept_for(pid, "memory", "memory.limit_in_bytes", "memory.max");
+    assert_eq!(cgroup_value(pid, "pids", "pids.max", "pids.max"), "77");
+    let memory = cgroup_value(pid, "memory", "memory.limit_in_bytes", "memory.max");
     assert_eq!(memory, (48 << 20).to_string());
     let host = engine.inspect(&engine.container(&home))["HostConfig"].clone();
-    // Memory and swap together: there is no swap beyond.
+    // The limit covers memory and swap together, so there is no swap.
     assert_eq!(host["MemorySwap"], 48 << 20, "{host:#}");
-    let quota = kept_for(pid, "cpu", "cpu.cfs_quota_us", "cpu.max");
+    let quota = cgroup_value(pid, "cpu", "cpu.cfs_quota_us", "cpu.max");
     let (quota, period) = match quota.split_once(' ') {
         Some((quota, period)) => (quota.to_owned(), period.to_owned()),
-        None => (quota, kept_for(pid, "cpu", "cpu.cfs_period_us", "cpu.max")),
+        None => (quota, cgroup_value(pid, "cpu", "cpu.cfs_period_us", "cpu.max")),
     };
     let number = |text: &str| text.parse::<u64>().unwrap_or_else(|why| panic!("{text}: {why}"));
     assert_eq!(2 * number(&quota), number(&period), "half a processor");
     engine.finish(home);
 }
 
-fn one_that_has_all_its_threads_gets_no_more(engine: &Engine) {
+fn pids_limit_blocks_more_threads(engine: &Engine) {
     let home = home();
     let kdl = engine.kdl(&home, &["xy-test-mcp"], "network \"none\"; pids 12");
     home.write_config("servers/one.kdl", &format!("{kdl}restart {{ policy \"never\"; }}\n"));
     home.daemon();
     running(&home, "one");
     let client = client(&home);
-    echoes(&client, "one");
-    // Each of these has a thread of its own, and it does not bear to have none.
+    assert_echoes(&client, "one");
+    // Each call needs a thread of its own, and the server dies if it gets none.
     for _ in 0..20 {
         client.start_call("one__never", json!({}));
     }
@@ -193,7 +194,7 @@ fn one_that_has_all_its_threads_gets_no_more(engine: &Engine) {
     engine.finish(home);
 }
 
-/// Whether the server can make a file: it dies if it can, and answers if it cannot.
+/// Returns true if the server can create a file: it dies if it can, and answers if it cannot.
 #[track_caller]
 fn can_make(client: &McpStdio, file: &str) -> bool {
     let answer = client.call("one__mutating", json!({ "message": "alive", "die_once": file }));
@@ -202,7 +203,7 @@ fn can_make(client: &McpStdio, file: &str) -> bool {
     !is_alive
 }
 
-fn what_cannot_be_changed_is_not_and_what_can_is_where_its_file_says(engine: &Engine) {
+fn only_configured_mounts_are_writable(engine: &Engine) {
     let home = home();
     let (given, shown) = (home.root().join("harness/given"), home.root().join("harness/shown"));
     fs::create_dir_all(&given).unwrap();
@@ -237,24 +238,24 @@ fn what_cannot_be_changed_is_not_and_what_can_is_where_its_file_says(engine: &En
     assert!(can_make(&client, "/etc/x"), "only one that is read-only is");
     drop(client);
     engine.finish(home);
-    // What has a name is the user's own.
+    // A named volume belongs to the user.
     engine.must("GET", &format!("/volumes/{volume}"));
     engine.must("DELETE", &format!("/volumes/{volume}?force=1"));
 }
 
-/// The interfaces that a process has.
+/// Returns the network interfaces of a process.
 fn interfaces(pid: u32) -> Vec<String> {
     let all = fs::read_to_string(format!("/proc/{pid}/net/dev")).unwrap();
     let names = all.lines().skip(2).filter_map(|line| line.split_once(':'));
     names.map(|(name, _)| name.trim().to_owned()).collect()
 }
 
-fn it_is_in_the_network_of_its_file(engine: &Engine) {
+fn configured_network_is_used(engine: &Engine) {
     let home = home();
     serve(engine, &home, "network \"none\"");
     home.daemon();
     let none = interfaces(process(&home));
-    // Some kernels have more that go nowhere.
+    // Some kernels have further interfaces that lead nowhere.
     assert!(none.contains(&"lo".to_owned()) && !none.contains(&"eth0".to_owned()), "{none:?}");
 
     serve(engine, &home, "network \"host\"");
@@ -285,18 +286,18 @@ fn it_is_in_the_network_of_its_file(engine: &Engine) {
     engine.must("DELETE", &format!("/networks/{network}"));
 }
 
-fn another_platform_is_not_had_by_accident(engine: &Engine) {
+fn other_platform_is_not_used_by_accident(engine: &Engine) {
     let home = home();
-    let (between, seen) = Between::of(engine, &home);
+    let (engine_proxy, seen) = EngineProxy::of(engine, &home);
     let here = if cfg!(target_arch = "aarch64") { "linux/arm64" } else { "linux/amd64" };
     serve(&seen, &home, &format!("network \"none\"; platform \"{here}\""));
     home.daemon();
     running(&home, "one");
     let client = client(&home);
-    echoes(&client, "one");
+    assert_echoes(&client, "one");
     let asked = |what: &str, platform: &str| {
         let platform = platform.replace('/', "%2F");
-        between.asked_all(&[what, &format!("platform={platform}")])
+        engine_proxy.asked_all(&[what, &format!("platform={platform}")])
     };
     assert_eq!(asked("/containers/create", here), 1);
     let other = "network \"none\"; platform \"linux/s390x\"";
@@ -305,7 +306,7 @@ fn another_platform_is_not_had_by_accident(engine: &Engine) {
     let failed = home.wait_for_state("one", "failed");
     assert!(reason(&home, "one").contains("wanted linux/s390x"), "{failed:#}");
     assert_eq!(failed["restarts_total"], 0, "{failed:#}");
-    // It is also what is fetched.
+    // The same platform is pulled.
     let kdl = seen.kdl(&home, &["x"], other).replace("localhost/xy-test", "127.0.0.1:9/nope:1");
     home.write_config("servers/one.kdl", &kdl.replace("pull \"never\"", "pull \"missing\""));
     let _ = home.call("reload", json!({}));

@@ -1,48 +1,48 @@
-//! Containers that hang, and those that only have no time.
+//! Containers that hang, and containers that are only busy.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use xy_testkit::Home;
 
-use crate::stage::{Engine, client, echoes, inside};
-use crate::support::{ask, home, pid_in, running, running_after, says, signal, status};
+use crate::stage::{Engine, assert_echoes, client, container_processes};
+use crate::support::{ask, home, pid_in, running, running_after, signal, status, wait_for_line};
 
 crate::with_each_engine!(
-    one_that_hangs_is_restarted_and_answers_again,
-    one_that_is_busy_is_left_alone_and_one_that_only_waits_is_not,
-    the_self_test_sees_containers_as_servers_and_removes_what_nobody_owns,
+    hanging_container_is_restarted,
+    busy_container_is_not_restarted,
+    self_test_covers_containers_and_removes_unowned,
 );
 
-/// Servers of these tests come back at once.
+/// Servers of these tests are restarted at once.
 const TIRELESS: &str = "restart { backoff-initial \"0s\"; max-attempts 0; max-retries-per-minute 0 }\n\
      stop { grace \"1s\" }\n";
 
-/// Probes that come often and are not patient.
+/// Frequent probes with a short timeout.
 const HASTY: &str = "health { interval \"50ms\"; timeout \"1500ms\"; failures 3 }\n";
 
-/// About twice what it takes such probes to find a server dead.
+/// About twice the time in which such probes declare a server dead.
 const A_LONG_TIME: u64 = 10_000;
 
 #[track_caller]
-fn has_health(home: &Home, name: &str, health: &str) -> Value {
+fn wait_for_health(home: &Home, name: &str, health: &str) -> Value {
     home.wait_until(&format!("`{name}` is {health}"), || {
         let status = status(home, name);
         (status["health"] == health).then_some(status)
     })
 }
 
-/// Stops the server in a container, so that it hears nothing any more.
+/// Suspends the server in a container.
 fn freeze(pid: u32) {
-    let server = *inside(pid).last().unwrap();
+    let server = *container_processes(pid).last().unwrap();
     signal(server, Signal::STOP);
 }
 
-fn one_that_hangs_is_restarted_and_answers_again(engine: &Engine) {
+fn hanging_container_is_restarted(engine: &Engine) {
     let home = home();
     engine.mcp_server(&home, "one", &[], &format!("{TIRELESS}{HASTY}"));
     home.daemon();
     let first = running(&home, "one");
-    has_health(&home, "one", "healthy");
+    wait_for_health(&home, "one", "healthy");
     let container = engine.container(&home);
     freeze(first);
     let now = running_after(&home, "one", 1);
@@ -50,38 +50,38 @@ fn one_that_hangs_is_restarted_and_answers_again(engine: &Engine) {
     let told = now["transitions"].to_string();
     assert!(told.contains("unhealthy: 3 probes in a row failed"), "{told}");
     assert_eq!(now["last_exit"]["expected"], false, "it counts: {now:#}");
-    has_health(&home, "one", "healthy");
+    wait_for_health(&home, "one", "healthy");
     assert_ne!(engine.container(&home), container);
     let client = client(&home);
-    echoes(&client, "one");
+    assert_echoes(&client, "one");
     drop(client);
     engine.finish(home);
 }
 
-fn one_that_is_busy_is_left_alone_and_one_that_only_waits_is_not(engine: &Engine) {
+fn busy_container_is_not_restarted(engine: &Engine) {
     let home = home();
     engine.mcp_server(&home, "one", &["--dull"], &format!("{TIRELESS}{HASTY}"));
     home.daemon();
     let first = running(&home, "one");
-    has_health(&home, "one", "healthy");
+    wait_for_health(&home, "one", "healthy");
     let client = client(&home);
-    // Both hear no ping meanwhile: one uses the processor, the other says what it does.
+    // Neither answers a ping meanwhile: one uses the processor, the other writes output.
     for tool in ["spin", "mutter"] {
         let slow = client.call_text(&format!("one__{tool}"), json!({ "ms": A_LONG_TIME }));
         assert_eq!(slow, "done", "{tool}");
         let now = status(&home, "one");
         assert_eq!((pid_in(&now), &now["restart_count"]), (first, &json!(0)), "{tool}: {now:#}");
     }
-    has_health(&home, "one", "healthy");
+    wait_for_health(&home, "one", "healthy");
     let call = client.start_call("one__stall", json!({ "ms": 60_000 }));
-    says(&home, "one", "begins to stall");
+    wait_for_line(&home, "one", "begins to stall");
     running_after(&home, "one", 1);
     assert!(client.wait_answer(call)["error"].is_object());
     drop(client);
     engine.finish(home);
 }
 
-fn the_self_test_sees_containers_as_servers_and_removes_what_nobody_owns(engine: &Engine) {
+fn self_test_covers_containers_and_removes_unowned(engine: &Engine) {
     let home = home();
     engine.mcp_server(&home, "one", &[], TIRELESS);
     home.daemon();

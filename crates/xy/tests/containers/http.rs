@@ -3,17 +3,17 @@
 use serde_json::json;
 use xy_testkit::free_port;
 
-use crate::stage::{Engine, client, echoes};
+use crate::stage::{Engine, assert_echoes, client};
 use crate::support::{ask, home, running, running_after, status};
 
 crate::with_each_engine!(
-    one_is_reached_by_a_port_on_loopback_alone,
-    one_by_http_is_adopted_too,
-    one_is_ready_once_its_page_says_so_and_not_before,
-    one_over_sse_is_spoken_with_and_found_again_after_a_death,
+    http_container_is_published_on_loopback_only,
+    http_container_is_adopted,
+    http_readiness_probe_decides_readiness,
+    sse_container_is_reconnected_after_death,
 );
 
-/// Writes the file of `one`, which listens in its container; answers the port outside.
+/// Writes the file of `one`, which listens in its container; returns the published port.
 fn serve_by_port(engine: &Engine, home: &xy_testkit::Home) -> u16 {
     let port = free_port();
     let kdl = engine.kdl(
@@ -25,13 +25,13 @@ fn serve_by_port(engine: &Engine, home: &xy_testkit::Home) -> u16 {
     port
 }
 
-fn one_is_reached_by_a_port_on_loopback_alone(engine: &Engine) {
+fn http_container_is_published_on_loopback_only(engine: &Engine) {
     let home = home();
     let port = serve_by_port(engine, &home);
     home.daemon();
     running(&home, "one");
     let client = client(&home);
-    echoes(&client, "one");
+    assert_echoes(&client, "one");
     let published = engine.inspect(&engine.container(&home))["NetworkSettings"]["Ports"].clone();
     let loopback = json!([{ "HostIp": "127.0.0.1", "HostPort": port.to_string() }]);
     assert_eq!(published, json!({ "8000/tcp": loopback }), "there, and nowhere else");
@@ -42,22 +42,22 @@ fn one_is_reached_by_a_port_on_loopback_alone(engine: &Engine) {
     engine.finish(home);
 }
 
-fn one_by_http_is_adopted_too(engine: &Engine) {
+fn http_container_is_adopted(engine: &Engine) {
     let home = home();
     serve_by_port(engine, &home);
     let daemon = home.daemon();
     let before = running(&home, "one");
     let client = client(&home);
-    echoes(&client, "one");
+    assert_echoes(&client, "one");
     daemon.kill9();
     home.daemon();
     assert_eq!(running(&home, "one"), before);
-    echoes(&client, "one");
+    assert_echoes(&client, "one");
     drop(client);
     engine.finish(home);
 }
 
-fn one_is_ready_once_its_page_says_so_and_not_before(engine: &Engine) {
+fn http_readiness_probe_decides_readiness(engine: &Engine) {
     let home = home();
     let serve = |well_after: &str, within: &str| {
         let port = free_port();
@@ -78,12 +78,12 @@ fn one_is_ready_once_its_page_says_so_and_not_before(engine: &Engine) {
     let _ = home.call("reload", json!({}));
     running(&home, "one");
     let client = client(&home);
-    echoes(&client, "one");
+    assert_echoes(&client, "one");
     drop(client);
     engine.finish(home);
 }
 
-fn one_over_sse_is_spoken_with_and_found_again_after_a_death(engine: &Engine) {
+fn sse_container_is_reconnected_after_death(engine: &Engine) {
     let home = home();
     let port = free_port();
     let command = ["xy-test-fixture", "--sse", "8000"];

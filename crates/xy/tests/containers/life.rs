@@ -1,42 +1,42 @@
-//! What processes do, done by containers.
+//! The life cycle of servers, in containers.
 
 use serde_json::json;
 
-use crate::between::Between;
-use crate::stage::{Engine, client, echoes, reason};
-use crate::support::{ask, home, pid_in, running, running_after, says, status, stays_in};
+use crate::engine_proxy::EngineProxy;
+use crate::stage::{Engine, assert_echoes, client, reason};
+use crate::support::{ask, home, millis_in, pid_in, running, running_after, status, wait_for_line};
 
 crate::with_each_engine!(
-    one_is_started_spoken_with_and_stopped,
-    it_is_safe_unless_its_file_says_otherwise,
-    one_that_dies_is_started_again,
-    one_that_keeps_dying_is_given_up_and_a_restart_counts_anew,
-    what_it_says_is_in_its_log,
-    no_line_of_a_flood_is_lost,
-    one_over_stdio_that_never_answers_is_not_ready_in_time,
-    one_that_does_not_end_is_killed_after_its_grace,
-    one_that_takes_long_to_end_has_all_its_grace,
-    one_that_uses_too_much_memory_is_named_as_such,
-    one_that_runs_is_restarted_by_hand_and_counts_anew,
-    a_stop_of_a_container_during_the_back_off_is_final,
-    two_names_with_one_key_are_one_container,
-    one_that_nobody_uses_sleeps_without_a_container_and_wakes,
-    over_the_most_the_container_that_was_used_least_recently_goes,
-    a_stop_between_the_making_and_the_start_of_a_container_leaves_nothing,
-    a_change_of_its_file_makes_a_new_one,
-    clients_have_containers_of_their_own,
+    container_starts_answers_and_stops,
+    container_is_confined_by_default,
+    dead_container_is_restarted,
+    crashing_container_fails_and_restart_resets_count,
+    container_output_is_logged,
+    flood_loses_no_line,
+    silent_stdio_container_misses_ready_timeout,
+    unresponsive_container_is_killed_after_grace,
+    slow_container_gets_full_grace,
+    out_of_memory_container_is_reported,
+    manual_restart_resets_count,
+    stop_during_back_off_is_final,
+    shared_key_shares_container,
+    idle_server_sleeps_without_container_and_wakes,
+    least_recently_used_container_sleeps_over_limit,
+    stop_between_create_and_start_leaves_nothing,
+    changed_file_replaces_container,
+    clients_have_separate_containers,
 );
 
-fn one_is_started_spoken_with_and_stopped(engine: &Engine) {
+fn container_starts_answers_and_stops(engine: &Engine) {
     let home = home();
     engine.mcp_server(&home, "one", &[], "");
     home.daemon();
     running(&home, "one");
     let client = client(&home);
-    echoes(&client, "one");
+    assert_echoes(&client, "one");
     let said = client.call_text("one__env", json!({ "name": "XY_SERVER" }));
     assert!(said.contains("one"), "{said}");
-    // Longer than any pipe, both ways.
+    // Longer than any pipe, in both directions.
     let long = "x".repeat(300_000);
     let said = client.call_text("one__echo", json!({ "message": long }));
     assert!(said.contains(&long));
@@ -50,12 +50,12 @@ fn one_is_started_spoken_with_and_stopped(engine: &Engine) {
     assert!(engine.containers(&home).is_empty());
     ask(&home, "start", json!({ "name": "one" }));
     running(&home, "one");
-    echoes(&client, "one");
+    assert_echoes(&client, "one");
     drop(client);
     engine.finish(home);
 }
 
-fn it_is_safe_unless_its_file_says_otherwise(engine: &Engine) {
+fn container_is_confined_by_default(engine: &Engine) {
     let home = home();
     engine.mcp_server(&home, "one", &[], "");
     home.daemon();
@@ -75,7 +75,7 @@ fn it_is_safe_unless_its_file_says_otherwise(engine: &Engine) {
     engine.finish(home);
 }
 
-fn one_that_dies_is_started_again(engine: &Engine) {
+fn dead_container_is_restarted(engine: &Engine) {
     let home = home();
     engine.mcp_server(&home, "one", &[], "restart { backoff-initial \"10ms\"; }\n");
     home.daemon();
@@ -85,22 +85,22 @@ fn one_that_dies_is_started_again(engine: &Engine) {
     let again = running_after(&home, "one", 1);
     assert_ne!(pid_in(&again), first);
     assert_eq!(again["last_exit"]["signal"], 9, "{again:#}");
-    echoes(&client, "one");
+    assert_echoes(&client, "one");
     let _ = client.start_call("one__crash", json!({ "code": 3 }));
     let again = running_after(&home, "one", 2);
     assert_eq!(again["last_exit"]["code"], 3, "{again:#}");
-    echoes(&client, "one");
+    assert_echoes(&client, "one");
     drop(client);
     engine.finish(home);
 }
 
-fn one_that_keeps_dying_is_given_up_and_a_restart_counts_anew(engine: &Engine) {
+fn crashing_container_fails_and_restart_resets_count(engine: &Engine) {
     let home = home();
     let kdl = engine.kdl(&home, &["xy-test-exit", "--code", "3", "--say", "last words"], "");
     let attempts = 5;
     let restart = "restart { backoff-initial \"2ms\"; backoff-max \"32ms\"; jitter #false; \
                    max-attempts 5; max-retries-per-minute 0; }\n";
-    let patient = "ready { within \"60s\"; }\n"; // Its end may take an engine as long as that.
+    let patient = "ready { within \"60s\"; }\n"; // An engine may take that long to end it.
     home.write_config("servers/one.kdl", &format!("{kdl}{restart}{patient}"));
     home.daemon();
     // Podman takes seconds for each.
@@ -109,7 +109,7 @@ fn one_that_keeps_dying_is_given_up_and_a_restart_counts_anew(engine: &Engine) {
     });
     let failed = home.wait_for_state("one", "failed");
     assert!(failed["reason"].as_str().unwrap().contains("gave up after 5"), "{failed:#}");
-    let waited = stays_in("restarting", &failed);
+    let waited = millis_in("restarting", &failed);
     let at_least = [2, 4, 8, 16, 32];
     assert!(
         waited.len() == 5 && waited.iter().zip(at_least).all(|(it, least)| *it >= least),
@@ -133,7 +133,7 @@ fn one_that_keeps_dying_is_given_up_and_a_restart_counts_anew(engine: &Engine) {
     engine.finish(home);
 }
 
-fn what_it_says_is_in_its_log(engine: &Engine) {
+fn container_output_is_logged(engine: &Engine) {
     let home = home();
     engine.mcp_server(&home, "one", &["--garbage-first"], "");
     let kdl = engine.kdl(&home, &["xy-test-exit", "--code", "0", "--say", "to stderr"], "");
@@ -156,21 +156,21 @@ fn what_it_says_is_in_its_log(engine: &Engine) {
     engine.finish(home);
 }
 
-fn no_line_of_a_flood_is_lost(engine: &Engine) {
+fn flood_loses_no_line(engine: &Engine) {
     let home = home();
     home.server("one", &engine.kdl(&home, &["xy-test-spew", "--lines", "20000"], ""));
     home.daemon();
     home.wait_for_state("one", "stopped");
     let log = std::fs::read_to_string(home.log_file("one")).unwrap();
-    // One that ends on its first question is started once more.
+    // A server that exits on its first request is started once more.
     let lives = if log.lines().count() > 20_000 { 2 } else { 1 };
     assert_eq!(log.lines().count(), lives * 20_000);
     assert!(log.lines().all(|line| line.starts_with("[err] line ")));
     engine.finish(home);
 }
 
-/// It runs, and says nothing.
-fn one_over_stdio_that_never_answers_is_not_ready_in_time(engine: &Engine) {
+/// A server that runs and writes nothing.
+fn silent_stdio_container_misses_ready_timeout(engine: &Engine) {
     let home = home();
     let kdl = engine.kdl(&home, &["xy-test-sleep-server"], "network \"none\"");
     let rules = "ready { within \"2s\"; }\nrestart { policy \"never\"; }\nstop { grace \"1s\"; }\n";
@@ -182,33 +182,33 @@ fn one_over_stdio_that_never_answers_is_not_ready_in_time(engine: &Engine) {
     engine.finish(home);
 }
 
-fn one_that_does_not_end_is_killed_after_its_grace(engine: &Engine) {
-    is_killed_after(engine, 500);
+fn unresponsive_container_is_killed_after_grace(engine: &Engine) {
+    assert_killed_after(engine, 500);
 }
 
-/// It is looked at meanwhile, and Podman says then that it does not run.
-fn one_that_takes_long_to_end_has_all_its_grace(engine: &Engine) {
-    is_killed_after(engine, 12_000);
+/// The daemon inspects the container during the grace; Podman then reports that it does not run.
+fn slow_container_gets_full_grace(engine: &Engine) {
+    assert_killed_after(engine, 12_000);
 }
 
 #[track_caller]
-fn is_killed_after(engine: &Engine, grace_ms: u64) {
+fn assert_killed_after(engine: &Engine, grace_ms: u64) {
     let home = home();
     let kdl = engine.kdl(&home, &["xy-test-ignore-term"], "");
     home.server("one", &format!("{kdl}stop {{ grace \"{grace_ms}ms\"; }}\n"));
     home.daemon();
     running(&home, "one");
-    says(&home, "one", "ready"); // Before that it would end as anybody does.
+    wait_for_line(&home, "one", "ready"); // Earlier a signal would have its default effect.
     ask(&home, "stop", json!({ "name": "one" }));
     let now = status(&home, "one");
     assert_eq!((&now["state"], &now["last_exit"]["signal"]), (&json!("stopped"), &json!(9)));
-    let stopping = stays_in("stopping", &now)[0];
+    let stopping = millis_in("stopping", &now)[0];
     assert!(stopping + 50 >= grace_ms, "it had only {stopping} ms");
     assert!(engine.containers(&home).is_empty());
     engine.finish(home);
 }
 
-fn one_that_uses_too_much_memory_is_named_as_such(engine: &Engine) {
+fn out_of_memory_container_is_reported(engine: &Engine) {
     let home = home();
     let kdl = engine.kdl(&home, &["xy-test-mcp"], "network \"none\"; memory \"32MiB\"");
     home.write_config("servers/one.kdl", &format!("{kdl}restart {{ policy \"never\"; }}\n"));
@@ -224,7 +224,7 @@ fn one_that_uses_too_much_memory_is_named_as_such(engine: &Engine) {
     engine.finish(home);
 }
 
-fn one_that_runs_is_restarted_by_hand_and_counts_anew(engine: &Engine) {
+fn manual_restart_resets_count(engine: &Engine) {
     let home = home();
     engine.mcp_server(&home, "one", &[], "restart { backoff-initial \"10ms\"; }\n");
     home.daemon();
@@ -239,11 +239,11 @@ fn one_that_runs_is_restarted_by_hand_and_counts_anew(engine: &Engine) {
     assert_eq!(now["last_exit"]["expected"], true, "{now:#}");
     assert_eq!(now["limits_used"]["in_a_row"], 0, "{now:#}");
     assert_eq!(now["restarts_total"], 1, "only the death was a failure: {now:#}");
-    echoes(&client(&home), "one");
+    assert_echoes(&client(&home), "one");
     engine.finish(home);
 }
 
-fn a_stop_of_a_container_during_the_back_off_is_final(engine: &Engine) {
+fn stop_during_back_off_is_final(engine: &Engine) {
     let home = home();
     let kdl = engine.kdl(&home, &["xy-test-exit", "--code", "1"], "");
     let rules = "restart { backoff-initial \"1h\"; backoff-max \"1h\"; }\n";
@@ -259,7 +259,7 @@ fn a_stop_of_a_container_during_the_back_off_is_final(engine: &Engine) {
     engine.finish(home);
 }
 
-fn two_names_with_one_key_are_one_container(engine: &Engine) {
+fn shared_key_shares_container(engine: &Engine) {
     let home = home();
     for name in ["a", "b"] {
         engine.mcp_server(&home, name, &[], "share-key \"k\"\n");
@@ -270,18 +270,18 @@ fn two_names_with_one_key_are_one_container(engine: &Engine) {
     let container = engine.container(&home);
     assert_eq!(status(&home, "b")["shares"], "a");
     let client = client(&home);
-    echoes(&client, "a");
-    echoes(&client, "b");
+    assert_echoes(&client, "a");
+    assert_echoes(&client, "b");
     ask(&home, "stop", json!({ "name": "a" }));
     assert_eq!(engine.container(&home), container, "the other name has it");
-    echoes(&client, "b");
+    assert_echoes(&client, "b");
     ask(&home, "stop", json!({ "name": "b" }));
     home.wait_until("nobody wants it", || engine.containers(&home).is_empty());
     drop(client);
     engine.finish(home);
 }
 
-fn one_that_nobody_uses_sleeps_without_a_container_and_wakes(engine: &Engine) {
+fn idle_server_sleeps_without_container_and_wakes(engine: &Engine) {
     let home = home();
     engine.mcp_server(&home, "one", &[], "start \"lazy\"\nidle-stop \"5s\"\n");
     home.daemon();
@@ -289,7 +289,7 @@ fn one_that_nobody_uses_sleeps_without_a_container_and_wakes(engine: &Engine) {
     let client = client(&home);
     for _ in 0..2 {
         assert!(engine.containers(&home).is_empty());
-        echoes(&client, "one");
+        assert_echoes(&client, "one");
         engine.container(&home);
         home.wait_for_state("one", "asleep");
     }
@@ -299,7 +299,7 @@ fn one_that_nobody_uses_sleeps_without_a_container_and_wakes(engine: &Engine) {
     engine.finish(home);
 }
 
-fn over_the_most_the_container_that_was_used_least_recently_goes(engine: &Engine) {
+fn least_recently_used_container_sleeps_over_limit(engine: &Engine) {
     let home = home();
     home.write_config("xy.kdl", "gateway { listen \"127.0.0.1:0\" }\ninstances { most 1 }\n");
     for name in ["a", "b"] {
@@ -323,7 +323,7 @@ fn over_the_most_the_container_that_was_used_least_recently_goes(engine: &Engine
         assert!(container_of(name));
         home.wait_for_state(asleep, "asleep");
     }
-    // Its place is in use: what one client asks is heard in order.
+    // Its place is in use: the requests of one client stay in order.
     let call = client.start_call("a__never", json!({}));
     let answer = client.call("b__echo", json!({ "message": "x" }));
     assert_eq!(answer["error"]["code"], -32008, "{answer}");
@@ -335,21 +335,21 @@ fn over_the_most_the_container_that_was_used_least_recently_goes(engine: &Engine
     engine.finish(home);
 }
 
-/// Its engine has made it, and xy hears of that only once the stop has been asked for.
-fn a_stop_between_the_making_and_the_start_of_a_container_leaves_nothing(engine: &Engine) {
+/// The engine has created the container, but xy receives the response only after the stop request.
+fn stop_between_create_and_start_leaves_nothing(engine: &Engine) {
     let home = home();
-    let (between, seen) = Between::of(engine, &home);
+    let (engine_proxy, seen) = EngineProxy::of(engine, &home);
     seen.mcp_server(&home, "one", &[], "");
-    between.hold_answers(Some("/containers/create"));
+    engine_proxy.hold_answers(Some("/containers/create"));
     home.daemon();
     home.wait_until("it is made", || engine.containers(&home).len() == 1);
     ask(&home, "stop", json!({ "name": "one", "wait": false }));
     assert_eq!(status(&home, "one")["state"], "stopping");
-    between.hold_answers(Some("/attach"));
-    home.wait_until("xy goes on with it", || between.asked("/attach") == 1);
-    between.hold_answers(None);
+    engine_proxy.hold_answers(Some("/attach"));
+    home.wait_until("xy goes on with it", || engine_proxy.asked("/attach") == 1);
+    engine_proxy.hold_answers(None);
     home.wait_for_state("one", "stopped");
-    assert_eq!((engine.containers(&home), between.asked("/start")), (Vec::new(), 0));
+    assert_eq!((engine.containers(&home), engine_proxy.asked("/start")), (Vec::new(), 0));
     let kept = home.root().join("state/xy/containers");
     let names = std::fs::read_dir(kept).unwrap().flatten().map(|it| it.file_name());
     let left: Vec<_> = names.filter(|it| it.to_string_lossy().starts_with("one")).collect();
@@ -359,7 +359,7 @@ fn a_stop_between_the_making_and_the_start_of_a_container_leaves_nothing(engine:
     engine.finish(home);
 }
 
-fn a_change_of_its_file_makes_a_new_one(engine: &Engine) {
+fn changed_file_replaces_container(engine: &Engine) {
     let home = home();
     engine.mcp_server(&home, "one", &[], "");
     home.daemon();
@@ -378,17 +378,17 @@ fn a_change_of_its_file_makes_a_new_one(engine: &Engine) {
     engine.finish(home);
 }
 
-fn clients_have_containers_of_their_own(engine: &Engine) {
+fn clients_have_separate_containers(engine: &Engine) {
     let home = home();
     engine.mcp_server(&home, "one", &[], "isolation \"client\"\n");
     home.daemon();
     let (first, second) = (client(&home), client(&home));
-    echoes(&first, "one");
-    echoes(&second, "one");
+    assert_echoes(&first, "one");
+    assert_echoes(&second, "one");
     assert_eq!(engine.containers(&home).len(), 2);
     drop(first);
     home.wait_until("one of them is gone with its client", || engine.containers(&home).len() == 1);
-    echoes(&second, "one");
+    assert_echoes(&second, "one");
     drop(second);
     engine.finish(home);
 }

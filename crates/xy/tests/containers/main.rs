@@ -1,35 +1,35 @@
 //! Servers that are containers of real engines, Docker and Podman.
 //!
-//! The engines are brought by `real/engines`, and `XY_ENGINES` is the folder they are in.
-//! Without it these tests fail, and no other run of tests has them: they are never green
-//! without having been run. `./test engines` runs them. Where one of the two engines cannot be
-//! had, its tests say so and are counted by whoever started them.
+//! `real/engines` provides the engines, and `XY_ENGINES` is their folder. Without it these tests
+//! fail, so they cannot pass without having run; no other test run includes them. `./test engines`
+//! runs them. If one of the two engines is not available, its tests report that and `./test` counts
+//! them.
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test has nobody to hand an error to")]
 
 mod adopted_logs;
 mod adoption;
-mod between;
 mod cli;
-mod cuts;
+mod disconnects;
+mod engine_proxy;
+mod engine_selection;
 mod faults;
 mod fields;
-mod found;
-mod grips;
+mod front_ends;
 mod health;
 mod http;
 mod life;
-mod mends;
 mod park;
 mod pull;
-mod shown;
+mod rare_cases;
 mod stage;
 mod storm;
+mod stream_holders;
 #[path = "../support/mod.rs"]
 mod support;
 
-/// Each test, with each engine.
+/// Runs each test with each engine.
 #[macro_export]
 macro_rules! with_each_engine {
     ($($name:ident),* $(,)?) => {

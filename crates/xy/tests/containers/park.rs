@@ -1,5 +1,5 @@
-//! Calls whose container is killed: what does no harm is done after all, and of the rest its
-//! client is told that nobody knows.
+//! Calls whose container is killed: harmless calls are completed after all, and for the others the
+//! client is told that the outcome is unknown.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,17 +8,17 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use xy_testkit::{Home, McpHttp, free_port};
 
-use crate::stage::{Engine, client, inside};
+use crate::stage::{Engine, client, container_processes};
 use crate::support::{home, running, running_after, signal, status};
 
 crate::with_each_engine!(
-    what_may_be_repeated_goes_on_and_of_the_rest_nobody_knows,
-    what_may_be_repeated_goes_on_at_a_port_too,
-    what_a_container_may_not_have_read_is_not_done_twice,
-    a_call_for_one_that_is_just_being_started_again_waits,
+    repeatable_calls_complete_and_others_are_unknown,
+    repeatable_http_calls_complete,
+    possibly_unread_call_is_not_done_twice,
+    call_waits_for_restarting_container,
 );
 
-/// Where the container of a test writes down what it does.
+/// Returns the folder in which the container of a test records its calls.
 fn folder(home: &Home) -> PathBuf {
     let folder = home.root().join("harness/record");
     fs::create_dir_all(&folder).unwrap();
@@ -28,14 +28,14 @@ fn folder(home: &Home) -> PathBuf {
 const RESTART: &str = "restart { backoff-initial \"10ms\"; max-attempts 0; \
                        max-retries-per-minute 0; }\nstop { grace \"1s\"; }\n";
 
-/// A server that writes down what it does, in a folder of this machine.
+/// Writes a server that records its calls in a folder of this machine.
 fn serve(engine: &Engine, home: &Home) {
     let volume = format!("network \"none\"; volumes \"{}:/record\"", folder(home).display());
     let kdl = engine.kdl(home, &["xy-test-mcp", "--record", "/record/done"], &volume);
     home.write_config("servers/one.kdl", &format!("{kdl}{RESTART}"));
 }
 
-/// The same, reached by a port.
+/// Writes such a server that is reached by a port.
 fn serve_by_port(engine: &Engine, home: &Home) {
     let more = format!(
         "port 8000; env {{ LISTEN_ANYWHERE 1; }}; volumes \"{}:/record\"",
@@ -52,7 +52,7 @@ fn done(home: &Home) -> Vec<String> {
 }
 
 #[track_caller]
-fn is_unknown(answer: &Value) {
+fn assert_unknown(answer: &Value) {
     assert_eq!(answer["error"]["code"], -32010, "{answer}");
 }
 
@@ -66,16 +66,16 @@ fn text(answer: &Value) -> &str {
     answer["result"]["content"][0]["text"].as_str().unwrap_or_default()
 }
 
-fn what_may_be_repeated_goes_on_and_of_the_rest_nobody_knows(engine: &Engine) {
-    goes_on(engine, serve);
+fn repeatable_calls_complete_and_others_are_unknown(engine: &Engine) {
+    assert_repeatable_calls_complete(engine, serve);
 }
 
-fn what_may_be_repeated_goes_on_at_a_port_too(engine: &Engine) {
-    goes_on(engine, serve_by_port);
+fn repeatable_http_calls_complete(engine: &Engine) {
+    assert_repeatable_calls_complete(engine, serve_by_port);
 }
 
 #[track_caller]
-fn goes_on(engine: &Engine, serve: fn(&Engine, &Home)) {
+fn assert_repeatable_calls_complete(engine: &Engine, serve: fn(&Engine, &Home)) {
     let home = home();
     serve(engine, &home);
     home.daemon();
@@ -86,7 +86,7 @@ fn goes_on(engine: &Engine, serve: fn(&Engine, &Home)) {
         let arguments = json!({ "message": tool, "die_once": format!("/record/{tool}") });
         let answer = client.call(&format!("one__{tool}"), arguments);
         if tool == "mutating" {
-            is_unknown(&answer);
+            assert_unknown(&answer);
         } else {
             assert_eq!(text(&answer), tool, "{answer}");
         }
@@ -96,7 +96,7 @@ fn goes_on(engine: &Engine, serve: fn(&Engine, &Home)) {
     engine.finish(home);
 }
 
-fn what_a_container_may_not_have_read_is_not_done_twice(engine: &Engine) {
+fn possibly_unread_call_is_not_done_twice(engine: &Engine) {
     let home = home();
     serve(engine, &home);
     home.daemon();
@@ -105,8 +105,8 @@ fn what_a_container_may_not_have_read_is_not_done_twice(engine: &Engine) {
     client.tool_names();
     let begun = client.start_call("one__record", json!({ "number": 7, "ms": 600_000 }));
     home.wait_until("it has begun", || done(&home) == ["7"]);
-    // This one it never reads, but nobody can know that: its engine has it.
-    signal(*inside(first).last().unwrap(), Signal::STOP);
+    // The server never reads this call, but xy cannot know that: the engine has it.
+    signal(*container_processes(first).last().unwrap(), Signal::STOP);
     let unread = client.start_call("one__record", json!({ "number": 8 }));
     let harmless = client.start_call("one__look", json!({ "number": 9 }));
     let torn = "x".repeat(2_000_000);
@@ -114,11 +114,11 @@ fn what_a_container_may_not_have_read_is_not_done_twice(engine: &Engine) {
     let open = "xy_server_calls_open{server=\"one\"} 4\n";
     home.wait_until("all are with it, as far as xy knows", || metrics(&home).contains(open));
     engine.must("POST", &format!("/containers/{}/kill", engine.container(&home)));
-    is_unknown(&client.wait_answer(begun));
+    assert_unknown(&client.wait_answer(begun));
     assert!(text(&client.wait_answer(harmless)).starts_with("9 "));
     for (number, id) in [("8", unread), ("10", large)] {
         let answer = client.wait_answer(id);
-        // What had not left this machine's pipe yet is done by the next life.
+        // A call that was still in this machine's pipe is sent to the next instance.
         let is_done = text(&answer).starts_with(number);
         assert!(is_done || answer["error"]["code"] == -32010, "{answer}");
         let times = done(&home).iter().filter(|it| *it == number).count();
@@ -131,7 +131,7 @@ fn what_a_container_may_not_have_read_is_not_done_twice(engine: &Engine) {
     engine.finish(home);
 }
 
-fn a_call_for_one_that_is_just_being_started_again_waits(engine: &Engine) {
+fn call_waits_for_restarting_container(engine: &Engine) {
     let home = home();
     serve(engine, &home);
     home.daemon();

@@ -1,6 +1,6 @@
-//! Images that have to be fetched, from a small registry of our own that can be slow.
+//! Images that have to be pulled, from a small registry of the test that can be slow.
 //!
-//! Docker takes a registry on loopback without TLS; Podman is told to (`real/engines`).
+//! Docker accepts a registry on loopback without TLS; Podman is configured to (`real/engines`).
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -13,17 +13,17 @@ use std::time::Duration;
 use serde_json::json;
 use xy_testkit::Home;
 
-use crate::stage::{Engine, client, echoes, reason};
+use crate::stage::{Engine, assert_echoes, client, reason};
 use crate::support::{ask, home, running, status};
 
-/// What is fetched, by its digest, with its type.
+/// The content of the registry: blobs by digest, with their types.
 struct Shelf {
     image: Mutex<Image>,
-    /// Until then only half of a blob is given out, and then drop by drop.
+    /// Until this is set, blobs stop after their first half, and the rest trickles.
     is_open: AtomicBool,
-    /// How often somebody has waited for the other half.
+    /// Number of requests that have waited for the second half.
     waits: AtomicU32,
-    /// Who may have it: the value of a header. Everybody, if it is empty.
+    /// Required value of the `Authorization` header; empty for anonymous access.
     login: &'static str,
 }
 
@@ -35,7 +35,7 @@ struct Image {
 }
 
 impl Image {
-    /// One with this layer, in which `VERSION` is this.
+    /// Creates an image with this layer, in which `VERSION` has this content.
     fn of(folder: &Path, layer: &[u8], diff: &str, version: &str) -> Self {
         let config = json!({
             "architecture": "amd64", "os": "linux",
@@ -86,12 +86,13 @@ fn shell(script: &str, folder: &Path) {
 }
 
 impl Registry {
-    /// One image, `x:1`: the test servers, and a few megabytes that take a while.
+    /// Starts a registry with one image, `x:1`: the test servers, and a few megabytes that take a
+    /// while.
     fn open() -> Self {
         Self::open_to("")
     }
 
-    /// The same, for whoever is logged in like this.
+    /// Starts such a registry that requires this login.
     fn open_to(login: &'static str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let rootfs = format!("{}/rootfs", std::env::var("XY_ENGINES").unwrap());
@@ -122,7 +123,7 @@ impl Registry {
         Self { port, shelf, newer }
     }
 
-    /// From now on it has a newer image under the same name.
+    /// Replaces the image by a newer one of the same name.
     fn renew(&self) {
         *self.shelf.image.lock().unwrap() = self.newer.clone();
     }
@@ -184,7 +185,7 @@ fn serve(shelf: &Shelf, mut visitor: TcpStream) -> std::io::Result<()> {
     visitor.write_all(now)?;
     while !later.is_empty() && !shelf.is_open.load(Ordering::Relaxed) {
         std::thread::park_timeout(Duration::from_millis(20));
-        // Podman only says how far it is when something comes.
+        // Podman reports progress only when data arrives.
         let (drop, rest) = later.split_at(256.min(later.len()));
         visitor.write_all(drop)?;
         later = rest;
@@ -194,19 +195,19 @@ fn serve(shelf: &Shelf, mut visitor: TcpStream) -> std::io::Result<()> {
 }
 
 crate::with_each_engine!(
-    an_image_is_fetched_and_it_is_told_how_far_that_is_and_a_stop_ends_it,
-    whoever_starts_it_at_a_terminal_sees_a_bar,
-    what_does_not_exist_is_not_fetched_again_and_again,
-    an_image_is_fetched_as_whoever_is_logged_in,
-    a_newer_image_is_fetched_and_used_at_a_restart,
+    pull_reports_progress_and_is_cancelled_by_stop,
+    terminal_shows_progress_bar,
+    missing_image_is_not_pulled_repeatedly,
+    pull_uses_login,
+    newer_image_is_pulled_at_restart,
 );
 
-fn an_image_is_fetched_and_it_is_told_how_far_that_is_and_a_stop_ends_it(engine: &Engine) {
+fn pull_reports_progress_and_is_cancelled_by_stop(engine: &Engine) {
     let home = home();
     let registry = Registry::open();
     let image = registry.image();
-    let kdl = fetched(engine, &home, &image);
-    // Much less time than it takes: that begins when the image is there.
+    let kdl = pulled_settings(engine, &home, &image);
+    // Much less time than the pull takes: the timeout starts after the pull.
     home.write_config("servers/one.kdl", &format!("{kdl}ready {{ within \"4s\"; }}\n"));
     home.daemon();
     let told = format!("pulling {image} ");
@@ -221,14 +222,15 @@ fn an_image_is_fetched_and_it_is_told_how_far_that_is_and_a_stop_ends_it(engine:
         (0, &json!("stopped")),
         "{stopped:?}"
     );
-    home.wait_until("its engine fetches no more", || {
+    home.wait_until("its engine pulls no more", || {
         let so_far = registry.shelf.waits.load(Ordering::Relaxed);
-        std::thread::park_timeout(Duration::from_millis(500)); // Many times what a piece takes.
+        // Many times the duration of one piece.
+        std::thread::park_timeout(Duration::from_millis(500));
         registry.shelf.waits.load(Ordering::Relaxed) == so_far
     });
 
     let _ = home.call("start", json!({ "name": "one", "wait": false }));
-    home.wait_until("it is fetched again", || reason(&home, "one").starts_with("pulling "));
+    home.wait_until("it is pulled again", || reason(&home, "one").starts_with("pulling "));
     registry.shelf.waits.store(0, Ordering::Relaxed);
     home.wait_until("that takes longer than it has to become ready", || {
         registry.shelf.waits.load(Ordering::Relaxed) > 250 // Of 20 ms each, at least.
@@ -237,17 +239,17 @@ fn an_image_is_fetched_and_it_is_told_how_far_that_is_and_a_stop_ends_it(engine:
     registry.shelf.is_open.store(true, Ordering::Relaxed);
     running(&home, "one");
     let client = client(&home);
-    echoes(&client, "one");
+    assert_echoes(&client, "one");
     drop(client);
     engine.finish(home);
     engine.must("DELETE", &format!("/images/{image}?force=1"));
 }
 
-fn whoever_starts_it_at_a_terminal_sees_a_bar(engine: &Engine) {
+fn terminal_shows_progress_bar(engine: &Engine) {
     let home = home().with_env("TERM", "xterm");
     let registry = Registry::open();
     let image = registry.image();
-    let kdl = fetched(engine, &home, &image);
+    let kdl = pulled_settings(engine, &home, &image);
     home.write_config("servers/one.kdl", &format!("{kdl}start \"lazy\"\n"));
     home.daemon();
     let screen = home.root().join("harness/screen");
@@ -260,13 +262,13 @@ fn whoever_starts_it_at_a_terminal_sees_a_bar(engine: &Engine) {
         .unwrap();
     let shown =
         || String::from_utf8_lossy(&std::fs::read(&screen).unwrap_or_default()).into_owned();
-    // Half of the image is there, and is shown as half of a bar.
+    // Half of the image has arrived, and the bar is half full.
     let told = format!("░] pulling {image} ");
     home.wait_until("there is a bar", || shown().contains(&told) && shown().contains("[█"));
     registry.shelf.is_open.store(true, Ordering::Relaxed);
     assert!(terminal.wait().unwrap().success(), "{}", shown());
     assert_eq!(status(&home, "one")["state"], "running");
-    // Whoever has no terminal is told how it ended, and of no bar.
+    // Without a terminal only the outcome is shown, and no bar.
     ask(&home, "stop", json!({ "name": "one" }));
     let plain = home.xy(&["start", "one"]);
     assert!(plain.code == 0 && !plain.stderr.contains('█'), "{plain:?}");
@@ -274,13 +276,13 @@ fn whoever_starts_it_at_a_terminal_sees_a_bar(engine: &Engine) {
     engine.must("DELETE", &format!("/images/{image}?force=1"));
 }
 
-/// The file of a server with another image, which has to be fetched.
-fn fetched(engine: &Engine, home: &Home, image: &str) -> String {
+/// Returns the settings of a server with another image, which has to be pulled.
+fn pulled_settings(engine: &Engine, home: &Home, image: &str) -> String {
     let kdl = engine.kdl(home, &["xy-test-mcp"], "network \"none\"");
     kdl.replace("localhost/xy-test", image).replace("pull \"never\"", "pull \"missing\"")
 }
 
-fn an_image_is_fetched_as_whoever_is_logged_in(engine: &Engine) {
+fn pull_uses_login(engine: &Engine) {
     let registry = Registry::open_to("Basic bWU6czNjcjN0"); // `me:s3cr3t`
     let (image, place) = (registry.image(), format!("127.0.0.1:{}", registry.port));
     let home = home();
@@ -289,14 +291,14 @@ fn an_image_is_fetched_as_whoever_is_logged_in(engine: &Engine) {
     let path = std::env::var("PATH").unwrap();
     let home = home.with_env("PATH", &format!("{}:{path}", tools.display()));
     home.expect_left("home/.docker");
-    home.write_config("servers/one.kdl", &fetched(engine, &home, &image));
+    home.write_config("servers/one.kdl", &pulled_settings(engine, &home, &image));
     home.daemon();
     let failed = home.wait_for_state("one", "failed");
     let why = failed["reason"].as_str().unwrap();
     assert!(why.contains("could not be fetched"), "{failed:#}");
     assert_eq!(failed["restarts_total"], 0, "it is not asked again and again: {failed:#}");
 
-    // One keeps it in the file, the other has a program that does.
+    // One engine's login is in the file, the other's with a credential helper.
     let logins = if engine.kind == "docker" {
         json!({ "auths": { &place: { "auth": "bWU6czNjcjN0" } } })
     } else {
@@ -314,17 +316,17 @@ fn an_image_is_fetched_as_whoever_is_logged_in(engine: &Engine) {
     let _ = home.call("start", json!({ "name": "one" }));
     running(&home, "one");
     let client = client(&home);
-    echoes(&client, "one");
+    assert_echoes(&client, "one");
     drop(client);
     engine.finish(home);
     engine.must("DELETE", &format!("/images/{image}?force=1"));
 }
 
-fn what_does_not_exist_is_not_fetched_again_and_again(engine: &Engine) {
+fn missing_image_is_not_pulled_repeatedly(engine: &Engine) {
     let home = home();
     let registry = Registry::open();
     let image = registry.image().replace("/x:1", "/nope:1");
-    home.write_config("servers/one.kdl", &fetched(engine, &home, &image));
+    home.write_config("servers/one.kdl", &pulled_settings(engine, &home, &image));
     home.daemon();
     let failed = home.wait_for_state("one", "failed");
     assert!(reason(&home, "one").contains("could not be fetched"), "{failed:#}");
@@ -332,12 +334,12 @@ fn what_does_not_exist_is_not_fetched_again_and_again(engine: &Engine) {
     engine.finish(home);
 }
 
-fn a_newer_image_is_fetched_and_used_at_a_restart(engine: &Engine) {
+fn newer_image_is_pulled_at_restart(engine: &Engine) {
     let home = home();
     let registry = Registry::open();
     registry.shelf.is_open.store(true, Ordering::Relaxed);
     let image = registry.image();
-    let kdl = fetched(engine, &home, &image).replace("pull \"missing\"", "pull \"always\"");
+    let kdl = pulled_settings(engine, &home, &image).replace("pull \"missing\"", "pull \"always\"");
     home.write_config("servers/one.kdl", &kdl);
     home.daemon();
     running(&home, "one");

@@ -1,4 +1,5 @@
-//! An engine, a home whose servers are containers of it, and a look at what is left.
+//! The setup of these tests: an engine, a home whose servers are its containers, and a check for
+//! leftovers.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -38,14 +39,14 @@ impl Engine {
         Self { kind, socket }
     }
 
-    /// An engine of its own in a new folder, for tests that end and start it.
+    /// Starts a separate engine in a new folder, for tests that stop and start it.
     #[track_caller]
     pub(crate) fn of_its_own(kind: &'static str) -> (Self, OwnEngine) {
         Self::with_options(kind, "")
     }
 
-    /// The same, with options: for Docker's on its command line, for Podman's in the section
-    /// `engine` of its file.
+    /// Starts a separate engine with options: on Docker's command line, or in the section `engine`
+    /// of Podman's file.
     #[track_caller]
     pub(crate) fn with_options(kind: &'static str, options: &'static str) -> (Self, OwnEngine) {
         let folder = tempfile::Builder::new().prefix("xye").tempdir_in("/tmp").unwrap();
@@ -55,7 +56,7 @@ impl Engine {
         (Self { kind, socket }, own)
     }
 
-    /// Asks the engine: the status and the body.
+    /// Sends a request; returns the status and the body.
     pub(crate) fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> (u16, String) {
         let text = body.map(Value::to_string).unwrap_or_default();
         let head = format!(
@@ -73,7 +74,7 @@ impl Engine {
         (status, answer.split_once("\r\n\r\n").map_or(String::new(), |(_, body)| body.to_owned()))
     }
 
-    /// Asks for something that must be done.
+    /// Sends a request that must succeed; returns the body.
     #[track_caller]
     pub(crate) fn must(&self, method: &str, path: &str) -> String {
         let (status, body) = self.ask(method, path, None);
@@ -81,18 +82,18 @@ impl Engine {
         body
     }
 
-    /// All containers of a home, running or not.
+    /// Returns all containers of a home, running or not.
     pub(crate) fn containers(&self, home: &Home) -> Vec<Value> {
         let found = self.must("GET", &listing(home.mark()));
         serde_json::from_str(&found).unwrap_or_else(|why| panic!("{why}: {found}"))
     }
 
-    /// All that a container has said, as its engine has kept it.
+    /// Returns the whole output of a container from the engine's log.
     pub(crate) fn said(&self, id: &str) -> String {
         self.must("GET", &format!("/containers/{id}/logs?stdout=1&stderr=1"))
     }
 
-    /// The one container of a home: its id.
+    /// Returns the id of the only container of a home.
     #[track_caller]
     pub(crate) fn container(&self, home: &Home) -> String {
         let all = self.containers(home);
@@ -100,15 +101,14 @@ impl Engine {
         all[0]["Id"].as_str().unwrap().to_owned()
     }
 
-    /// All that the engine knows of a container.
+    /// Returns the engine's description of a container.
     #[track_caller]
     pub(crate) fn inspect(&self, id: &str) -> Value {
         let found = self.must("GET", &format!("/containers/{id}/json"));
         serde_json::from_str(&found).unwrap_or_else(|why| panic!("{why}: {found}"))
     }
 
-    /// Makes an image of the test servers with more of its own, in the words of a recipe for
-    /// images; whoever makes it removes it.
+    /// Builds an image of the test servers with further build instructions; the caller removes it.
     #[track_caller]
     pub(crate) fn image_with(&self, home: &Home, recipe: &[&str]) -> String {
         let body = json!({ "Image": "localhost/xy-test", "Cmd": ["/bin/xy-test-mcp"] });
@@ -125,7 +125,7 @@ impl Engine {
         name
     }
 
-    /// What a server file says: a container of the test image that runs this.
+    /// Returns server settings for a container of the test image that runs this command.
     pub(crate) fn kdl(&self, home: &Home, command: &[&str], more: &str) -> String {
         let (program, args) = command.split_first().unwrap();
         let args: Vec<String> = args.iter().map(|it| format!("{it:?}")).collect();
@@ -145,7 +145,7 @@ impl Engine {
         home.write_config(&format!("servers/{name}.kdl"), &format!("{kdl}{more}"));
     }
 
-    /// Ends a home, of which nothing must be left here.
+    /// Ends a home, and asserts that nothing of it is left at the engine.
     #[track_caller]
     pub(crate) fn finish(&self, home: Home) {
         let mark = home.mark().to_owned();
@@ -155,13 +155,13 @@ impl Engine {
     }
 }
 
-/// Where all containers with the mark of a test are listed.
+/// Returns the path that lists all containers with the mark of a test.
 fn listing(mark: &str) -> String {
     let filter = json!({ "label": [format!("test={mark}")] }).to_string();
     format!("/containers/json?all=1&filters={}", escaped(&filter))
 }
 
-/// A text as a part of a URL.
+/// Encodes a text as a part of a URL.
 fn escaped(text: &str) -> String {
     let one = |byte: u8| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'/' => {
@@ -188,7 +188,7 @@ impl OwnEngine {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../real/engines")
     }
 
-    /// Starts it, or starts it again.
+    /// Starts the engine, or starts it again.
     #[track_caller]
     pub(crate) fn up(&self, kind: &str) {
         let rootfs = Path::new(&std::env::var("XY_ENGINES").unwrap()).join("rootfs");
@@ -200,7 +200,7 @@ impl OwnEngine {
         let ran = Command::new(Self::script())
             .arg(format!("up-{kind}"))
             .arg(self.path())
-            // Beside another engine it must not touch what both would share.
+            // Beside another engine it must not use shared resources.
             .env("XY_ENGINE_ALONE", "1")
             .env(if kind == "podman" { "XY_PODMAN_OPTIONS" } else { "XY_DOCKERD_OPTIONS" }, self.options)
             .output()
@@ -209,7 +209,7 @@ impl OwnEngine {
         assert!(said.contains(kind), "NOT RUN: {}", String::from_utf8_lossy(&ran.stderr));
     }
 
-    /// Ends the engine, gently or not, and waits until it is gone.
+    /// Ends the engine, by force or not, and waits until it is gone.
     pub(crate) fn end(&self, kind: &str, is_gentle: bool) {
         let pid = std::fs::read_to_string(self.path().join(kind).join("started")).unwrap();
         let pid: u32 = pid.trim().parse().unwrap();
@@ -228,7 +228,7 @@ impl Drop for OwnEngine {
     }
 }
 
-/// A client of everything, introduced.
+/// Connects an initialised client that sees all servers.
 #[track_caller]
 pub(crate) fn client(home: &Home) -> McpStdio {
     let client = home.mcp_connect(&[]);
@@ -236,23 +236,23 @@ pub(crate) fn client(home: &Home) -> McpStdio {
     client
 }
 
-/// A server answers a call.
+/// Asserts that a server answers a call.
 #[track_caller]
-pub(crate) fn echoes(client: &McpStdio, server: &str) {
+pub(crate) fn assert_echoes(client: &McpStdio, server: &str) {
     let said = client.call_text(&format!("{server}__echo"), json!({ "message": "hello" }));
     assert!(said.contains("hello"), "{said}");
 }
 
-/// The processes of a container whose first this is; what it is about comes last.
+/// Returns the processes of the container with this first process; the server itself comes last.
 #[track_caller]
-pub(crate) fn inside(pid: u32) -> Vec<u32> {
+pub(crate) fn container_processes(pid: u32) -> Vec<u32> {
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
     let children = children.unwrap_or_default();
     let children = children.split_whitespace().filter_map(|it| it.parse().ok());
-    [pid].into_iter().chain(children.flat_map(inside)).collect()
+    [pid].into_iter().chain(children.flat_map(container_processes)).collect()
 }
 
-/// Why a server is in its state.
+/// Returns the reason of a server's state.
 pub(crate) fn reason(home: &Home, name: &str) -> String {
     support::status(home, name)["reason"].as_str().unwrap_or_default().to_owned()
 }

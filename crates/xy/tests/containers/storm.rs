@@ -1,8 +1,8 @@
-//! Many rounds of whatever can happen to a container; nothing is left in the end.
+//! Many rounds of random disturbances of containers; nothing is left in the end.
 //!
-//! In each round one thing happens, to one of four servers. The things are a pack of cards that
-//! is shuffled, so each kind comes; a thing that cannot be done at once (there is just no
-//! container) is tried until it can.
+//! In each round one disturbance hits one of four servers. Disturbances are drawn from a shuffled
+//! pack of cards, so each kind occurs. One that is not possible at once, such as without a
+//! container, is retried until it is.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -11,27 +11,27 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use xy_testkit::{Daemon, Home};
 
-use crate::stage::{Engine, OwnEngine, client, echoes};
+use crate::stage::{Engine, OwnEngine, assert_echoes, client};
 use crate::support::{home, status};
 
 const SERVERS: [&str; 4] = ["a", "b", "c", "d"];
 
-/// So often a thing is tried: many times what it takes to start a container.
-const MOST_TRIES: u32 = 1200;
+/// Maximum number of attempts: many times the start of a container.
+const MAX_TRIES: u32 = 1200;
 const TRY_AGAIN: Duration = Duration::from_millis(50);
 
-/// A volume that is nobody's for so many tries stays that: many times what it takes to remove one.
-const STAYS_TRIES: u32 = 100;
+/// Number of checks after which a stray volume counts as lasting: many times the removal of one.
+const LASTING_TRIES: u32 = 100;
 
-/// What may happen.
+/// The disturbances.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Thing {
-    /// Done at the engine, by somebody else.
+    /// Done at the engine by another user.
     Kill,
     Remove,
     Pause,
     StopByEngine,
-    /// Asked of xy.
+    /// Requested of xy.
     Stop,
     Restart,
     Start,
@@ -39,7 +39,7 @@ enum Thing {
     RestartEngine,
 }
 
-/// A pack of twenty, of which there are several.
+/// A pack of twenty cards.
 const PACK: [(Thing, usize); 9] = [
     (Thing::Kill, 5),
     (Thing::Remove, 4),
@@ -52,12 +52,12 @@ const PACK: [(Thing, usize); 9] = [
     (Thing::RestartEngine, 1),
 ];
 
-/// How many packs: a hundred rounds, unless `XY_ROUNDS=few` is satisfied with twenty.
+/// Returns the number of packs: enough for a hundred rounds, or for twenty with `XY_ROUNDS=few`.
 fn packs() -> usize {
     if std::env::var("XY_ROUNDS").is_ok_and(|it| it == "few") { 1 } else { 5 }
 }
 
-/// Numbers at random, which a failed test can be repeated with.
+/// Random numbers whose seed reproduces a failed test.
 struct Chance(u64);
 
 impl Chance {
@@ -84,7 +84,7 @@ impl Chance {
     }
 }
 
-/// Everything of an engine that a container may leave beside itself.
+/// Returns everything at an engine that a container may leave behind.
 fn belongings(engine: &Engine) -> BTreeSet<String> {
     let names = |found: &Value| -> Vec<String> {
         let all = found.as_array().into_iter().flatten();
@@ -96,7 +96,7 @@ fn belongings(engine: &Engine) -> BTreeSet<String> {
     networks.chain(volumes).collect()
 }
 
-/// Volumes that no container has.
+/// Returns the volumes that no container uses.
 fn stray_volumes(engine: &Engine, home: &Home) -> BTreeSet<String> {
     let all = belongings(engine);
     let all = all.into_iter().filter(|it| it.starts_with("volume "));
@@ -110,15 +110,14 @@ struct Storm {
     home: Home,
     daemon: Daemon,
     chance: Chance,
-    /// Volumes that had no container when an engine was back, and were no strays before it went:
-    /// one that is ended while it makes or removes a container may keep half of that, and nobody
-    /// can know whose it was.
+    /// Volumes that were stray when an engine was back but not before. An engine that is killed
+    /// while it creates or removes a container may leave half of that.
     engines_own: BTreeSet<String>,
 }
 
 impl Storm {
-    /// Does it; `false` if that is just not possible.
-    fn happens(&mut self, thing: Thing) -> bool {
+    /// Applies a disturbance; returns false if that is not possible now.
+    fn apply(&mut self, thing: Thing) -> bool {
         let (engine, home) = (&self.engine, &self.home);
         let server = SERVERS[self.chance.below(SERVERS.len())];
         let asked = |what: &str| home.call(what, json!({ "name": server, "wait": false })).is_ok();
@@ -132,10 +131,10 @@ impl Storm {
                 true
             }
             Thing::RestartEngine => {
-                // What stays nobody's is our fault; a container that is just being removed goes
-                // before its volume does.
+                // A lasting stray volume is xy's fault; a container in removal disappears before
+                // its volume does.
                 let mut before = stray_volumes(engine, home);
-                for _ in 0..STAYS_TRIES {
+                for _ in 0..LASTING_TRIES {
                     if before.is_empty() {
                         break;
                     }
@@ -157,7 +156,7 @@ impl Storm {
                 };
                 let (method, path) = match thing {
                     Thing::Kill => ("POST", format!("/containers/{id}/kill")),
-                    // With its volumes: whoever leaves these behind has them to himself.
+                    // With its volumes, as xy would remove them.
                     Thing::Remove => ("DELETE", format!("/containers/{id}?force=1&v=1")),
                     Thing::Pause => ("POST", format!("/containers/{id}/pause")),
                     _ => ("POST", format!("/containers/{id}/stop?t=1")),
@@ -174,9 +173,9 @@ fn storm(kind: &'static str) {
     let seed = chance.0;
     let home = home();
     let before = belongings(&engine);
-    // One with a volume of its own, which nobody gave a name.
+    // An image with an anonymous volume.
     let image = engine.image_with(&home, &["VOLUME /data"]);
-    // Whoever is stopped by its engine ends cleanly, and is to run again all the same.
+    // A server stopped by its engine exits cleanly, and has to run again all the same.
     let more = "restart { policy \"always\"; backoff-initial \"10ms\"; backoff-max \"500ms\"; max-attempts 0; max-retries-per-minute 0; }\nstop { grace \"1s\"; }\n";
     for name in SERVERS {
         let kdl = engine.kdl(&home, &["xy-test-mcp"], "network \"none\"");
@@ -198,9 +197,9 @@ fn storm(kind: &'static str) {
     for (round, thing) in rounds.into_iter().enumerate() {
         let told = format!("round {round} ({thing:?}), seed {seed}");
         let mut tries = 0;
-        while !storm.happens(thing) {
+        while !storm.apply(thing) {
             tries += 1;
-            assert!(tries < MOST_TRIES, "{told}: it could not be done");
+            assert!(tries < MAX_TRIES, "{told}: it could not be done");
             std::thread::park_timeout(TRY_AGAIN);
         }
         *happened.entry(thing).or_default() += 1;
@@ -218,32 +217,32 @@ fn storm(kind: &'static str) {
             status(&home, name)["state"] == "running"
         });
     }
-    // One that was paused last is seen as such at the next look.
+    // A container that was paused last is detected at the next check.
     home.wait_until(&format!("all of them run at their engine, seed {seed}"), || {
         let all = engine.containers(&home);
         all.len() == SERVERS.len() && all.iter().all(|it| it["State"] == "running")
     });
     let client = client(&home);
     for name in SERVERS {
-        echoes(&client, name);
+        assert_echoes(&client, name);
     }
     drop(client);
     for name in SERVERS {
         home.call("stop", json!({ "name": name })).unwrap();
     }
     let left = || belongings(&engine).difference(&engines_own).cloned().collect::<BTreeSet<_>>();
-    // While there is a home: what its daemon said is told if this fails.
+    // Before the home ends: if this fails, the output of its daemon is shown.
     home.wait_until(&format!("only {before:?} are left, seed {seed}"), || left() == before);
     engine.finish(home);
     assert_eq!(left(), before, "networks and volumes are as before, seed {seed}");
 }
 
 #[test]
-fn docker_in_a_storm_leaves_nothing() {
+fn docker_storm_leaves_nothing() {
     storm("docker");
 }
 
 #[test]
-fn podman_in_a_storm_leaves_nothing() {
+fn podman_storm_leaves_nothing() {
     storm("podman");
 }

@@ -1,27 +1,27 @@
-//! Many clients, many requests, many comings and goings.
+//! Many clients, many requests, and many short connections.
 
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
-use xy_testkit::{Heard, Wire};
+use xy_testkit::{Wire, WireEvent};
 
-use crate::{SOON, home_with_one, kill};
+use crate::{TIMEOUT, home_with_one, kill};
 #[cfg(target_os = "linux")]
 use crate::{home, hostile::memory};
 
-/// What the guide promises.
+/// The limit in the guide.
 const MAX_CONNECTIONS: usize = 256;
 
 #[test]
-fn a_crowd_is_served_up_to_the_limit_and_the_rest_is_told_why_not() {
+fn connections_over_the_limit_are_refused_with_the_reason() {
     let home = home_with_one();
-    // The one that waited for `running` may not have left yet.
+    // The connection that waited for `running` may still be open.
     let mut crowd: Vec<Wire> = Vec::new();
-    home.wait_until("a full house", || {
+    home.wait_until("the limit is reached", || {
         let mut wire = home.connect();
-        let asked = wire.try_send_raw(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"version\"}\n");
-        let is_in = wire.next(SOON)["id"] == 1;
-        assert!(asked.is_ok() || !is_in, "whoever is turned away may notice before it asks");
+        let sent = wire.try_send_raw(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"version\"}\n");
+        let is_in = wire.next(TIMEOUT)["id"] == 1;
+        assert!(sent.is_ok() || !is_in, "a refused client may notice before it sends");
         if is_in {
             crowd.push(wire);
         }
@@ -29,21 +29,21 @@ fn a_crowd_is_served_up_to_the_limit_and_the_rest_is_told_why_not() {
     });
     for _ in 0..44 {
         let mut wire = home.connect();
-        let refused = wire.next(SOON);
+        let refused = wire.next(TIMEOUT);
         assert_eq!((&refused["id"], &refused["error"]["code"]), (&Value::Null, &json!(-32008)));
-        assert_eq!(refused["error"]["message"], "the daemon has no room for you");
-        assert_eq!(wire.hear(SOON), Heard::Closed);
+        assert_eq!(refused["error"]["message"], "the daemon has too many connections");
+        assert_eq!(wire.receive(TIMEOUT), WireEvent::Closed);
     }
     for wire in &mut crowd {
-        assert!(wire.call("list", Value::Null).is_ok(), "whoever is in is served");
+        assert!(wire.call("list", Value::Null).is_ok(), "an admitted client is served");
     }
     drop(crowd);
-    home.wait_for_state("one", "running"); // It connects until it is let in.
+    home.wait_for_state("one", "running"); // It reconnects until it is admitted.
     home.finish();
 }
 
 #[test]
-fn two_hundred_requests_in_flight_on_one_connection_are_all_answered() {
+fn two_hundred_pipelined_requests_are_answered() {
     let home = home_with_one();
     let stubborn = home.kdl_command("xy-test-ignore-term", &[]);
     home.server("stubborn", &format!("{stubborn}stop {{ grace \"60s\" }}\n"));
@@ -60,7 +60,7 @@ fn two_hundred_requests_in_flight_on_one_connection_are_all_answered() {
     kill(&pid);
     let answered: BTreeSet<u64> = (0..200)
         .map(|_| {
-            let answer = wire.next(SOON);
+            let answer = wire.next(TIMEOUT);
             assert!(answer["result"].is_object(), "{answer}");
             answer["id"].as_u64().unwrap()
         })
@@ -70,14 +70,14 @@ fn two_hundred_requests_in_flight_on_one_connection_are_all_answered() {
 }
 
 #[test]
-fn what_was_asked_is_done_even_if_the_asker_hangs_up_at_once() {
+fn request_completes_after_client_disconnects() {
     let home = home_with_one();
     for _ in 0..15 {
         for (method, state) in [("stop", "stopped"), ("start", "running")] {
-            let mut asker = home.connect();
+            let mut client = home.connect();
             let params = json!({ "name": "one" });
-            asker.send(&json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }));
-            drop(asker);
+            client.send(&json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }));
+            drop(client);
             home.wait_for_state("one", state);
         }
     }
@@ -85,32 +85,32 @@ fn what_was_asked_is_done_even_if_the_asker_hangs_up_at_once() {
 }
 
 #[test]
-fn a_reload_is_carried_out_even_if_the_asker_hangs_up_at_once() {
+fn reload_completes_after_client_disconnects() {
     let home = home_with_one();
     let sleeper = home.kdl_command("xy-test-sleep-server", &["--every", "600000"]);
     for name in ["two", "three", "four", "five", "six"] {
         home.server(name, &sleeper);
-        let mut asker = home.connect();
-        asker.send(&json!({ "jsonrpc": "2.0", "id": 1, "method": "reload" }));
-        drop(asker);
+        let mut client = home.connect();
+        client.send(&json!({ "jsonrpc": "2.0", "id": 1, "method": "reload" }));
+        drop(client);
         home.wait_for_state(name, "running");
     }
     home.finish();
 }
 
 #[test]
-fn an_operation_under_way_goes_on_when_the_asker_leaves() {
+fn running_operation_survives_client_disconnect() {
     let home = home_with_one();
     let stubborn = home.kdl_command("xy-test-ignore-term", &[]);
     home.server("stubborn", &format!("{stubborn}stop {{ grace \"60s\" }}\n"));
     home.call("reload", Value::Null).unwrap();
     let first = home.wait_for_state("stubborn", "running")["pid"].clone();
 
-    let mut asker = home.connect();
+    let mut client = home.connect();
     let params = json!({ "name": "stubborn" });
-    asker.send(&json!({ "jsonrpc": "2.0", "id": 1, "method": "restart", "params": params }));
+    client.send(&json!({ "jsonrpc": "2.0", "id": 1, "method": "restart", "params": params }));
     home.wait_for_state("stubborn", "stopping");
-    drop(asker);
+    drop(client);
     kill(&first);
     let second = home.wait_for_state("stubborn", "running")["pid"].clone();
     assert_ne!(first, second);
@@ -122,7 +122,7 @@ fn an_operation_under_way_goes_on_when_the_asker_leaves() {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn a_storm_of_checks_is_a_queue_and_not_a_thread_for_each() {
+fn storm_of_checks_is_queued() {
     let home = home();
     home.server("one", &home.kdl_command("xy-test-sleep-server", &["--every", "600000"]));
     for n in 0..50 {
@@ -135,13 +135,13 @@ fn a_storm_of_checks_is_a_queue_and_not_a_thread_for_each() {
             wire.send(&json!({ "jsonrpc": "2.0", "id": id, "method": "check" }));
         }
     }
-    // Others are answered in the middle of it.
+    // The daemon answers other requests meanwhile.
     home.call("stop", json!({ "name": "one" })).unwrap();
     let threads = std::fs::read_dir(format!("/proc/{}/task", daemon.pid)).unwrap().count();
-    // One of them may write the journal, and one the records of HTTP sessions.
+    // One thread may write the journal, and one the records of HTTP sessions.
     assert!(threads <= 10, "{threads} threads");
     for wire in &mut storm {
-        assert_eq!(wire.next(SOON)["result"]["valid"], true);
+        assert_eq!(wire.next(TIMEOUT)["result"]["valid"], true);
     }
     drop(storm);
     home.finish();
@@ -149,7 +149,7 @@ fn a_storm_of_checks_is_a_queue_and_not_a_thread_for_each() {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn a_thousand_comings_and_goings_leave_nothing_in_the_daemon() {
+fn thousand_connections_leak_nothing() {
     let home = home();
     home.server("one", &home.kdl_command("xy-test-sleep-server", &["--every", "5"]));
     let daemon = home.daemon();
@@ -161,13 +161,13 @@ fn a_thousand_comings_and_goings_leave_nothing_in_the_daemon() {
             wire.send(&json!({ "jsonrpc": "2.0", "id": 1, "method": "logs", "params": follow }));
             wire.send(&json!({ "jsonrpc": "2.0", "id": 2, "method": "events" }));
             if number % 2 == 0 {
-                wire.next(SOON); // The others leave before they hear anything.
+                wire.next(TIMEOUT); // The other clients leave before they receive anything.
             }
         }
     };
     let descriptors = || std::fs::read_dir(format!("/proc/{}/fd", daemon.pid)).unwrap().count();
     let before = descriptors();
-    come_and_go(200); // The allocator has what it wants after this.
+    come_and_go(200); // The allocator has grown to its final size after this.
     home.wait_until("all have left", || descriptors() <= before);
     let resident = memory(daemon.pid, "VmRSS:").unwrap();
     come_and_go(1000);

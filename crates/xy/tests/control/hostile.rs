@@ -1,4 +1,4 @@
-//! Clients that are broken, unlucky or unkind. None of them disturbs another.
+//! Broken, slow and malicious clients. None of them affects another client.
 
 use std::io::{ErrorKind, Write};
 use std::os::unix::net::UnixStream;
@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use insta::assert_snapshot;
 use serde_json::{Value, json};
-use xy_testkit::{Heard, Home, Wire};
+use xy_testkit::{Home, Wire, WireEvent};
 
 use crate::talk::Talk;
-use crate::{SOON, home, home_with_one};
+use crate::{TIMEOUT, home, home_with_one};
 
 const GOOD: &[u8] = b"{\"jsonrpc\":\"2.0\",\"id\":\"good\",\"method\":\"version\"}\n";
 
-/// Whoever is there already and whoever comes is answered.
+/// Checks that connected clients and new clients are answered.
 struct Bystander<'a> {
     home: &'a Home,
     wire: Wire,
@@ -25,19 +25,19 @@ impl<'a> Bystander<'a> {
     }
 
     #[track_caller]
-    fn is_served(&mut self) {
+    fn assert_served(&mut self) {
         assert!(self.wire.call("list", Value::Null).unwrap().is_array());
         assert!(self.home.call("status", json!({ "name": "one" })).unwrap().is_object());
     }
 }
 
-/// The next answer is the one to [`GOOD`].
+/// Checks that the next answer is the one to [`GOOD`].
 #[track_caller]
-fn hears_good(wire: &mut Wire) {
-    assert_eq!(wire.next(SOON)["id"], "good");
+fn assert_good_answer(wire: &mut Wire) {
+    assert_eq!(wire.next(TIMEOUT)["id"], "good");
 }
 
-/// Numbers that look random and are the same in every run.
+/// Returns pseudo-random bytes that are the same in every run.
 fn noise(count: usize) -> Vec<u8> {
     let mut state = 0x2545_F491_4F6C_DD1D_u64;
     let mut next = || {
@@ -50,17 +50,17 @@ fn noise(count: usize) -> Vec<u8> {
 }
 
 #[test]
-fn garbage_is_refused_line_by_line() {
+fn invalid_lines_are_refused_one_by_one() {
     let home = home_with_one();
     let mut bystander = Bystander::of(&home);
     let mut wire = home.connect();
     wire.send_raw(&noise(100_000));
-    bystander.is_served();
+    bystander.assert_served();
     wire.send_raw(b"\n");
     wire.send_raw(GOOD);
     let mut refused = 0;
     loop {
-        let answer = wire.next(SOON);
+        let answer = wire.next(TIMEOUT);
         if answer["id"] == "good" {
             break;
         }
@@ -69,16 +69,16 @@ fn garbage_is_refused_line_by_line() {
         refused += 1;
     }
     assert!(refused > 100, "{refused}");
-    bystander.is_served();
+    bystander.assert_served();
     home.finish();
 }
 
 #[test]
-fn half_a_line_is_no_request_whoever_hangs_up() {
+fn incomplete_line_is_discarded_on_disconnect() {
     let home = home_with_one();
     let mut bystander = Bystander::of(&home);
     for half in [
-        "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"shutdown\"}", // All but its line end.
+        "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"shutdown\"}", // Without its line end.
         "{\"jsonrpc\":\"2.0\",\"id\":1,\"meth",
         "{",
         "\u{0}",
@@ -89,45 +89,45 @@ fn half_a_line_is_no_request_whoever_hangs_up() {
         let mut only_closed = home.connect();
         only_closed.send_raw(half.as_bytes());
         only_closed.close_sending();
-        assert_eq!(only_closed.hear(SOON), Heard::Closed);
-        bystander.is_served();
+        assert_eq!(only_closed.receive(TIMEOUT), WireEvent::Closed);
+        bystander.assert_served();
     }
     home.finish();
 }
 
 #[test]
-fn half_a_line_and_silence_delay_nobody_and_may_be_finished_later() {
+fn incomplete_line_delays_no_client() {
     let home = home_with_one();
     let mut bystander = Bystander::of(&home);
     let mut silent: Vec<Wire> = (0..20).map(|_| home.connect()).collect();
     for wire in &mut silent {
         wire.send_raw(&GOOD[..20]);
     }
-    bystander.is_served();
+    bystander.assert_served();
     for wire in &mut silent {
         wire.send_raw(&GOOD[20..]);
-        hears_good(wire);
+        assert_good_answer(wire);
     }
     home.finish();
 }
 
 #[test]
-fn a_request_may_come_byte_by_byte_and_several_at_once() {
+fn split_and_joined_requests_are_answered() {
     let home = home_with_one();
     let mut wire = home.connect();
     for byte in GOOD {
         wire.send_raw(&[*byte]);
     }
-    hears_good(&mut wire);
+    assert_good_answer(&mut wire);
     wire.send_raw(&[GOOD, GOOD, GOOD].concat());
     for _ in 0..3 {
-        hears_good(&mut wire);
+        assert_good_answer(&mut wire);
     }
     home.finish();
 }
 
 #[test]
-fn a_hundred_megabytes_without_a_line_end_are_refused_and_cost_nothing() {
+fn oversized_line_is_refused_without_memory_growth() {
     let home = home();
     home.server("one", &home.kdl_command("xy-test-sleep-server", &[]));
     let daemon = home.daemon();
@@ -137,21 +137,21 @@ fn a_hundred_megabytes_without_a_line_end_are_refused_and_cost_nothing() {
     for part in 0..100 {
         wire.send_raw(&megabyte);
         if part % 25 == 0 {
-            bystander.is_served();
+            bystander.assert_served();
         }
     }
     wire.send_raw(b"\n");
     wire.send_raw(GOOD);
-    let refused = wire.next(SOON);
+    let refused = wire.next(TIMEOUT);
     assert_eq!((&refused["error"]["code"], &refused["id"]), (&json!(-32600), &Value::Null));
-    hears_good(&mut wire);
+    assert_good_answer(&mut wire);
     if let Some(peak) = memory(daemon.pid, "VmHWM:") {
         assert!(peak < 60_000, "the daemon took {peak} kB");
     }
     home.finish();
 }
 
-/// A field of /proc/pid/status in kB, where there is one.
+/// Returns a field of `/proc/<pid>/status` in kB, on systems that have it.
 pub(crate) fn memory(pid: u32, field: &str) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix(field))?;
@@ -159,7 +159,7 @@ pub(crate) fn memory(pid: u32, field: &str) -> Option<u64> {
 }
 
 #[test]
-fn odd_messages_get_plain_answers() {
+fn odd_messages_are_answered() {
     let home = home_with_one();
     let mut talk = Talk::with(&home);
     let long = "x".repeat(1000);
@@ -197,36 +197,36 @@ fn odd_messages_get_plain_answers() {
     talk.ask("\u{feff}{\"jsonrpc\":\"2.0\",\"id\":11,\"method\":\"version\"}");
     talk.ask(r#"{"jsonrpc":"2.0","id":12,"method":"version"} {"jsonrpc":"2.0","id":13,"method":"version"}"#);
     talk.ask("{\"jsonrpc\":\"2.0\",\"id\":14,\u{0}\"method\":\"version\"}");
-    talk.say_unseen(b"{\"jsonrpc\":\"2.0\",\"id\":15,\"method\":\"\xff\xfe\"}\n");
-    talk.hear();
-    talk.say_unseen(b"\0\0\0\0\n");
-    talk.hear();
+    talk.send_unlogged(b"{\"jsonrpc\":\"2.0\",\"id\":15,\"method\":\"\xff\xfe\"}\n");
+    talk.receive();
+    talk.send_unlogged(b"\0\0\0\0\n");
+    talk.receive();
     talk.remark("empty lines and notifications are not answered, whatever they ask");
-    talk.say("");
-    talk.say("\r");
-    talk.say(r#"{"jsonrpc":"2.0","method":"list"}"#);
-    talk.say(r#"{"jsonrpc":"2.0","method":"no-such-method"}"#);
-    talk.say(r#"{"jsonrpc":"2.0","method":"status","params":{"name":"nobody"}}"#);
-    talk.say(r#"{"jsonrpc":"2.0","method":"events"}"#);
-    talk.say(r#"{"jsonrpc":"2.0","method":"logs_cancel","params":{"subscription_id":1}}"#);
+    talk.send("");
+    talk.send("\r");
+    talk.send(r#"{"jsonrpc":"2.0","method":"list"}"#);
+    talk.send(r#"{"jsonrpc":"2.0","method":"no-such-method"}"#);
+    talk.send(r#"{"jsonrpc":"2.0","method":"status","params":{"name":"nobody"}}"#);
+    talk.send(r#"{"jsonrpc":"2.0","method":"events"}"#);
+    talk.send(r#"{"jsonrpc":"2.0","method":"logs_cancel","params":{"subscription_id":1}}"#);
     talk.ask(r#"{"jsonrpc":"2.0","id":16,"method":"version"}"#);
     assert_snapshot!(talk.text().replace(&long, "[a thousand x]"));
     home.finish();
 }
 
 #[test]
-fn a_notification_is_carried_out() {
+fn notification_is_executed() {
     let home = home_with_one();
     let mut wire = home.connect();
     wire.send(&json!({ "jsonrpc": "2.0", "method": "stop", "params": { "name": "one" } }));
     home.wait_for_state("one", "stopped");
     wire.send_raw(GOOD);
-    hears_good(&mut wire);
+    assert_good_answer(&mut wire);
     home.finish();
 }
 
 #[test]
-fn deep_nesting_overflows_nothing() {
+fn deep_nesting_does_not_overflow_the_stack() {
     let home = home_with_one();
     let mut bystander = Bystander::of(&home);
     let mut wire = home.connect();
@@ -245,21 +245,21 @@ fn deep_nesting_overflows_nothing() {
     ] {
         wire.send_raw(line.as_bytes());
         wire.send_raw(b"\n");
-        let answer = wire.next(SOON);
+        let answer = wire.next(TIMEOUT);
         let code = answer["error"]["code"].as_i64();
         assert!(matches!(code, Some(-32700 | -32600 | -32602)), "{line:.60} → {answer}");
-        bystander.is_served();
+        bystander.assert_served();
     }
-    // An unknown key may hold anything that is JSON: it is not looked at.
+    // An unknown key may hold any JSON, which the daemon skips.
     wire.send_raw(
         format!(r#"{{"more":{arrays},{}"#, &String::from_utf8_lossy(&GOOD[1..])).as_bytes(),
     );
-    hears_good(&mut wire);
+    assert_good_answer(&mut wire);
     home.finish();
 }
 
 #[test]
-fn a_name_of_a_megabyte_is_answered_at_once_and_not_repeated() {
+fn megabyte_name_is_not_echoed() {
     let home = home_with_one();
     for number in 0..40 {
         home.server(&format!("server-{number}"), "command \"/nowhere/at/all\"\n");
@@ -271,9 +271,9 @@ fn a_name_of_a_megabyte_is_answered_at_once_and_not_repeated() {
     for method in ["status", "start", "stop", "restart", "logs"] {
         wire.send(&json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }));
     }
-    bystander.is_served();
+    bystander.assert_served();
     for _ in 0..5 {
-        let answer = wire.next(SOON);
+        let answer = wire.next(TIMEOUT);
         assert_eq!(answer["error"]["code"], -32001);
         assert!(answer.to_string().len() < 1000, "{} bytes", answer.to_string().len());
     }
@@ -281,69 +281,70 @@ fn a_name_of_a_megabyte_is_answered_at_once_and_not_repeated() {
 }
 
 #[test]
-fn whoever_asks_a_thousand_times_and_never_reads_delays_nobody() {
+fn client_with_unread_answers_delays_no_other() {
     let home = home_with_one();
     let mut bystander = Bystander::of(&home);
-    let mut deaf = home.connect();
+    let mut silent = home.connect();
     let ask = |id| json!({ "jsonrpc": "2.0", "id": id, "method": "list" }).to_string() + "\n";
-    deaf.send_raw((0..1000).map(ask).collect::<String>().as_bytes());
+    silent.send_raw((0..1000).map(ask).collect::<String>().as_bytes());
     for _ in 0..20 {
-        bystander.is_served();
+        bystander.assert_served();
     }
-    let mut ids: Vec<u64> = (0..1000).map(|_| deaf.next(SOON)["id"].as_u64().unwrap()).collect();
+    let mut ids: Vec<u64> =
+        (0..1000).map(|_| silent.next(TIMEOUT)["id"].as_u64().unwrap()).collect();
     ids.sort_unstable();
     assert!(ids.into_iter().eq(0..1000), "each was answered once");
     home.finish();
 }
 
 #[test]
-fn whoever_sends_without_end_and_never_reads_is_not_read_any_more() {
+fn daemon_stops_reading_a_client_that_never_reads() {
     let home = home_with_one();
     let mut bystander = Bystander::of(&home);
-    let mut deaf = UnixStream::connect(home.socket()).unwrap();
-    deaf.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
+    let mut silent = UnixStream::connect(home.socket()).unwrap();
+    silent.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
     let many = GOOD.repeat(1000);
     let mut sent = 0;
     let stopped = loop {
-        match deaf.write(&many) {
+        match silent.write(&many) {
             Ok(count) => sent += count,
             Err(cause) => break cause,
         }
         assert!(sent < 50_000_000, "the daemon keeps {sent} bytes of requests");
     };
     assert_eq!(stopped.kind(), ErrorKind::WouldBlock);
-    bystander.is_served();
-    drop(deaf);
-    bystander.is_served();
+    bystander.assert_served();
+    drop(silent);
+    bystander.assert_served();
     home.finish();
 }
 
 #[test]
-fn a_follower_that_never_reads_slows_neither_the_server_nor_others() {
+fn follower_that_never_reads_delays_no_other() {
     let home = home_with_one();
     let mut bystander = Bystander::of(&home);
-    let mut deaf = home.connect();
-    deaf.call("logs", json!({ "name": "one", "tail": 1, "follow": true })).unwrap();
-    assert!(deaf.next(SOON)["params"]["line"].as_str().unwrap().starts_with("started"));
+    let mut silent = home.connect();
+    silent.call("logs", json!({ "name": "one", "tail": 1, "follow": true })).unwrap();
+    assert!(silent.next(TIMEOUT)["params"]["line"].as_str().unwrap().starts_with("started"));
     let spews = ["--lines", "300000", "--flush", "block"];
     home.server("one", &home.kdl_command("xy-test-spew", &spews));
     home.call("reload", Value::Null).unwrap();
-    bystander.is_served();
-    // It ends once all its lines have been taken from it.
+    bystander.assert_served();
+    // The server ends once all its lines have been read.
     let in_the_end = home.wait_for_state("one", "stopped");
     assert_eq!(in_the_end["last_exit"]["code"], 0);
-    bystander.is_served();
-    let all = 300_001; // And the last word of the server that was there before.
+    bystander.assert_served();
+    let all = 300_001; // And the last line of its previous life.
     let (mut shown, mut skipped) = (0, 0);
     while shown + skipped < all {
-        let message = deaf.next(SOON);
+        let message = silent.next(TIMEOUT);
         match message["method"].as_str().unwrap() {
             "log" => shown += 1,
             "log_skipped" => skipped += message["params"]["count"].as_u64().unwrap(),
-            other => panic!("what is `{other}`?"),
+            other => panic!("unexpected method `{other}`"),
         }
     }
     assert_eq!(shown + skipped, all);
-    assert!(skipped > 0, "the daemon kept everything for somebody who never read");
+    assert!(skipped > 0, "the daemon kept everything for a client that never read");
     home.finish();
 }

@@ -1,20 +1,20 @@
-//! Events that outlive the daemon: history first, then the stream, each event once.
+//! Events that outlive the daemon: first the history, then the stream, each event once.
 
 use std::fs;
 
 use serde_json::{Value, json};
 use xy_testkit::{Home, Wire};
 
-use super::{SOON, home, home_with_one};
+use super::{TIMEOUT, home, home_with_one};
 
-/// The events of a stream that ends by itself.
+/// Returns the events of a stream that ends by itself.
 #[track_caller]
 fn history(home: &Home, params: Value) -> Vec<Value> {
     let mut wire = home.connect();
     wire.call("events", params).unwrap();
     let mut events = Vec::new();
     loop {
-        let message = wire.next(SOON);
+        let message = wire.next(TIMEOUT);
         match message["method"].as_str().unwrap() {
             "event_end" => return events,
             _ => events.push(message["params"].clone()),
@@ -30,8 +30,8 @@ fn states(events: &[Value]) -> Vec<&str> {
     events.iter().map(|event| event["state"].as_str().unwrap()).collect()
 }
 
-/// Waits until the last event is on disk: a killed daemon writes nothing more.
-fn until_kept(home: &Home, last: &str) {
+/// Waits until the last event is on disk, because a killed daemon writes nothing more.
+fn wait_until_written(home: &Home, last: &str) {
     let file = home.root().join("state/xy/events.jsonl");
     home.wait_until("the journal has it", || {
         fs::read_to_string(&file).unwrap_or_default().lines().last().is_some_and(|line| {
@@ -41,18 +41,18 @@ fn until_kept(home: &Home, last: &str) {
 }
 
 #[test]
-fn what_happened_before_a_daemon_was_killed_is_still_told() {
+fn history_survives_a_killed_daemon() {
     let home = home();
     home.server("one", &home.kdl_command("xy-test-sleep-server", &["--every", "600000"]));
     let daemon = home.daemon();
     home.wait_for_state("one", "running");
     home.call("stop", json!({ "name": "one" })).unwrap();
-    until_kept(&home, "stopped");
+    wait_until_written(&home, "stopped");
     let before = all_of(&home, "one");
     assert_eq!(states(&before), ["starting", "running", "stopping", "stopped"]);
 
     home.call("start", json!({ "name": "one" })).unwrap();
-    until_kept(&home, "running");
+    wait_until_written(&home, "running");
     daemon.kill9();
     home.daemon();
     home.wait_for_state("one", "running");
@@ -69,7 +69,7 @@ fn what_happened_before_a_daemon_was_killed_is_still_told() {
     home.finish();
 }
 
-/// The same event in another stream.
+/// Returns a function that gives an event the stream id of `other`, for comparison.
 fn without_stream(other: &Value) -> impl Fn(&Value) -> Value {
     let id = other["subscription_id"].clone();
     move |event| {
@@ -80,7 +80,7 @@ fn without_stream(other: &Value) -> impl Fn(&Value) -> Value {
 }
 
 #[test]
-fn history_and_stream_make_one_sequence() {
+fn history_and_stream_form_one_sequence() {
     let home = home_with_one();
     let mut wire = home.connect();
     for _ in 0..3 {
@@ -88,7 +88,7 @@ fn history_and_stream_make_one_sequence() {
     }
     wire.call("events", json!({ "history": 5 })).unwrap();
     home.call("restart", json!({ "name": "one" })).unwrap();
-    // Each restart is three changes: five of before, then those of the last.
+    // Each restart has three changes: five of earlier restarts, then those of the last.
     let seqs = seqs_of(&mut wire, 8);
     assert_eq!(seqs, (seqs[0]..seqs[0] + 8).collect::<Vec<_>>());
     assert_eq!(seqs[7], 14, "two of the start, and four times three");
@@ -96,11 +96,11 @@ fn history_and_stream_make_one_sequence() {
 }
 
 fn seqs_of(wire: &mut Wire, count: usize) -> Vec<u64> {
-    (0..count).map(|_| wire.next(SOON)["params"]["seq"].as_u64().unwrap()).collect()
+    (0..count).map(|_| wire.next(TIMEOUT)["params"]["seq"].as_u64().unwrap()).collect()
 }
 
 #[test]
-fn a_name_is_one_that_is_known_or_was() {
+fn history_accepts_current_and_former_names() {
     let home = home_with_one();
     let refused = home.call("events", json!({ "name": "oen" })).unwrap_err();
     assert_eq!(refused["code"], -32001);
@@ -112,7 +112,7 @@ fn a_name_is_one_that_is_known_or_was() {
 }
 
 #[test]
-fn the_last_attempt_is_told_and_the_limits_that_are_used() {
+fn last_attempt_and_limits_are_shown() {
     let home = home();
     home.write_config("xy.kdl", "gateway { listen \"off\"; }\n");
     let rules = "restart { backoff-initial \"0s\"; max-attempts 2 }\n";
@@ -140,7 +140,7 @@ fn the_last_attempt_is_told_and_the_limits_that_are_used() {
 }
 
 #[test]
-fn the_last_attempt_of_either_limit_is_in_the_events_on_disk_and_in_the_status() {
+fn last_attempt_is_in_journal_and_status() {
     let rules = [
         ("restart { backoff-initial \"0s\"; max-attempts 2; max-retries-per-minute 0 }", 2),
         ("restart { backoff-initial \"0s\"; max-attempts 0; max-retries-per-minute 3 }", 3),
@@ -151,64 +151,68 @@ fn the_last_attempt_of_either_limit_is_in_the_events_on_disk_and_in_the_status()
         home.server("bad", &format!("{}{rule}\n", home.kdl_command("xy-test-exit", &[])));
         home.daemon();
         let status = home.wait_for_state("bad", "failed");
-        until_kept(&home, "failed");
-        let kept = fs::read_to_string(home.root().join("state/xy/events.jsonl")).unwrap();
-        let kept: Vec<Value> =
-            kept.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        let last = kept.iter().position(|it| it["kind"] == "last_attempt").unwrap();
-        assert_eq!(kept.iter().filter(|it| it["kind"] == "last_attempt").count(), 1, "{kept:#?}");
-        // It is told after the change that begins it, and nothing is tried after it.
-        let told = [&kept[last - 1], &kept[last]];
-        assert!(told.iter().all(|it| it["to"] == "starting" && it["restart_count"] == restarts));
-        assert_eq!(kept[last - 1]["kind"], "changed");
-        assert!(kept[last + 1..].iter().all(|it| it["to"] != "starting"), "{kept:#?}");
-        assert_eq!(kept.last().unwrap()["to"], "failed");
+        wait_until_written(&home, "failed");
+        let stored = fs::read_to_string(home.root().join("state/xy/events.jsonl")).unwrap();
+        let stored: Vec<Value> =
+            stored.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let last = stored.iter().position(|it| it["kind"] == "last_attempt").unwrap();
+        assert_eq!(
+            stored.iter().filter(|it| it["kind"] == "last_attempt").count(),
+            1,
+            "{stored:#?}"
+        );
+        // The event follows the change that begins the last attempt, and no attempt follows it.
+        let events = [&stored[last - 1], &stored[last]];
+        assert!(events.iter().all(|it| it["to"] == "starting" && it["restart_count"] == restarts));
+        assert_eq!(stored[last - 1]["kind"], "changed");
+        assert!(stored[last + 1..].iter().all(|it| it["to"] != "starting"), "{stored:#?}");
+        assert_eq!(stored.last().unwrap()["to"], "failed");
 
         let events = all_of(&home, "bad");
         let event = events.iter().find(|it| it["kind"] == "last_attempt").unwrap();
-        assert_eq!(event["reason"], kept[last]["reason"]);
+        assert_eq!(event["reason"], stored[last]["reason"]);
         let changes = status["transitions"].as_array().unwrap();
         let marked: Vec<_> = changes.iter().filter(|it| it["last_attempt"].is_string()).collect();
         assert_eq!((marked.len(), &marked[0]["to"]), (1, &json!("starting")), "{status:#}");
-        assert_eq!(marked[0]["last_attempt"], kept[last]["reason"]);
+        assert_eq!(marked[0]["last_attempt"], stored[last]["reason"]);
         let shown = home.xy(&["status", "bad"]).stdout;
-        let line = format!("last attempt  {}", kept[last]["reason"].as_str().unwrap());
+        let line = format!("last attempt  {}", stored[last]["reason"].as_str().unwrap());
         assert!(shown.contains(&line), "{shown}");
         home.finish();
     }
 }
 
 #[test]
-fn a_journal_that_was_torn_by_a_kill_is_read_around_and_one_that_is_full_is_put_aside() {
+fn torn_journal_is_read_and_full_journal_is_rotated() {
     let home = home();
     let file = home.root().join("state/xy/events.jsonl");
     home.server("one", &home.kdl_command("xy-test-sleep-server", &["--every", "600000"]));
     let daemon = home.daemon();
     home.wait_for_state("one", "running");
-    until_kept(&home, "running");
+    wait_until_written(&home, "running");
     daemon.kill9();
     let torn = r#"{"time":"2026-11-16T22:13:20.123Z","boot":"x","se"#;
-    let kept = fs::read_to_string(&file).unwrap();
-    fs::write(&file, format!("{kept}{torn}")).unwrap();
+    let stored = fs::read_to_string(&file).unwrap();
+    fs::write(&file, format!("{stored}{torn}")).unwrap();
 
     let daemon = home.daemon();
     home.wait_for_state("one", "running");
-    let told = all_of(&home, "one");
-    assert_eq!(states(&told)[..2], ["starting", "running"], "what was before it: {told:#?}");
-    assert_eq!(told.last().unwrap()["reason"], "taken over from an earlier daemon");
-    until_kept(&home, "running");
+    let events = all_of(&home, "one");
+    assert_eq!(states(&events)[..2], ["starting", "running"], "the earlier events: {events:#?}");
+    assert_eq!(events.last().unwrap()["reason"], "taken over from an earlier daemon");
+    wait_until_written(&home, "running");
     let now = fs::read_to_string(&file).unwrap();
-    assert!(now.starts_with(&format!("{kept}{torn}\n{{")), "a line of its own: {now}");
+    assert!(now.starts_with(&format!("{stored}{torn}\n{{")), "a line of its own: {now}");
     daemon.kill9();
 
-    // As full as it may be.
+    // Fills the journal to its limit.
     let line = now.lines().next().unwrap();
     let mut full = format!("{line}\n").repeat((1 << 20) / (line.len() + 1));
     full.push_str(&"x".repeat((1 << 20) - full.len()));
     fs::write(&file, full).unwrap();
     home.daemon();
     home.wait_for_state("one", "running");
-    until_kept(&home, "running");
+    wait_until_written(&home, "running");
     let older = fs::metadata(home.root().join("state/xy/events.jsonl.1")).unwrap();
     assert!(older.len() == 1 << 20 && fs::metadata(&file).unwrap().len() < 1 << 16);
     assert_eq!(all_of(&home, "one").last().unwrap()["state"], "running");
@@ -216,7 +220,7 @@ fn a_journal_that_was_torn_by_a_kill_is_read_around_and_one_that_is_full_is_put_
 }
 
 #[test]
-fn a_living_server_is_alive_and_ready() {
+fn running_server_is_alive_and_ready() {
     let home = home_with_one();
     let status = home.call("status", json!({ "name": "one" })).unwrap();
     assert_eq!((&status["alive"], &status["ready"]), (&json!(true), &json!(true)));
@@ -227,17 +231,17 @@ fn a_living_server_is_alive_and_ready() {
 }
 
 #[test]
-fn a_journal_that_cannot_be_written_is_told_and_stops_nothing() {
+fn unwritable_journal_is_reported_and_stops_nothing() {
     let home = home();
     fs::create_dir_all(home.root().join("state/xy/events.jsonl")).unwrap();
     home.write_config("xy.kdl", "gateway { listen \"off\"; }\n");
     home.server("one", &home.kdl_command("xy-test-sleep-server", &["--every", "600000"]));
     home.daemon();
     home.wait_for_state("one", "running");
-    home.wait_until("it is told", || home.xy(&["info"]).stdout.contains("events are not kept: "));
+    home.wait_until("it is told", || home.xy(&["info"]).stdout.contains("events are not stored: "));
     assert_eq!(states(&all_of(&home, "one")), ["starting", "running"], "memory has them");
     fs::remove_dir(home.root().join("state/xy/events.jsonl")).unwrap();
     home.wait_until("all is well", || !home.xy(&["info"]).stdout.contains("events are not"));
-    until_kept(&home, "running");
+    wait_until_written(&home, "running");
     home.finish();
 }

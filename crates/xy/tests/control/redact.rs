@@ -1,8 +1,8 @@
-//! What differs from run to run, made the same: so that the rest can be compared.
+//! Replaces the parts of answers that differ between runs.
 
 use xy_testkit::Home;
 
-/// Replaces what only this run has: folders, processes, moments, the version.
+/// Replaces folders, processes, times and the version.
 pub(crate) fn redact(home: &Home, text: &str) -> String {
     let programs = home.program("xy-test-exit");
     let programs = programs.parent().expect("a program is in a folder").display().to_string();
@@ -27,7 +27,7 @@ pub(crate) fn redact(home: &Home, text: &str) -> String {
     keys.into_iter().fold(text, |text, key| without_number(&text, key))
 }
 
-/// What holds a server together is up to the machine.
+/// Removes the containment, which depends on the machine.
 fn without_containment(mut text: String) -> String {
     for how in ["cgroup", "subreaper", "group"] {
         text = text.replace(&format!("\"containment\":\"{how}\""), "\"containment\":\"[how]\"");
@@ -39,43 +39,43 @@ fn without_containment(mut text: String) -> String {
     text
 }
 
-/// What tells one daemon's events from another's is drawn at random.
+/// Replaces the random id that distinguishes the events of daemons.
 fn without_boots(text: &str) -> String {
     let mut parts = text.split("\"boot\":\"");
-    let mut kept = parts.next().unwrap_or_default().to_owned();
+    let mut result = parts.next().unwrap_or_default().to_owned();
     for part in parts {
         let rest = part.trim_start_matches(|character: char| character.is_ascii_hexdigit());
-        kept.extend(["\"boot\":\"[boot]", rest]);
+        result.extend(["\"boot\":\"[boot]", rest]);
     }
-    kept
+    result
 }
 
-/// Every number right after `key` becomes `[n]`.
+/// Replaces every number right after `key` with `[n]`.
 pub(crate) fn without_number(text: &str, key: &str) -> String {
     let mut parts = text.split(key);
-    let mut kept = parts.next().unwrap_or_default().to_owned();
+    let mut result = parts.next().unwrap_or_default().to_owned();
     for part in parts {
         let rest = part.trim_start_matches(|character: char| character.is_ascii_digit());
         let number = if rest.len() < part.len() { "[n]" } else { "" };
-        kept.extend([key, number, rest]);
+        result.extend([key, number, rest]);
     }
-    kept
+    result
 }
 
-/// Every moment in RFC 3339 becomes `[moment]`, whatever its precision.
+/// Replaces every RFC 3339 time with `[moment]`, whatever its precision.
 pub(crate) fn without_moments(text: &str) -> String {
-    let mut kept = String::new();
+    let mut result = String::new();
     let mut rest = text;
     while let Some(character) = rest.chars().next() {
         if let Some(after) = after_moment(rest) {
-            kept.push_str("[moment]");
+            result.push_str("[moment]");
             rest = after;
         } else {
-            kept.push(character);
+            result.push(character);
             rest = &rest[character.len_utf8()..];
         }
     }
-    kept
+    result
 }
 
 fn after_moment(text: &str) -> Option<&str> {

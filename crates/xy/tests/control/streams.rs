@@ -1,13 +1,13 @@
-//! Streams: lines and changes as they come, and the ends of them.
+//! Streams of lines and of changes, and their ends.
 
 use insta::assert_snapshot;
 use serde_json::{Value, json};
-use xy_testkit::{Heard, Home, Wire};
+use xy_testkit::{Home, Wire, WireEvent};
 
 use crate::talk::{Talk, request};
-use crate::{SOON, home, home_with_one};
+use crate::{TIMEOUT, home, home_with_one};
 
-/// A home whose server `speaker` has said three lines on stderr, and sleeps.
+/// Returns a home whose server `speaker` has written three lines to stderr, and sleeps.
 fn home_with_speaker() -> Home {
     let home = home();
     let says_three = ["--lines", "3", "--then", "sleep"];
@@ -18,45 +18,45 @@ fn home_with_speaker() -> Home {
     home
 }
 
-/// The lines that the daemon has of a server.
+/// Returns the lines of a server, as the daemon has them.
 fn lines_of(home: &Home, name: &str) -> Vec<String> {
     let mut wire = home.connect();
     wire.call("logs", json!({ "name": name, "tail": 1000 })).unwrap();
     let mut lines = Vec::new();
     loop {
-        let message = wire.next(SOON);
+        let message = wire.next(TIMEOUT);
         match message["method"].as_str().unwrap() {
             "log" => lines.push(message["params"]["line"].as_str().unwrap().to_owned()),
             "log_end" => return lines,
-            other => panic!("what is `{other}`?"),
+            other => panic!("unexpected method `{other}`"),
         }
     }
 }
 
-/// The next change of a server, as `from to`.
+/// Returns the next change of a server, as `from to`.
 fn change(wire: &mut Wire) -> String {
-    let event = wire.next(SOON);
+    let event = wire.next(TIMEOUT);
     assert_eq!(event["method"], "event", "{event}");
     let word = |key: &str| event["params"][key].as_str().unwrap().to_owned();
     format!("{} {} {}", word("name"), word("from"), word("state"))
 }
 
 #[test]
-fn logs_shows_the_last_lines_and_ends() {
+fn logs_sends_the_last_lines_and_ends() {
     let home = home_with_speaker();
     let mut talk = Talk::with(&home);
     talk.ask(&request(1, "logs", r#"{"name":"speaker","tail":2}"#));
-    while talk.hear()["method"] == "log" {}
+    while talk.receive()["method"] == "log" {}
     talk.ask(&request(2, "logs", r#"{"name":"speaker","tail":0}"#));
-    talk.hear();
+    talk.receive();
     talk.ask(&request(3, "logs", r#"{"name":"speaker"}"#));
-    while talk.hear()["method"] == "log" {}
+    while talk.receive()["method"] == "log" {}
     assert_snapshot!(talk.text());
     home.finish();
 }
 
 #[test]
-fn the_stdout_of_a_server_with_a_port_is_shown_as_such() {
+fn stdout_of_http_server_is_marked() {
     let home = home();
     let says =
         home.kdl_command("xy-test-spew", &["--lines", "1", "--stream", "out", "--then", "sleep"]);
@@ -65,27 +65,27 @@ fn the_stdout_of_a_server_with_a_port_is_shown_as_such() {
     home.wait_until("its line is there", || !lines_of(&home, "web").is_empty());
     let mut talk = Talk::with(&home);
     talk.ask(&request(1, "logs", r#"{"name":"web"}"#));
-    talk.hear();
+    talk.receive();
     assert_snapshot!(talk.text());
     home.finish();
 }
 
 #[test]
-fn a_follower_gets_what_comes_until_it_cancels() {
+fn follower_receives_lines_until_it_cancels() {
     let home = home_with_speaker();
     let mut talk = Talk::with(&home);
-    let begun = talk.ask(&request(1, "logs", r#"{"name":"speaker","tail":1,"follow":true}"#));
-    let subscription = &begun["result"];
-    assert_eq!(talk.hear()["params"]["subscription_id"], subscription["subscription_id"]);
+    let answer = talk.ask(&request(1, "logs", r#"{"name":"speaker","tail":1,"follow":true}"#));
+    let subscription = &answer["result"];
+    assert_eq!(talk.receive()["params"]["subscription_id"], subscription["subscription_id"]);
     talk.remark("the server is restarted by somebody else");
     home.call("restart", json!({ "name": "speaker" })).unwrap();
     for _ in ["stopping", "1", "2", "3"] {
-        talk.hear();
+        talk.receive();
     }
     talk.remark("enough");
     let answer = talk.ask(&request(2, "logs_cancel", &subscription.to_string()));
     assert_eq!(&answer["result"], subscription);
-    assert_eq!(&talk.hear()["params"], subscription);
+    assert_eq!(&talk.receive()["params"], subscription);
     talk.remark("it cannot be cancelled twice, and nothing more comes");
     talk.ask(&request(3, "logs_cancel", &subscription.to_string()));
     home.call("restart", json!({ "name": "speaker" })).unwrap();
@@ -95,20 +95,21 @@ fn a_follower_gets_what_comes_until_it_cancels() {
 }
 
 #[test]
-fn a_follower_is_told_when_its_server_is_gone() {
+fn follower_is_notified_of_a_removed_server() {
     let home = home_with_speaker();
     let mut wire = home.connect();
-    let begun = wire.call("logs", json!({ "name": "speaker", "tail": 0, "follow": true })).unwrap();
+    let answer =
+        wire.call("logs", json!({ "name": "speaker", "tail": 0, "follow": true })).unwrap();
     home.remove_server("speaker");
     home.call("reload", Value::Null).unwrap();
-    assert_eq!(wire.next(SOON)["params"]["line"], "stopping: stdin closed");
-    let end = json!({ "jsonrpc": "2.0", "method": "log_end", "params": begun });
-    assert_eq!(wire.next(SOON), end);
+    assert_eq!(wire.next(TIMEOUT)["params"]["line"], "stopping: stdin closed");
+    let end = json!({ "jsonrpc": "2.0", "method": "log_end", "params": answer });
+    assert_eq!(wire.next(TIMEOUT), end);
     home.finish();
 }
 
 #[test]
-fn streams_end_in_order_when_the_daemon_goes() {
+fn streams_end_cleanly_at_shutdown() {
     let home = home_with_speaker();
     let mut wire = home.connect();
     let lines = wire.call("logs", json!({ "name": "speaker", "tail": 0, "follow": true })).unwrap();
@@ -116,13 +117,15 @@ fn streams_end_in_order_when_the_daemon_goes() {
     wire.call("shutdown", Value::Null).unwrap();
     let mut ends = Vec::new();
     loop {
-        match wire.hear(SOON) {
-            Heard::Message(message) if message["method"].as_str().unwrap().ends_with("_end") => {
+        match wire.receive(TIMEOUT) {
+            WireEvent::Message(message)
+                if message["method"].as_str().unwrap().ends_with("_end") =>
+            {
                 ends.push((message["method"].clone(), message["params"].clone()));
             }
-            Heard::Message(_) => {}
-            Heard::Closed => break,
-            Heard::Silence => panic!("the daemon neither ends nor speaks"),
+            WireEvent::Message(_) => {}
+            WireEvent::Closed => break,
+            WireEvent::TimedOut => panic!("the daemon neither ends nor speaks"),
         }
     }
     ends.sort_by_key(|(method, _)| method.to_string());
@@ -131,18 +134,21 @@ fn streams_end_in_order_when_the_daemon_goes() {
 }
 
 #[test]
-fn events_tells_changes_until_it_is_cancelled() {
+fn events_sends_changes_until_cancelled() {
     let home = home_with_one();
     let mut talk = Talk::with(&home);
-    let begun = talk.ask(&request(1, "events", ""));
+    let answer = talk.ask(&request(1, "events", ""));
     home.call("stop", json!({ "name": "one" })).unwrap();
     home.call("start", json!({ "name": "one" })).unwrap();
     for _ in ["stopping", "stopped", "starting", "running"] {
-        assert_eq!(talk.hear()["params"]["subscription_id"], begun["result"]["subscription_id"]);
+        assert_eq!(
+            talk.receive()["params"]["subscription_id"],
+            answer["result"]["subscription_id"]
+        );
     }
     talk.remark("enough");
-    talk.ask(&request(2, "events_cancel", &begun["result"].to_string()));
-    talk.hear();
+    talk.ask(&request(2, "events_cancel", &answer["result"].to_string()));
+    talk.receive();
     home.call("stop", json!({ "name": "one" })).unwrap();
     talk.ask(&request(3, "version", ""));
     assert_snapshot!(talk.text());
@@ -150,7 +156,7 @@ fn events_tells_changes_until_it_is_cancelled() {
 }
 
 #[test]
-fn every_change_is_told_to_every_listener_in_order() {
+fn every_listener_receives_changes_in_order() {
     let home = home_with_one();
     let lives = home.root().join("tmp/lives").display().to_string();
     let dies_once =
@@ -170,13 +176,13 @@ fn every_change_is_told_to_every_listener_in_order() {
     });
     home.call("stop", json!({ "all": true })).unwrap();
 
-    let mut told: Vec<Vec<String>> = Vec::new();
+    let mut received: Vec<Vec<String>> = Vec::new();
     for listener in &mut listeners {
-        told.push((0..12).map(|_| change(listener)).collect());
+        received.push((0..12).map(|_| change(listener)).collect());
     }
-    assert_eq!(told[0], told[1]);
+    assert_eq!(received[0], received[1]);
     let of = |name: &str| -> Vec<&str> {
-        told[0].iter().filter_map(|it| it.strip_prefix(name)).collect()
+        received[0].iter().filter_map(|it| it.strip_prefix(name)).collect()
     };
     let restarted = [" running stopping", " stopping starting", " starting running"];
     let removed = [" running stopping", " stopping stopped"];
@@ -189,11 +195,11 @@ fn every_change_is_told_to_every_listener_in_order() {
 }
 
 #[test]
-fn a_stream_belongs_to_the_connection_that_began_it() {
+fn stream_cannot_be_cancelled_by_another_connection() {
     let home = home_with_one();
     let (mut owner, mut other) = (home.connect(), home.connect());
-    let begun = owner.call("events", Value::Null).unwrap();
-    let refused = other.call("events_cancel", begun.clone()).unwrap_err();
+    let answer = owner.call("events", Value::Null).unwrap();
+    let refused = other.call("events_cancel", answer.clone()).unwrap_err();
     assert_eq!(refused["code"], -32602);
     home.call("stop", json!({ "name": "one" })).unwrap();
     assert_eq!(change(&mut owner), "one running stopping");
@@ -201,7 +207,7 @@ fn a_stream_belongs_to_the_connection_that_began_it() {
 }
 
 #[test]
-fn a_connection_has_a_limited_number_of_streams_and_may_end_some() {
+fn streams_per_connection_are_limited() {
     let home = home_with_one();
     let mut wire = home.connect();
     let first = wire.call("events", Value::Null).unwrap();
@@ -211,11 +217,11 @@ fn a_connection_has_a_limited_number_of_streams_and_may_end_some() {
     let refused = wire.call("events", Value::Null).unwrap_err();
     assert_eq!((&refused["code"], &refused["data"]["kind"]), (&json!(-32008), &json!("QueueFull")));
     wire.call("events_cancel", first).unwrap();
-    let mut told = wire.next(SOON);
-    while told["method"] == "log" {
-        told = wire.next(SOON); // Its first words may come this late.
+    let mut received = wire.next(TIMEOUT);
+    while received["method"] == "log" {
+        received = wire.next(TIMEOUT); // The server's first lines may arrive this late.
     }
-    assert_eq!(told["method"], "event_end");
+    assert_eq!(received["method"], "event_end");
     wire.call("events", Value::Null).unwrap();
     home.finish();
 }

@@ -1,4 +1,4 @@
-//! A conversation on the control socket, written down as it goes.
+//! A transcript of a conversation on the control socket.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -6,11 +6,11 @@ use std::os::unix::net::UnixStream;
 use serde_json::Value;
 use xy_testkit::Home;
 
-use crate::SOON;
+use crate::TIMEOUT;
 use crate::redact::redact;
 
-/// One connection. `>` is what was said on it, `<` what was heard, byte by byte
-/// but for what [`redact`] takes out.
+/// One connection and its transcript. `>` marks sent and `<` received lines, byte by byte except
+/// for the parts that [`redact`] replaces.
 pub(crate) struct Talk<'a> {
     home: &'a Home,
     daemon: BufReader<UnixStream>,
@@ -20,38 +20,38 @@ pub(crate) struct Talk<'a> {
 impl<'a> Talk<'a> {
     pub(crate) fn with(home: &'a Home) -> Self {
         let stream = UnixStream::connect(home.socket()).unwrap();
-        stream.set_read_timeout(Some(SOON)).unwrap();
-        stream.set_write_timeout(Some(SOON)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        stream.set_write_timeout(Some(TIMEOUT)).unwrap();
         Self { home, daemon: BufReader::new(stream), text: String::new() }
     }
 
-    /// Writes a remark down; nothing is sent.
+    /// Adds a remark to the transcript, and sends nothing.
     pub(crate) fn remark(&mut self, words: &str) {
         self.text.extend(["# ", words, "\n"]);
     }
 
-    /// Says one line.
-    pub(crate) fn say(&mut self, line: &str) {
+    /// Sends one line.
+    pub(crate) fn send(&mut self, line: &str) {
         self.note(">", line);
-        self.say_unseen(format!("{line}\n").as_bytes());
+        self.send_unlogged(format!("{line}\n").as_bytes());
     }
 
-    /// Says bytes that are not worth writing down.
-    pub(crate) fn say_unseen(&mut self, bytes: &[u8]) {
+    /// Sends bytes without adding them to the transcript.
+    pub(crate) fn send_unlogged(&mut self, bytes: &[u8]) {
         self.daemon.get_mut().write_all(bytes).unwrap();
     }
 
-    /// Hears one line.
+    /// Receives one line.
     #[track_caller]
-    pub(crate) fn hear(&mut self) -> Value {
-        let message = self.hear_unseen();
+    pub(crate) fn receive(&mut self) -> Value {
+        let message = self.receive_unlogged();
         self.note("<", &message.0);
         message.1
     }
 
-    /// Hears one line that is not worth writing down.
+    /// Receives one line without adding it to the transcript.
     #[track_caller]
-    pub(crate) fn hear_unseen(&mut self) -> (String, Value) {
+    pub(crate) fn receive_unlogged(&mut self) -> (String, Value) {
         let mut line = String::new();
         self.daemon.read_line(&mut line).expect("the daemon says something soon");
         assert!(line.ends_with('\n'), "the daemon hung up after {line:?}");
@@ -59,23 +59,23 @@ impl<'a> Talk<'a> {
         (line.trim_end().to_owned(), value)
     }
 
-    /// Says one line and hears one.
+    /// Sends one line, and receives one.
     #[track_caller]
     pub(crate) fn ask(&mut self, line: &str) -> Value {
-        self.say(line);
-        self.hear()
+        self.send(line);
+        self.receive()
     }
 
-    /// The end of the conversation, by the daemon.
+    /// Checks that the daemon has closed the connection.
     #[track_caller]
-    pub(crate) fn hear_end(&mut self) {
+    pub(crate) fn expect_close(&mut self) {
         let mut line = String::new();
         let length = self.daemon.read_line(&mut line).expect("the daemon hangs up soon");
         assert_eq!(length, 0, "the daemon went on: {line}");
         self.remark("the daemon hung up");
     }
 
-    /// All that was said and heard.
+    /// Returns the transcript.
     pub(crate) fn text(&self) -> &str {
         &self.text
     }
@@ -86,7 +86,7 @@ impl<'a> Talk<'a> {
     }
 }
 
-/// A request as scripts write it.
+/// Returns a request as scripts write it.
 pub(crate) fn request(id: u32, method: &str, params: &str) -> String {
     if params.is_empty() {
         return format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}"}}"#);

@@ -1,18 +1,18 @@
-//! Every request and every kind of answer, as they stand on the wire.
+//! Every request and every kind of answer, as JSON on the wire.
 //!
-//! A change in one of these snapshots is a change that every front end meets.
+//! A change in one of these snapshots is a change of the protocol for every client.
 
 use insta::assert_snapshot;
 use serde_json::{Value, json};
 use xy_testkit::Home;
 
 use crate::talk::{Talk, request};
-use crate::{SOON, home, home_with_one, kill};
+use crate::{TIMEOUT, home, home_with_one, kill};
 
-/// Sleeps, and says nothing after its first line.
+/// Flags of a server that prints one line and sleeps.
 const QUIET: [&str; 2] = ["--every", "600000"];
 
-/// A home whose daemon has a server in each state that lasts.
+/// Returns a home whose daemon has a server in each stable state.
 fn home_with_every_state() -> Home {
     let home = home();
     let sleeper = home.kdl_command("xy-test-sleep-server", &QUIET);
@@ -50,9 +50,9 @@ fn list_shows_every_server_in_every_state() {
     home.finish();
 }
 
-/// The table of the design: field by field, and only more than it names.
+/// The table of the design: each of its fields exists, and further fields are allowed.
 #[test]
-fn an_entry_has_the_fields_that_were_promised() {
+fn entry_has_the_documented_fields() {
     let home = home_with_every_state();
     let list = home.call("list", Value::Null).unwrap();
     for entry in list.as_array().unwrap() {
@@ -69,7 +69,7 @@ fn an_entry_has_the_fields_that_were_promised() {
         let status = home.call("status", json!({ "name": entry["name"] })).unwrap();
         for (field, value) in entry.as_object().unwrap() {
             if !["uptime_secs", "next"].contains(&field.as_str()) {
-                assert_eq!(&status[field], value, "`status` shows what `list` does");
+                assert_eq!(&status[field], value, "`status` has the fields of `list`");
             }
         }
         assert!(status["transitions"].is_array(), "{status}");
@@ -78,7 +78,7 @@ fn an_entry_has_the_fields_that_were_promised() {
 }
 
 #[test]
-fn status_shows_one_server_and_how_it_came_there() {
+fn status_shows_a_server_with_its_transitions() {
     let home = home_with_every_state();
     let mut talk = Talk::with(&home);
     for (id, name) in (1..).zip(["one", "gives-up", "missing", "crashes", "resting"]) {
@@ -118,7 +118,7 @@ fn start_stop_and_restart_answer_with_their_lists() {
 }
 
 #[test]
-fn a_server_that_does_not_start_is_an_error_and_one_of_several_a_part_of_the_answer() {
+fn failed_start_is_an_error_or_part_of_the_answer() {
     let home = home_with_one();
     home.server("missing", "command \"/nowhere/at/all\"\n");
     let dies = home.kdl_command("xy-test-exit", &["--code", "3"]);
@@ -129,7 +129,7 @@ fn a_server_that_does_not_start_is_an_error_and_one_of_several_a_part_of_the_ans
     talk.ask(&request(1, "start", r#"{"name":"missing"}"#));
     talk.ask(&request(2, "restart", r#"{"name":"missing"}"#));
     talk.ask(&request(3, "stop", r#"{"name":"missing"}"#));
-    home.remove_server("dies"); // It may count as running for a moment.
+    home.remove_server("dies"); // It may be shown as running for a moment.
     home.call("reload", Value::Null).unwrap();
     talk.ask(&request(4, "start", r#"{"all":true}"#));
     talk.ask(&request(5, "restart", r#"{"all":true}"#));
@@ -138,7 +138,7 @@ fn a_server_that_does_not_start_is_an_error_and_one_of_several_a_part_of_the_ans
 }
 
 #[test]
-fn reload_tells_what_it_did_and_what_it_would_do() {
+fn reload_and_dry_run_report_their_plan() {
     let home = home();
     let sleeper = home.kdl_command("xy-test-sleep-server", &QUIET);
     for name in ["gone", "other-process", "other-rules", "same"] {
@@ -175,7 +175,7 @@ fn reload_tells_what_it_did_and_what_it_would_do() {
 }
 
 #[test]
-fn check_tells_whether_the_files_are_valid() {
+fn check_reports_validity() {
     let home = home_with_one();
     let mut talk = Talk::with(&home);
     talk.ask(&request(1, "check", ""));
@@ -189,7 +189,7 @@ fn check_tells_whether_the_files_are_valid() {
 }
 
 #[test]
-fn version_and_info_tell_who_answers() {
+fn version_and_info_identify_the_daemon() {
     let home = home_with_one();
     let mut talk = Talk::with(&home);
     talk.ask(&request(1, "version", ""));
@@ -199,7 +199,7 @@ fn version_and_info_tell_who_answers() {
 }
 
 #[test]
-fn what_cannot_be_asked_is_refused_with_its_code() {
+fn invalid_requests_are_refused_with_their_code() {
     let home = home_with_one();
     let mut talk = Talk::with(&home);
     for line in [
@@ -241,7 +241,7 @@ fn what_cannot_be_asked_is_refused_with_its_code() {
 }
 
 #[test]
-fn a_daemon_that_is_asked_to_go_says_who_goes_and_starts_nothing_more() {
+fn shutdown_lists_stopped_servers_and_starts_nothing() {
     let home = home();
     let stubborn = home.kdl_command("xy-test-ignore-term", &[]);
     home.server("stubborn", &format!("{stubborn}stop {{ grace \"60s\" }}\n"));
@@ -252,14 +252,14 @@ fn a_daemon_that_is_asked_to_go_says_who_goes_and_starts_nothing_more() {
 
     let mut talk = Talk::with(&home);
     talk.ask(&request(1, "shutdown", ""));
-    assert_eq!(witness.next(SOON)["params"]["state"], "stopping");
+    assert_eq!(witness.next(TIMEOUT)["params"]["state"], "stopping");
     talk.remark("while the servers end");
     talk.ask(&request(2, "start", r#"{"name":"stubborn"}"#));
     talk.ask(&request(3, "reload", ""));
     talk.ask(&request(4, "list", ""));
     talk.remark("once they have ended");
     kill(&pid);
-    talk.hear_end();
+    talk.expect_close();
     assert!(daemon.wait().success());
     assert_snapshot!(talk.text());
     home.finish();

@@ -1,4 +1,4 @@
-//! A daemon whose surroundings go away.
+//! A daemon that loses its folder, its log or its terminal.
 
 use std::fs;
 #[cfg(target_os = "linux")]
@@ -10,50 +10,50 @@ use xy_testkit::{Home, is_alive, read_log_lines};
 
 #[cfg(target_os = "linux")]
 use crate::pty::Pty;
-use crate::{daemon_by, ends, home_with_one, serves};
+use crate::{daemon_by, home_with_one, stop_daemon, wait_until_serving};
 
-/// The servers are supervised: one that dies comes back, and what it says is kept.
+/// Checks that a killed server is restarted, and that its lines are logged.
 #[track_caller]
-fn does_its_work(home: &Home) {
+fn assert_works(home: &Home) {
     let before = home.wait_for_state("one", "running")["pid"].clone();
     home.call("restart", json!({ "name": "one" })).unwrap();
     let after = home.wait_for_state("one", "running")["pid"].clone();
     assert_ne!(before, after);
-    let said = format!("[err] started {after}");
-    home.wait_until("its log has what it said", || read_log_lines(home, "one").contains(&said));
+    let expected = format!("[err] started {after}");
+    home.wait_until("its log has what it said", || read_log_lines(home, "one").contains(&expected));
 }
 
 #[test]
-fn a_daemon_without_any_of_its_three_streams_does_its_work() {
+fn daemon_works_without_standard_streams() {
     let home = home_with_one();
     let mut daemon = daemon_by(&home, "exec \"$@\" <&- >&- 2>&-").spawn().unwrap();
-    serves(&home, &mut daemon);
-    does_its_work(&home);
+    wait_until_serving(&home, &mut daemon);
+    assert_works(&home);
     let words = ["started", "stopping"];
     for line in read_log_lines(&home, "one") {
         assert!(words.iter().any(|word| line.contains(word)), "not from the server: {line}");
     }
-    ends(&home, &mut daemon);
+    stop_daemon(&home, &mut daemon);
     home.finish();
 }
 
 #[test]
-fn a_daemon_whose_log_nobody_reads_any_more_does_its_work() {
+fn closed_log_pipe_does_not_stop_the_daemon() {
     let home = home_with_one();
     let (reader, writer) = std::io::pipe().unwrap();
     let mut command = home.command(&["daemon"]);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(writer);
     let mut daemon = command.spawn().unwrap();
     drop((command, reader));
-    serves(&home, &mut daemon);
-    does_its_work(&home);
-    ends(&home, &mut daemon);
+    wait_until_serving(&home, &mut daemon);
+    assert_works(&home);
+    stop_daemon(&home, &mut daemon);
     home.finish();
 }
 
 #[test]
 #[cfg(target_os = "linux")]
-fn a_daemon_whose_log_is_not_read_is_not_held_up() {
+fn unread_log_does_not_block_the_daemon() {
     let home = home_with_one();
     let (reader, writer) = std::io::pipe().unwrap();
     rustix::pipe::fcntl_setpipe_size(&writer, 4096).unwrap();
@@ -61,29 +61,29 @@ fn a_daemon_whose_log_is_not_read_is_not_held_up() {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(writer);
     let mut daemon = command.spawn().unwrap();
     drop(command);
-    serves(&home, &mut daemon);
+    wait_until_serving(&home, &mut daemon);
     for _ in 0..30 {
-        does_its_work(&home); // Each time a few lines of log.
+        assert_works(&home); // Each check adds a few lines to the log.
     }
     drop(reader);
-    ends(&home, &mut daemon);
+    stop_daemon(&home, &mut daemon);
     home.finish();
 }
 
 #[test]
 #[cfg(target_os = "linux")]
-fn a_daemon_whose_terminal_goes_away_reads_its_files_again_and_lives_on() {
+fn lost_terminal_reloads_the_daemon() {
     let home = home_with_one();
     let terminal = Pty::new(80);
     let daemon = home.command(&["daemon"]);
-    // In a session of its own, whose terminal this is.
+    // Runs in a session of its own, with this controlling terminal.
     let mut command = Command::new("setsid");
     command.arg("-c").arg(daemon.get_program()).args(daemon.get_args()).env_clear();
     command.envs(daemon.get_envs().filter_map(|(name, value)| Some((name, value?))));
     command.stdin(terminal.stdio()).stdout(terminal.stdio()).stderr(terminal.stdio());
     let mut daemon = command.spawn().unwrap();
     drop(command);
-    serves(&home, &mut daemon);
+    wait_until_serving(&home, &mut daemon);
     let pid = home.wait_for_state("one", "running")["pid"].clone();
     let terminal_of = fs::read_to_string(format!("/proc/{}/stat", daemon.id())).unwrap();
     let has_terminal = terminal_of.rsplit_once(") ").unwrap().1.split(' ').nth(4) != Some("0");
@@ -91,33 +91,33 @@ fn a_daemon_whose_terminal_goes_away_reads_its_files_again_and_lives_on() {
 
     home.server("two", &home.kdl_command("xy-test-sleep-server", &[]));
     drop(terminal.watch());
-    home.wait_until("the hang-up has been taken as a wish to reload", || {
+    home.wait_until("SIGHUP has caused a reload", || {
         home.call("status", json!({ "name": "two" })).is_ok()
     });
     home.wait_for_state("two", "running");
     assert_eq!(home.wait_for_state("one", "running")["pid"], pid);
-    does_its_work(&home);
-    ends(&home, &mut daemon);
+    assert_works(&home);
+    stop_daemon(&home, &mut daemon);
     home.finish();
 }
 
 #[test]
-fn a_daemon_is_not_bound_to_the_folder_it_was_started_in() {
+fn daemon_does_not_use_its_start_folder() {
     let home = home_with_one();
     let folder = home.root().join("tmp/gone");
     fs::create_dir(&folder).unwrap();
     let mut command = home.command(&["daemon"]);
     command.current_dir(&folder).stdin(Stdio::null()).stderr(Stdio::null());
     let mut daemon = command.spawn().unwrap();
-    serves(&home, &mut daemon);
+    wait_until_serving(&home, &mut daemon);
     fs::remove_dir(&folder).unwrap();
-    does_its_work(&home);
-    ends(&home, &mut daemon);
+    assert_works(&home);
+    stop_daemon(&home, &mut daemon);
     home.finish();
 }
 
 #[test]
-fn shutdown_ends_every_server_and_then_the_daemon() {
+fn shutdown_stops_servers_before_the_daemon() {
     let home = home_with_one();
     home.server("two", &home.kdl_command("xy-test-sleep-server", &[]));
     let daemon = home.daemon();
@@ -135,7 +135,7 @@ fn shutdown_ends_every_server_and_then_the_daemon() {
 }
 
 #[test]
-fn a_hang_up_with_bad_files_changes_nothing_and_is_told_in_the_log() {
+fn sighup_with_bad_files_is_logged_and_changes_nothing() {
     let home = home_with_one();
     let daemon = home.daemon();
     let pid = home.wait_for_state("one", "running")["pid"].clone();
@@ -148,17 +148,17 @@ fn a_hang_up_with_bad_files_changes_nothing_and_is_told_in_the_log() {
 }
 
 #[test]
-fn few_open_files_are_enough_for_many_servers_which_keep_the_limit_they_were_given() {
+fn low_open_file_limit_is_raised_only_for_the_daemon() {
     let home = Home::new(std::path::Path::new(env!("CARGO_BIN_EXE_xy")));
     let says_its_limit = "command \"sh\"\nargs \"-c\" \"ulimit -Sn >&2; exec sleep 600\"\n";
     for n in 0..40 {
         home.server(&format!("s{n}"), &format!("{says_its_limit}stop {{ grace \"200ms\" }}\n"));
     }
     let mut daemon = daemon_by(&home, "ulimit -Sn 64; exec \"$@\"").spawn().unwrap();
-    serves(&home, &mut daemon);
+    wait_until_serving(&home, &mut daemon);
     home.wait_until("all have said it", || {
         (0..40).all(|n| read_log_lines(&home, &format!("s{n}")) == ["[err] 64"])
     });
-    ends(&home, &mut daemon);
+    stop_daemon(&home, &mut daemon);
     home.finish();
 }

@@ -1,4 +1,4 @@
-//! What keeps a daemon from starting, told so that a person can act on it.
+//! Errors that keep a daemon from starting, with messages that a user can act on.
 
 use std::fs;
 use std::os::unix::net::UnixListener;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::{home, home_with_one, refusal, shown};
 
 #[test]
-fn a_file_where_the_servers_folder_should_be_is_a_bad_configuration() {
+fn file_in_place_of_servers_folder_is_invalid() {
     let home = home();
     let servers = home.root().join("config/xy/servers");
     fs::remove_dir(&servers).unwrap();
@@ -22,7 +22,7 @@ fn a_file_where_the_servers_folder_should_be_is_a_bad_configuration() {
 }
 
 #[test]
-fn a_socket_that_somebody_deletes_costs_its_daemon_nothing_and_makes_no_room_for_another() {
+fn deleted_socket_does_not_admit_a_second_daemon() {
     let home = home_with_one();
     let daemon = home.daemon();
     home.wait_for_state("one", "running");
@@ -30,15 +30,18 @@ fn a_socket_that_somebody_deletes_costs_its_daemon_nothing_and_makes_no_room_for
     fs::remove_file(home.socket()).unwrap();
     assert_eq!(home.xy(&["list"]).code, 2);
     let second = home.daemon_fails();
-    let told = String::from_utf8(second.stderr).unwrap();
-    assert!(told.contains(&format!("another daemon runs already, pid {}", daemon.pid)), "{told}");
+    let output = String::from_utf8(second.stderr).unwrap();
+    assert!(
+        output.contains(&format!("another daemon is already running, pid {}", daemon.pid)),
+        "{output}"
+    );
     let list = connected.call("list", Value::Null).unwrap();
     assert_eq!(list[0]["state"], "running", "{list:#}");
     assert!(daemon.terminate().success());
 }
 
 #[test]
-fn no_servers_folder_at_all_means_no_servers() {
+fn missing_servers_folder_means_no_servers() {
     let home = home();
     fs::remove_dir_all(home.root().join("config")).unwrap();
     home.daemon();
@@ -47,7 +50,7 @@ fn no_servers_folder_at_all_means_no_servers() {
 }
 
 #[test]
-fn a_file_where_the_state_folder_should_be_is_told_with_the_variable() {
+fn file_in_place_of_state_folder_is_reported() {
     let home = home_with_one();
     fs::write(home.root().join("state/xy"), "precious").unwrap();
     assert_snapshot!(refusal(&home));
@@ -57,7 +60,7 @@ fn a_file_where_the_state_folder_should_be_is_told_with_the_variable() {
 }
 
 #[test]
-fn a_socket_path_that_is_too_long_is_told_with_the_variable() {
+fn long_socket_path_is_reported() {
     let long = format!("/tmp/{}", "x".repeat(120));
     let home = home_with_one().with_env("XDG_RUNTIME_DIR", &long);
     assert_snapshot!(refusal(&home));
@@ -65,14 +68,14 @@ fn a_socket_path_that_is_too_long_is_told_with_the_variable() {
 }
 
 #[test]
-fn a_runtime_folder_that_is_not_there_is_told_with_the_variable() {
+fn missing_runtime_folder_is_reported() {
     let home = home_with_one().with_env("XDG_RUNTIME_DIR", "/nowhere/at/all");
     assert_snapshot!(refusal(&home));
     home.finish();
 }
 
 #[test]
-fn a_file_where_the_socket_should_be_is_not_deleted() {
+fn file_in_place_of_socket_is_not_deleted() {
     let home = home_with_one();
     fs::write(home.socket(), "precious").unwrap();
     assert_snapshot!(refusal(&home));
@@ -82,7 +85,7 @@ fn a_file_where_the_socket_should_be_is_not_deleted() {
 }
 
 #[test]
-fn a_folder_where_the_socket_should_be_is_not_deleted() {
+fn folder_in_place_of_socket_is_not_deleted() {
     let home = home_with_one();
     fs::create_dir(home.socket()).unwrap();
     assert!(refusal(&home).contains("exists and is not a socket"));
@@ -91,19 +94,19 @@ fn a_folder_where_the_socket_should_be_is_not_deleted() {
 }
 
 #[test]
-fn a_socket_that_somebody_else_listens_at_is_left_to_them() {
+fn socket_of_another_program_is_left_alone() {
     let home = home_with_one();
-    let somebody = UnixListener::bind(home.socket()).unwrap();
+    let listener = UnixListener::bind(home.socket()).unwrap();
     assert_snapshot!(refusal(&home));
-    somebody.set_nonblocking(true).unwrap();
-    assert!(somebody.accept().is_ok(), "it was asked whether it is there, and nothing else");
-    drop(somebody);
+    listener.set_nonblocking(true).unwrap();
+    assert!(listener.accept().is_ok(), "the daemon only probed the socket");
+    drop(listener);
     home.expect_left("run/xy.sock");
     home.finish();
 }
 
 #[test]
-fn a_stale_socket_is_replaced() {
+fn stale_socket_is_replaced() {
     let home = home_with_one();
     drop(UnixListener::bind(home.socket()).unwrap());
     home.daemon();
@@ -112,11 +115,11 @@ fn a_stale_socket_is_replaced() {
 }
 
 #[test]
-fn a_second_daemon_is_told_who_runs() {
+fn second_daemon_is_refused() {
     let home = home_with_one();
     let first = home.daemon();
-    let told = refusal(&home);
-    assert_snapshot!(told);
+    let output = refusal(&home);
+    assert_snapshot!(output);
     let raw = String::from_utf8(home.daemon_fails().stderr).unwrap();
     assert!(raw.contains(&format!("pid {}", first.pid)), "{raw}");
     home.wait_for_state("one", "running");
@@ -124,7 +127,7 @@ fn a_second_daemon_is_told_who_runs() {
 }
 
 #[test]
-fn of_many_daemons_at_once_one_serves_and_the_others_say_so() {
+fn only_one_of_many_daemons_serves() {
     let home = home_with_one();
     let mut start = home.command(&["daemon"]);
     start.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -141,21 +144,21 @@ fn of_many_daemons_at_once_one_serves_and_the_others_say_so() {
         daemons.len() == 1
     });
     assert_eq!(ended, [Some(1); 7]);
-    crate::serves(&home, &mut daemons[0]);
+    crate::wait_until_serving(&home, &mut daemons[0]);
     home.wait_for_state("one", "running");
-    crate::ends(&home, &mut daemons[0]);
+    crate::stop_daemon(&home, &mut daemons[0]);
     home.finish();
 }
 
 #[test]
-fn damaged_wishes_are_put_aside_and_told() {
+fn damaged_desired_state_is_set_aside() {
     let home = home_with_one();
     fs::create_dir(home.root().join("state/xy")).unwrap();
     fs::write(home.root().join("state/xy/wishes.json"), "{\"stopped\":").unwrap();
     let daemon = home.daemon();
     home.wait_for_state("one", "running");
-    let told = daemon.stderr();
-    let warning = told.lines().find(|line| line.contains("WARN")).unwrap();
+    let output = daemon.stderr();
+    let warning = output.lines().find(|line| line.contains("WARN")).unwrap();
     assert_snapshot!(crate::redact::redact(&home, warning));
     let aside = home.root().join("state/xy/wishes.json.damaged");
     assert_eq!(fs::read_to_string(aside).unwrap(), "{\"stopped\":");
@@ -164,14 +167,14 @@ fn damaged_wishes_are_put_aside_and_told() {
 }
 
 #[test]
-fn a_level_of_logging_that_is_none_is_told_with_the_variable() {
+fn invalid_log_level_is_reported() {
     let home = home_with_one().with_env("XY_LOG", "xy=loud");
     assert_snapshot!(refusal(&home));
     home.finish();
 }
 
 #[test]
-fn the_level_of_logging_can_be_set() {
+fn log_level_can_be_set() {
     let home = home_with_one().with_env("XY_LOG", "warn");
     let daemon = home.daemon();
     home.wait_for_state("one", "running");
@@ -180,7 +183,7 @@ fn the_level_of_logging_can_be_set() {
 }
 
 #[test]
-fn all_problems_of_all_files_are_told_at_once() {
+fn all_problems_of_all_files_are_reported() {
     let home = home_with_one();
     home.server("first", "comand \"x\"\nport \"http\"\n");
     home.server("second", "command \"/bin/true\"\nrestart { policy \"allways\" }\n");
@@ -192,7 +195,7 @@ fn all_problems_of_all_files_are_told_at_once() {
 }
 
 #[test]
-fn two_files_with_one_port_are_a_bad_configuration_at_start() {
+fn port_conflict_at_start_is_invalid() {
     let home = home();
     home.server("one", "command \"/bin/true\"\nport 8421\n");
     home.server("two", "command \"/bin/true\"\nport 8421\n");
@@ -201,7 +204,7 @@ fn two_files_with_one_port_are_a_bad_configuration_at_start() {
 }
 
 #[test]
-fn a_daemon_that_cannot_start_says_so_as_json_too() {
+fn start_failure_is_printed_as_json() {
     let home = home();
     home.server("first", "comand \"x\"\n");
     let ran = home.xy(&["daemon", "--json"]);
@@ -210,7 +213,7 @@ fn a_daemon_that_cannot_start_says_so_as_json_too() {
 }
 
 #[test]
-fn without_a_home_nothing_starts_and_nothing_is_guessed() {
+fn missing_home_variable_is_an_error() {
     let home = home_with_one()
         .with_env("HOME", "relative")
         .with_env("XDG_CONFIG_HOME", "")

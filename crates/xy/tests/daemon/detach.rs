@@ -1,4 +1,4 @@
-//! `xy daemon --detach`: a daemon of its own.
+//! `xy daemon --detach`: a daemon with its own session.
 
 use std::fs;
 #[cfg(target_os = "linux")]
@@ -17,10 +17,10 @@ fn pid_of_daemon(home: &Home) -> u32 {
 }
 
 #[test]
-fn it_returns_when_the_daemon_serves() {
+fn detach_returns_once_the_daemon_serves() {
     let home = home_with_one();
     let ran = home.xy(&["daemon", "--detach"]);
-    let pid = pid_of_daemon(&home); // No waiting: it serves.
+    let pid = pid_of_daemon(&home); // No wait is needed: the daemon serves already.
     assert!(ran.stdout.contains(&pid.to_string()), "{ran:?}");
     assert_snapshot!(shown(&home, &ran));
     home.wait_for_state("one", "running");
@@ -31,7 +31,7 @@ fn it_returns_when_the_daemon_serves() {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn it_has_a_session_a_folder_and_a_log_of_its_own() {
+fn detached_daemon_has_own_session_folder_and_log() {
     let home = home_with_one();
     let mut command = home.command(&["daemon", "--detach"]);
     command.current_dir(home.root().join("tmp"));
@@ -59,9 +59,9 @@ fn it_has_a_session_a_folder_and_a_log_of_its_own() {
 }
 
 #[test]
-fn it_lives_on_when_whoever_started_it_is_gone() {
+fn detached_daemon_survives_its_parent() {
     let home = home_with_one();
-    // A session that ends, with all that is in it.
+    // Starts the daemon from a session that ends with all its processes.
     let daemon = home.command(&["daemon", "--detach"]);
     let mut session = std::process::Command::new("setsid");
     session.args(["sh", "-c", "\"$@\" && kill -HUP 0; exit 1", "sh"]);
@@ -74,10 +74,10 @@ fn it_lives_on_when_whoever_started_it_is_gone() {
 }
 
 #[test]
-fn it_lets_go_of_the_terminal() {
+fn detached_daemon_releases_the_terminal() {
     let home = home_with_one();
-    // All that is shown is known only once nobody holds the terminal any more.
-    let (code, seen) = Pty::new(80).shows(&mut home.command(&["daemon", "--detach"]));
+    // The output is complete only when no process holds the terminal.
+    let (code, seen) = Pty::new(80).run(&mut home.command(&["daemon", "--detach"]));
     let pid = pid_of_daemon(&home);
     assert_eq!(code, 0, "{seen}");
     assert!(seen.contains(&format!("xy daemon started, pid {pid}\n")), "{seen:?}");
@@ -86,7 +86,7 @@ fn it_lets_go_of_the_terminal() {
 }
 
 #[test]
-fn a_second_one_is_told_who_runs() {
+fn second_detached_daemon_is_refused() {
     let home = home_with_one();
     let daemon = home.daemon();
     let ran = home.xy(&["daemon", "--detach"]);
@@ -97,7 +97,7 @@ fn a_second_one_is_told_who_runs() {
 }
 
 #[test]
-fn a_bad_configuration_is_told_in_full() {
+fn invalid_configuration_is_reported_in_full() {
     let home = home_with_one();
     home.server("bad", "comand \"x\"\nport 0\n");
     let foreground = home.xy(&["daemon"]);
@@ -108,7 +108,7 @@ fn a_bad_configuration_is_told_in_full() {
 }
 
 #[test]
-fn what_keeps_it_from_starting_is_told() {
+fn start_failure_is_reported() {
     let home = home_with_one();
     fs::write(home.root().join("state/xy"), "precious").unwrap();
     let ran = home.xy(&["daemon", "--detach"]);
@@ -118,12 +118,12 @@ fn what_keeps_it_from_starting_is_told() {
 }
 
 #[test]
-fn it_answers_as_json_with_who_it_is() {
+fn detached_daemon_identifies_itself_as_json() {
     let home = home_with_one();
-    let told = home.xy_json(&["daemon", "--detach"]);
+    let answer = home.xy_json(&["daemon", "--detach"]);
     let info = home.call("info", Value::Null).unwrap();
     for key in ["version", "pid", "control_socket", "mcp_socket", "gateway_url"] {
-        assert_eq!(told[key], info[key], "{key}");
+        assert_eq!(answer[key], info[key], "{key}");
     }
     home.finish();
 }

@@ -1,4 +1,4 @@
-//! A daemon is found whatever variables it and its clients have.
+//! Clients find a daemon whatever variables either of them has.
 //!
 //! Many MCP clients start `xy connect` without `XDG_RUNTIME_DIR`; a terminal has it.
 
@@ -13,7 +13,7 @@ use xy_testkit::{Home, McpStdio, Ran, is_alive};
 
 use crate::home;
 
-/// Whether a process has `XDG_RUNTIME_DIR`.
+/// An environment with or without `XDG_RUNTIME_DIR`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Runtime {
     Set,
@@ -47,13 +47,13 @@ impl Runtime {
         self.info(home)["pid"].as_u64().unwrap().try_into().unwrap()
     }
 
-    /// The folder that a daemon with this environment listens in.
+    /// Returns the folder in which a daemon with this environment listens.
     fn folder(self, home: &Home) -> PathBuf {
         home.root().join(if self == Set { "run" } else { "state/xy" })
     }
 
-    /// Connects an MCP client as `xy connect` would be started, and has it list its tools.
-    fn uses_tools(self, home: &Home) {
+    /// Runs `xy connect` in this environment, and lists the tools.
+    fn list_tools(self, home: &Home) {
         let client = McpStdio::start(self.command(home, &["connect"]));
         client.initialize();
         assert!(client.tool_names().contains(&"one__echo".to_owned()), "{self:?}");
@@ -88,7 +88,7 @@ fn kill(home: &Home, pid: u32, daemon: Runtime) {
 }
 
 #[test]
-fn a_daemon_is_found_from_every_environment() {
+fn daemon_is_found_from_every_environment() {
     let verbs: &[&[&str]] = &[
         &["list"],
         &["status", "one"],
@@ -113,45 +113,45 @@ fn a_daemon_is_found_from_every_environment() {
         &["info"],
     ];
     for (daemon, client) in COMBINATIONS {
-        let told = format!("daemon {daemon:?}, client {client:?}");
+        let context = format!("daemon {daemon:?}, client {client:?}");
         let home = home_with_mcp_server();
         let pid = daemon.starts_daemon(&home);
         let info = client.info(&home);
-        assert_eq!(info["pid"], pid, "{told}");
+        assert_eq!(info["pid"], pid, "{context}");
         for (key, name) in [("control_socket", "xy.sock"), ("mcp_socket", "xy-mcp.sock")] {
-            assert_eq!(info[key], json!(daemon.folder(&home).join(name)), "{told}");
+            assert_eq!(info[key], json!(daemon.folder(&home).join(name)), "{context}");
         }
         let server = home.program("xy-test-mcp").display().to_string();
         for verb in verbs {
             let verb: Vec<&str> =
                 verb.iter().map(|&it| if it == "xy-test-mcp" { &*server } else { it }).collect();
             let ran = client.xy(&home, &verb);
-            assert_eq!(ran.code, 0, "{told}: {verb:?}: {ran:#?}");
-            assert!(!ran.stdout.contains("no daemon"), "{told}: {verb:?}: {ran:#?}");
+            assert_eq!(ran.code, 0, "{context}: {verb:?}: {ran:#?}");
+            assert!(!ran.stdout.contains("no daemon"), "{context}: {verb:?}: {ran:#?}");
         }
-        client.uses_tools(&home);
+        client.list_tools(&home);
 
         let second = client.xy(&home, &["daemon", "--detach"]);
         let socket = daemon.folder(&home).join("xy.sock");
         let expected = format!("process {pid} listens at {}", socket.display());
-        assert!(second.code != 0 && second.stderr.contains(&expected), "{told}: {second:#?}");
+        assert!(second.code != 0 && second.stderr.contains(&expected), "{context}: {second:#?}");
         let second = client.xy(&home, &["daemon"]);
-        let expected = format!("another daemon runs already, pid {pid}");
-        assert!(second.code != 0 && second.stderr.contains(&expected), "{told}: {second:#?}");
+        let expected = format!("another daemon is already running, pid {pid}");
+        assert!(second.code != 0 && second.stderr.contains(&expected), "{context}: {second:#?}");
 
-        // The successor has the client's environment, and is found from the first one.
+        // The successor has the client's environment, and clients of the first environment find it.
         let replaced = client.xy(&home, &["daemon", "--detach", "--replace"]);
-        assert_eq!(replaced.code, 0, "{told}: {replaced:#?}");
+        assert_eq!(replaced.code, 0, "{context}: {replaced:#?}");
         let successor = daemon.pid(&home);
-        assert!(successor != pid && !is_alive(pid), "{told}");
-        daemon.uses_tools(&home);
+        assert!(successor != pid && !is_alive(pid), "{context}");
+        daemon.list_tools(&home);
         daemon.ends_daemon(&home, successor);
         home.finish();
     }
 }
 
 #[test]
-fn a_client_goes_on_with_a_daemon_of_another_environment() {
+fn client_continues_with_daemon_of_another_environment() {
     for (first, second) in [(Set, Unset), (Unset, Set)] {
         let home = home_with_mcp_server();
         first.starts_daemon(&home);
@@ -168,7 +168,7 @@ fn a_client_goes_on_with_a_daemon_of_another_environment() {
 }
 
 #[test]
-fn a_killed_daemon_misleads_nobody() {
+fn killed_daemon_is_not_found() {
     for (killed, next) in COMBINATIONS {
         let home = home_with_mcp_server();
         let pid = killed.starts_daemon(&home);
@@ -181,17 +181,17 @@ fn a_killed_daemon_misleads_nobody() {
         let successor = next.starts_daemon(&home);
         for client in [Set, Unset] {
             assert_eq!(client.pid(&home), successor, "{killed:?}, {next:?}, {client:?}");
-            client.uses_tools(&home);
+            client.list_tools(&home);
         }
         next.ends_daemon(&home, successor);
-        // Only a daemon that binds there clears a socket in the runtime folder away.
+        // Only a daemon that binds there removes a socket in the runtime folder.
         home.expect_left("run/");
         home.finish();
     }
 }
 
 #[test]
-fn stale_sockets_mislead_nobody() {
+fn stale_sockets_are_ignored() {
     for (daemon, client) in COMBINATIONS {
         let home = home_with_mcp_server();
         fs::create_dir(home.root().join("state/xy")).unwrap();
@@ -200,10 +200,10 @@ fn stale_sockets_mislead_nobody() {
                 drop(UnixListener::bind(folder.join(name)).unwrap());
             }
         }
-        let nobody = client.xy(&home, &["list"]);
-        assert_eq!(nobody.code, 2, "{nobody:#?}");
-        daemon.uses_tools(&home); // Starts the daemon.
-        client.uses_tools(&home);
+        let refused = client.xy(&home, &["list"]);
+        assert_eq!(refused.code, 2, "{refused:#?}");
+        daemon.list_tools(&home); // This starts the daemon.
+        client.list_tools(&home);
         let pid = client.pid(&home);
         assert_eq!(daemon.pid(&home), pid);
         client.ends_daemon(&home, pid);
@@ -213,10 +213,10 @@ fn stale_sockets_mislead_nobody() {
 }
 
 #[test]
-fn daemon_is_found_after_its_runtime_folder_is_gone() {
+fn daemon_is_found_without_its_runtime_folder() {
     let home = home();
     let daemon = home.daemon();
-    // As at the last logout of its user.
+    // As after the last logout of the user.
     std::fs::remove_dir_all(home.root().join("run")).unwrap();
     home.wait_until("the daemon is found again", || home.xy(&["list"]).code == 0);
     let info = home.xy_json(&["info"]);

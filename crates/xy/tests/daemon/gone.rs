@@ -1,4 +1,4 @@
-//! What can be read when no daemon runs.
+//! The data that can be read without a daemon.
 
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ fn json_lines(text: &str) -> Vec<Value> {
 }
 
 #[test]
-fn logs_and_events_are_read_from_the_files() {
+fn logs_and_events_are_read_without_a_daemon() {
     let home = home();
     home.server("one", &home.kdl_command("xy-test-sleep-server", &["--every", "20"]));
     home.daemon();
@@ -26,12 +26,12 @@ fn logs_and_events_are_read_from_the_files() {
     assert_eq!((lines.len(), &lines[0]["name"]), (1, &Value::from("one")), "{logs:#?}");
 
     let events = home.xy(&["events", "--history", "50", "--no-follow", "--json"]);
-    let told: Vec<_> = json_lines(&events.stdout);
     assert_eq!(events.code, 0, "{events:#?}");
-    assert_eq!(told.first().unwrap()["state"], of_daemon[0]["to"], "{events:#?}");
-    assert_eq!(told.last().unwrap()["state"], "stopped", "{events:#?}");
+    let entries: Vec<_> = json_lines(&events.stdout);
+    assert_eq!(entries.first().unwrap()["state"], of_daemon[0]["to"], "{events:#?}");
+    assert_eq!(entries.last().unwrap()["state"], "stopped", "{events:#?}");
 
-    // What was to follow cannot, and the exit code says so.
+    // Following is impossible, and the exit code says so.
     for verb in [&["logs", "one", "-f"][..], &["events"], &["events", "one"]] {
         let ran = home.xy(verb);
         assert_eq!(ran.code, 2, "{verb:?}: {ran:#?}");

@@ -1,4 +1,4 @@
-//! A daemon that nobody watches goes on without bad files, and shows what is wrong with them.
+//! A detached daemon starts without bad files, and reports them.
 
 use insta::assert_snapshot;
 use serde_json::{Value, json};
@@ -63,7 +63,7 @@ fn detached_daemon_starts_without_a_bad_file_and_reports_it() {
 }
 
 #[test]
-fn file_that_was_bad_before_does_not_block_a_reload() {
+fn known_bad_file_does_not_block_a_reload() {
     let home = home_with_one();
     home.server("bad", BAD);
     detach(&home);
@@ -92,7 +92,7 @@ fn file_that_was_bad_before_does_not_block_a_reload() {
 }
 
 #[test]
-fn bad_file_that_is_corrected_or_removed_is_seen_by_name_and_in_all() {
+fn corrected_or_removed_bad_file_is_noticed() {
     let home = home_with_one();
     home.server("bad", BAD);
     home.server("gone", BAD);
@@ -107,7 +107,7 @@ fn bad_file_that_is_corrected_or_removed_is_seen_by_name_and_in_all() {
 }
 
 #[test]
-fn flags_and_the_daemons_file_decide_whether_a_bad_file_is_fatal() {
+fn flags_and_daemons_file_decide_strictness() {
     let home = home_with_one();
     home.server("bad", BAD);
     assert_eq!(home.xy(&["daemon"]).code, 3);
@@ -126,13 +126,14 @@ fn flags_and_the_daemons_file_decide_whether_a_bad_file_is_fatal() {
 }
 
 #[test]
-fn bad_file_is_as_bad_for_the_next_daemon() {
+fn bad_file_stays_bad_for_the_next_daemon() {
     let home = home_with_one();
     home.server("bad", BAD);
     let daemon = home.daemon_with(&["--lenient"]);
     let one = pid(&home, "one");
     daemon.kill9();
-    let daemon = home.daemon(); // Servers wait to be adopted, so this one starts too.
+    // Servers of the killed daemon wait for adoption, so this daemon starts too.
+    let daemon = home.daemon();
     assert_eq!((state(&home, "bad"), pid(&home, "one")), (json!("failed"), one.clone()));
     let refused = home.xy(&["daemon", "--replace"]);
     assert_eq!(refused.code, 3, "{refused:?}");
@@ -143,7 +144,7 @@ fn bad_file_is_as_bad_for_the_next_daemon() {
 }
 
 #[test]
-fn living_server_keeps_its_port_from_a_new_file() {
+fn running_server_keeps_its_port_from_a_new_file() {
     let home = home();
     home.server("b", &format!("{}\nport 8421\nready {{ probe \"process\" }}", sleeper(&home)));
     let daemon = home.daemon();
@@ -158,7 +159,7 @@ fn living_server_keeps_its_port_from_a_new_file() {
 }
 
 #[test]
-fn living_server_with_a_bad_file_keeps_its_port_from_the_reload_of_another() {
+fn running_server_with_a_bad_file_keeps_its_port() {
     let home = home();
     let on_port = format!("{}\nport 8421\nready {{ probe \"process\" }}", sleeper(&home));
     home.server("a", &on_port);
@@ -178,7 +179,7 @@ fn living_server_with_a_bad_file_keeps_its_port_from_the_reload_of_another() {
 }
 
 #[test]
-fn last_good_version_of_the_daemons_file_is_used() {
+fn last_good_version_of_daemons_file_is_used() {
     let home = home_with_one();
     let good = "gateway { listen \"127.0.0.1:0\" }\ndefaults { stop { grace \"3s\" } }\n";
     home.write_config("xy.kdl", good);
@@ -194,7 +195,7 @@ fn last_good_version_of_the_daemons_file_is_used() {
     assert!(one["warnings"][0].as_str().unwrap().contains("`xy.kdl`"), "{one:#}");
     let checked = home.xy(&["check"]);
     assert!(checked.stdout.contains("uses the last good version"), "{checked:?}");
-    // It was bad before, so that it does not block the others.
+    // The file was bad before, so it does not block the others.
     home.server("two", &sleeper(&home));
     assert_eq!(home.call("reload", Value::Null).unwrap()["added"], json!(["two"]));
     home.write_config("xy.kdl", good);

@@ -1,4 +1,4 @@
-//! What is for its user alone.
+//! Files and sockets that only their user may access.
 
 use std::fs::{self, Permissions};
 use std::io::Read;
@@ -13,7 +13,7 @@ use insta::assert_snapshot;
 use serde_json::{Value, json};
 use xy_testkit::{Home, Ran};
 
-use crate::{daemon_by, ends, home_with_one, refusal, serves, shown};
+use crate::{daemon_by, home_with_one, refusal, shown, stop_daemon, wait_until_serving};
 
 fn mode(path: &Path) -> String {
     let mode = fs::symlink_metadata(path).unwrap().permissions().mode();
@@ -21,11 +21,11 @@ fn mode(path: &Path) -> String {
 }
 
 #[test]
-fn files_are_private_whatever_the_umask_says() {
+fn files_are_private_with_any_umask() {
     let home = home_with_one();
     let mut daemon = daemon_by(&home, "umask 0; exec \"$@\"");
     let mut daemon = daemon.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    serves(&home, &mut daemon);
+    wait_until_serving(&home, &mut daemon);
     home.wait_for_state("one", "running");
     home.call("stop", json!({ "name": "one" })).unwrap();
     let state = home.root().join("state/xy");
@@ -35,18 +35,18 @@ fn files_are_private_whatever_the_umask_says() {
     for file in ["xy.pid", "wishes.json", "logs/one.log"] {
         assert_eq!(mode(&state.join(file)), "600", "{file}");
     }
-    ends(&home, &mut daemon);
+    stop_daemon(&home, &mut daemon);
     home.finish();
 }
 
 #[test]
-fn tokens_and_the_way_in_for_clients_are_private_whatever_the_umask_says() {
+fn tokens_and_client_socket_are_private_with_any_umask() {
     let home = home_with_one();
     home.mcp_server("two", &[]);
     home.write_config("xy.kdl", "gateway { listen \"127.0.0.1:0\"; auth \"token\"; }\n");
     let mut daemon = daemon_by(&home, "umask 0; exec \"$@\"");
     let mut daemon = daemon.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    serves(&home, &mut daemon);
+    wait_until_serving(&home, &mut daemon);
     home.wait_for_state("one", "running");
     home.wait_for_state("two", "running");
     home.call("token_add", json!({ "name": "a" })).unwrap();
@@ -58,15 +58,15 @@ fn tokens_and_the_way_in_for_clients_are_private_whatever_the_umask_says() {
     {
         assert_eq!(mode(&state.join(file)), "600", "{file}");
     }
-    // Nothing besides is open either.
+    // No other file is accessible either.
     let mut folders = vec![state];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).unwrap() {
             let path = entry.unwrap().path();
-            // Something that is written whole may be there for a moment only.
+            // A temporary file of an atomic write may vanish.
             let Ok(found) = fs::symlink_metadata(&path) else { continue };
-            // What a link leads to says who may. Shims are behind a closed folder, and ask the
-            // kernel who comes.
+            // The target of a link has its own permissions. Sockets of shims are in a closed
+            // folder, and shims check the peer's credentials.
             if found.is_symlink() || found.file_type().is_socket() {
                 continue;
             }
@@ -76,12 +76,12 @@ fn tokens_and_the_way_in_for_clients_are_private_whatever_the_umask_says() {
             }
         }
     }
-    ends(&home, &mut daemon);
+    stop_daemon(&home, &mut daemon);
     home.finish();
 }
 
 #[test]
-fn what_is_in_an_open_state_folder_is_closed() {
+fn readable_state_folder_is_made_private() {
     let home = home_with_one();
     let state = home.root().join("state/xy");
     fs::create_dir(&state).unwrap();
@@ -93,20 +93,20 @@ fn what_is_in_an_open_state_folder_is_closed() {
     home.finish();
 }
 
-/// Another user than ours: `nobody`.
+/// Another user id: `nobody`.
 const OTHER_USER: u32 = 65_534;
 
-/// `xy` run by another user; `None` where that cannot be shown.
+/// Runs `xy` as another user; `None` without the right to do so.
 fn xy_as_another_user(home: &Home, args: &[&str]) -> Option<Ran> {
     if !rustix::process::geteuid().is_root() {
-        return cannot_show("only root can become another user");
+        return print_skipped("only root can become another user");
     }
-    // Another user may look into the home; only what xy itself protects is tested.
+    // The other user may enter the home, so that only xy's own protection is tested.
     for folder in ["", "run", "home"] {
         let open = Permissions::from_mode(0o755);
         fs::set_permissions(home.root().join(folder), open).unwrap();
     }
-    // A copy, because the folder it was built in may be closed to others.
+    // A copy, because the build folder may be closed to others.
     let own = home.command(args);
     let copy = home.root().join("home/xy");
     fs::copy(own.get_program(), &copy).unwrap();
@@ -118,8 +118,8 @@ fn xy_as_another_user(home: &Home, args: &[&str]) -> Option<Ran> {
     Some(output.into())
 }
 
-#[expect(clippy::print_stdout, reason = "a test that shows nothing must say so")]
-fn cannot_show<T>(why: &str) -> Option<T> {
+#[expect(clippy::print_stdout, reason = "a skipped test must print its reason")]
+fn print_skipped<T>(why: &str) -> Option<T> {
     println!("SKIPPED: {why}");
     None
 }
@@ -134,11 +134,11 @@ fn another_user_cannot_reach_the_socket() {
     home.finish();
 }
 
-/// What the daemon says to another user who connects; `None` where that cannot be shown.
+/// Returns the daemon's message to another user who connects; `None` without the right to try.
 #[cfg(target_os = "linux")]
-fn said_to_another_user(home: &Home) -> Option<String> {
+fn message_to_another_user(home: &Home) -> Option<String> {
     if !rustix::process::geteuid().is_root() {
-        return cannot_show("only root can become another user");
+        return print_skipped("only root can become another user");
     }
     for path in [home.root().to_owned(), home.root().join("run")] {
         fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
@@ -147,23 +147,23 @@ fn said_to_another_user(home: &Home) -> Option<String> {
     let listening = std::thread::spawn(move || {
         rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(OTHER_USER)).unwrap();
         let mut stream = UnixStream::connect(socket).unwrap();
-        let mut said = String::new();
-        stream.read_to_string(&mut said).unwrap();
-        said
+        let mut message = String::new();
+        stream.read_to_string(&mut message).unwrap();
+        message
     });
     Some(listening.join().unwrap())
 }
 
 #[cfg(target_os = "linux")]
 #[test]
-fn another_user_is_turned_away_even_if_the_socket_is_open() {
+fn another_user_is_refused_at_an_open_socket() {
     let home = home_with_one();
     let daemon = home.daemon();
     home.wait_for_state("one", "running");
     fs::set_permissions(home.socket(), Permissions::from_mode(0o666)).unwrap();
-    if let Some(said) = said_to_another_user(&home) {
-        assert!(said.contains("this daemon serves another user"), "{said}");
-        assert!(daemon.stderr().contains("turned a connection away"), "{}", daemon.stderr());
+    if let Some(message) = message_to_another_user(&home) {
+        assert!(message.contains("this daemon serves another user"), "{message}");
+        assert!(daemon.stderr().contains("rejected a connection"), "{}", daemon.stderr());
     }
     home.wait_for_state("one", "running");
     home.finish();
@@ -174,7 +174,7 @@ fn set_mode(path: &Path, mode: u32) {
 }
 
 #[test]
-fn a_runtime_folder_that_others_may_write_is_refused_by_both_sides() {
+fn writable_runtime_folder_is_refused() {
     let home = home_with_one();
     let run = home.root().join("run");
     set_mode(&run, 0o1777);
@@ -186,14 +186,14 @@ fn a_runtime_folder_that_others_may_write_is_refused_by_both_sides() {
     assert_snapshot!("open_runtime_client", shown(&home, &refused));
     let refused = home.xy(&["connect"]);
     assert_eq!(refused.code, 2, "{refused:#?}");
-    assert!(refused.stderr.contains("others could listen"), "{refused:#?}");
+    assert!(refused.stderr.contains("others could listen in the daemon's place"), "{refused:#?}");
     set_mode(&run, 0o700);
     assert!(daemon.terminate().success());
     home.finish();
 }
 
 #[test]
-fn a_state_folder_that_others_may_write_is_refused() {
+fn writable_state_folder_is_refused() {
     let home = home_with_one();
     let state = home.root().join("state/xy");
     fs::create_dir(&state).unwrap();
@@ -209,7 +209,7 @@ fn a_state_folder_that_others_may_write_is_refused() {
 }
 
 #[test]
-fn files_that_others_may_write_are_not_used() {
+fn writable_files_are_not_used() {
     let home = home_with_one();
     let file = home.root().join("config/xy/servers/one.kdl");
     set_mode(&file, 0o666);
@@ -220,14 +220,14 @@ fn files_that_others_may_write_are_not_used() {
     fs::create_dir(added.parent().unwrap()).unwrap();
     fs::write(&added, "{}").unwrap();
     set_mode(&added, 0o666);
-    let told = refusal(&home);
-    assert!(told.contains("everyone may write") && told.contains("chmod go-w"), "{told}");
+    let text = refusal(&home);
+    assert!(text.contains("everyone may write") && text.contains("chmod go-w"), "{text}");
     home.expect_left("state/xy/added.json");
     home.finish();
 }
 
 #[test]
-fn nothing_is_written_through_a_link() {
+fn symlinks_are_not_followed() {
     let home = home_with_one();
     let state = home.root().join("state/xy");
     fs::create_dir(&state).unwrap();
@@ -237,8 +237,8 @@ fn nothing_is_written_through_a_link() {
         symlink(&target, state.join(file)).unwrap();
     }
     symlink(&target, state.join("xy.pid")).unwrap();
-    let told = refusal(&home);
-    assert!(told.contains("is a link"), "{told}");
+    let text = refusal(&home);
+    assert!(text.contains("is a link"), "{text}");
     fs::remove_file(state.join("xy.pid")).unwrap();
     assert_eq!(home.xy(&["daemon", "--detach"]).code, 0);
     home.wait_for_state("one", "running");
@@ -251,7 +251,7 @@ fn nothing_is_written_through_a_link() {
 }
 
 #[test]
-fn a_secret_in_the_environment_of_a_server_is_in_no_answer() {
+fn environment_secret_is_in_no_answer() {
     let home = home_with_one();
     let sleeper = home.kdl_command("xy-test-sleep-server", &[]);
     home.server("one", &format!("{sleeper}env {{ API_TOKEN \"hush-hush\" }}\n"));

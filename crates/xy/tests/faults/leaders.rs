@@ -1,4 +1,4 @@
-//! Leaders that are stopped, have closed their pipes, or whose pipes others hold.
+//! Leaders that are suspended, that have closed their pipes, or whose pipes other processes hold.
 
 use std::fs::File;
 
@@ -6,13 +6,13 @@ use rustix::process::Signal;
 use serde_json::json;
 use xy_testkit::{Home, is_alive, marked_processes};
 
-use super::support::{ask, home, refused, running_after, says, signal, status};
+use super::support::{ask, home, refused, running_after, signal, status, wait_for_line};
 use super::{NO_RESTART_SOON, assert_only, ready, tree};
 
-/// Longer than any test: what ends within it has obeyed, and was not killed.
+/// Longer than any test: a process that ends within it has obeyed and was not killed.
 const LONG_GRACE: &str = "stop { grace \"1m\" }\n";
 
-/// For those who do not obey.
+/// For processes that ignore the stop.
 const SHORT_GRACE: &str = "stop { grace \"200ms\" }\n";
 
 const QUICK_RESTART: &str = "restart { backoff-initial \"10ms\"; max-attempts 0 }\n";
@@ -23,18 +23,18 @@ fn stop(home: &Home, name: &str) {
     assert_eq!(stopped["stopped"], json!([name]));
 }
 
-/// What the process does, by the kernel's letter for it.
-fn doing(home: &Home, pid: u32) -> Option<char> {
+/// Returns the kernel's letter for the state of a process.
+fn process_state(home: &Home, pid: u32) -> Option<char> {
     marked_processes(home.mark()).into_iter().find(|it| it.pid == pid).map(|it| it.state)
 }
 
 #[test]
-fn a_leader_that_is_stopped_by_a_signal_hears_the_stop() {
+fn suspended_leader_receives_the_stop() {
     let home = home();
     home.server("one", &tree(&home, &["--child", "session", "--stop-self"], LONG_GRACE));
     let daemon = home.daemon();
     let leader = ready(&home, "one", 1);
-    home.wait_until("it has stopped itself", || doing(&home, leader) == Some('T'));
+    home.wait_until("it has stopped itself", || process_state(&home, leader) == Some('T'));
 
     stop(&home, "one");
 
@@ -44,13 +44,13 @@ fn a_leader_that_is_stopped_by_a_signal_hears_the_stop() {
 }
 
 #[test]
-fn a_leader_that_is_stopped_and_deaf_is_killed() {
+fn suspended_leader_that_ignores_term_is_killed() {
     let home = home();
     let args = ["--child", "session", "--deaf", "--deaf-leader", "--stop-self"];
     home.server("one", &tree(&home, &args, SHORT_GRACE));
     let daemon = home.daemon();
     let leader = ready(&home, "one", 1);
-    home.wait_until("it has stopped itself", || doing(&home, leader) == Some('T'));
+    home.wait_until("it has stopped itself", || process_state(&home, leader) == Some('T'));
 
     stop(&home, "one");
 
@@ -60,8 +60,8 @@ fn a_leader_that_is_stopped_and_deaf_is_killed() {
 }
 
 #[test]
-fn a_leader_that_closes_its_pipes_still_runs_is_stopped_and_its_death_is_seen() {
-    // One that speaks over the stdout it has closed would be ended.
+fn leader_with_closed_pipes_is_still_supervised() {
+    // A stdio server that closed its stdout would be stopped, so this one has a port.
     for (closed, port) in [("stdin", ""), ("stdout", "port 8421\n")] {
         let home = home();
         let rules = format!("{LONG_GRACE}{NO_RESTART_SOON}{port}");
@@ -84,13 +84,13 @@ fn a_leader_that_closes_its_pipes_still_runs_is_stopped_and_its_death_is_seen() 
 }
 
 #[test]
-fn a_grandchild_that_holds_its_output_delays_neither_the_exit_nor_the_restart() {
+fn grandchild_holding_output_delays_no_restart() {
     let home = home();
     let args = ["--child", "holds-output", "--deaf", "--then", "exit", "3"];
     home.server("one", &tree(&home, &args, &format!("{SHORT_GRACE}{QUICK_RESTART}")));
     home.daemon();
 
-    // It would hold them for longer than any wait here.
+    // The process would hold the pipes for longer than any wait here.
     let seen = home.wait_until("it has been restarted twice", || {
         let status = status(&home, "one");
         (status["restarts_total"].as_u64() >= Some(2)).then_some(status)
@@ -101,13 +101,13 @@ fn a_grandchild_that_holds_its_output_delays_neither_the_exit_nor_the_restart() 
 }
 
 #[test]
-fn a_stranger_who_holds_its_output_delays_neither_the_exit_nor_the_restart() {
+fn foreign_process_holding_output_delays_no_restart() {
     for transport in ["", "port 8421\n"] {
         let home = home();
         home.server("one", &tree(&home, &[], &format!("{transport}{QUICK_RESTART}")));
         home.daemon();
         let leader = ready(&home, "one", 1);
-        // Nothing that xy could end: this test itself.
+        // The holder is a process that xy cannot end: this test itself.
         let held = [1, 2].map(|number| {
             File::options().write(true).open(format!("/proc/{leader}/fd/{number}")).unwrap()
         });
@@ -123,7 +123,7 @@ fn a_stranger_who_holds_its_output_delays_neither_the_exit_nor_the_restart() {
 }
 
 #[test]
-fn what_is_below_a_leader_that_obeys_has_the_whole_grace() {
+fn descendants_get_the_whole_grace() {
     let home = home();
     home.expect_left("tmp/");
     let clean = home.root().join("tmp/clean");
@@ -145,11 +145,11 @@ fn what_is_below_a_leader_that_obeys_has_the_whole_grace() {
 }
 
 #[test]
-fn a_leader_whose_first_thread_has_ended_is_alive_until_it_is_stopped() {
+fn leader_without_its_first_thread_is_alive() {
     let home = home();
     home.server("one", &format!("{}{LONG_GRACE}", home.kdl_command("xy-test-headless", &[])));
     let daemon = home.daemon();
-    says(&home, "one", "ready");
+    wait_for_line(&home, "one", "ready");
     let now = status(&home, "one");
     assert_eq!(now["state"], "running", "{now:#}");
 
@@ -161,15 +161,15 @@ fn a_leader_whose_first_thread_has_ended_is_alive_until_it_is_stopped() {
 }
 
 #[test]
-fn a_leader_that_a_debugger_holds_is_stopped() {
+fn traced_leader_is_stopped() {
     let home = home();
     home.server("one", &tree(&home, &["--deaf-leader"], SHORT_GRACE));
     let daemon = home.daemon();
     let leader = ready(&home, "one", 1);
-    // A debugger's child dies to the debugger first, and to its parent once that has looked.
+    // A traced child dies to its debugger first, and to its parent once the debugger has waited.
     let debugger = std::thread::spawn(move || {
         let held = debug::hold(leader);
-        debug::until_dead(leader);
+        debug::wait_until_dead(leader);
         held
     });
     home.wait_until("the debugger holds it", || debug::is_held(leader));
@@ -179,14 +179,14 @@ fn a_leader_that_a_debugger_holds_is_stopped() {
     home.finish();
 }
 
-/// A control group of the old kind in which processes hang in the kernel: they do not even
-/// die of a KILL.
-struct Ice {
+/// A control group of version 1 in which processes hang in the kernel: they do not even die of
+/// SIGKILL.
+struct FrozenGroup {
     folder: std::path::PathBuf,
 }
 
-impl Ice {
-    fn make(home: &Home) -> Option<Self> {
+impl FrozenGroup {
+    fn create(home: &Home) -> Option<Self> {
         let folder = std::path::Path::new("/sys/fs/cgroup/freezer").join(home.mark());
         std::fs::create_dir(&folder).ok()?;
         Some(Self { folder })
@@ -197,73 +197,73 @@ impl Ice {
         std::fs::write(self.folder.join("freezer.state"), "FROZEN").unwrap();
     }
 
-    /// Removes it, if nobody is in it.
-    fn is_removed(&self) -> bool {
+    /// Removes the group, if it is empty.
+    fn try_remove(&self) -> bool {
         std::fs::remove_dir(&self.folder).is_ok()
     }
 
     fn thaw(&self) {
-        // A test that has not failed has removed it by the time it is dropped.
+        // A test that passed has removed the group before the drop.
         let _ = std::fs::write(self.folder.join("freezer.state"), "THAWED");
     }
 }
 
-impl Drop for Ice {
+impl Drop for FrozenGroup {
     fn drop(&mut self) {
         self.thaw();
     }
 }
 
 #[test]
-fn a_leader_that_hangs_in_the_kernel_is_named_and_ends_when_it_can() {
+fn leader_that_hangs_in_the_kernel_is_reported() {
     let home = home();
-    let Some(ice) = Ice::make(&home) else {
+    let Some(group) = FrozenGroup::create(&home) else {
         println!("SKIPPED: there is no control group in which a process can be made to hang");
         return;
     };
     home.server("one", &tree(&home, &[], SHORT_GRACE));
     let daemon = home.daemon();
     let leader = ready(&home, "one", 1);
-    ice.freeze(leader);
-    home.wait_until("it hangs", || doing(&home, leader) == Some('D'));
+    group.freeze(leader);
+    home.wait_until("it hangs", || process_state(&home, leader) == Some('D'));
 
     let error = refused(&home, "stop", json!({ "name": "one" }));
-    assert_eq!(error["message"], "server `one` was not stopped as a whole", "{error:#}");
+    assert_eq!(error["message"], "server `one` was not stopped completely", "{error:#}");
     assert!(error["data"]["cause"].as_str().unwrap().contains(&leader.to_string()), "{error:#}");
     let warned = status(&home, "one")["warnings"].to_string();
-    assert!(warned.contains(&format!("process {leader} would not die")), "{warned}");
+    assert!(warned.contains(&format!("process {leader} survives SIGKILL")), "{warned}");
 
-    ice.thaw();
+    group.thaw();
     home.wait_until("it has died", || !is_alive(leader));
     assert!(daemon.terminate().success());
-    home.wait_until("nobody is in there any more", || ice.is_removed());
+    home.wait_until("the group is empty", || group.try_remove());
 }
 
-/// The little of a debugger that is needed here.
+/// The parts of a debugger that the test needs.
 mod debug {
     #![expect(unsafe_code, reason = "there is no safe ptrace")]
 
     use libc::{PTRACE_SEIZE, WIFEXITED, WIFSIGNALED, c_int, c_void, pid_t};
 
-    /// Holds the process for as long as this thread lives.
+    /// Traces the process for as long as this thread lives.
     pub(super) fn hold(pid: u32) -> bool {
         let nothing = std::ptr::null_mut::<c_void>();
-        // SAFETY: seizing reads and writes no memory of ours.
+        // SAFETY: seizing reads and writes no memory of this process.
         unsafe { libc::ptrace(PTRACE_SEIZE, pid.cast_signed(), nothing, nothing) == 0 }
     }
 
-    /// Looks at all that happens to the process, until its end.
-    pub(super) fn until_dead(pid: u32) {
+    /// Waits for all events of the process, until its end.
+    pub(super) fn wait_until_dead(pid: u32) {
         let pid: pid_t = pid.cast_signed();
         let mut status: c_int = 0;
-        // SAFETY: waitpid writes to `status` only; going on touches no memory of ours.
+        // SAFETY: `waitpid` writes to `status` only; continuing touches no memory of this process.
         unsafe {
             while libc::waitpid(pid, &raw mut status, libc::__WALL) == pid
                 && !WIFEXITED(status)
                 && !WIFSIGNALED(status)
             {
                 let nothing = std::ptr::null_mut::<c_void>();
-                let signal = (status >> 8).unsigned_abs() & 0x7f; // What it was to get, it gets.
+                let signal = (status >> 8).unsigned_abs() & 0x7f; // Passes the signal on.
                 let signal = std::ptr::without_provenance_mut::<c_void>(signal as usize);
                 libc::ptrace(libc::PTRACE_CONT, pid, nothing, signal);
             }

@@ -1,16 +1,16 @@
-//! The page that lists faults names tests: each must be there.
+//! Every test that `docs/design/faults.md` names exists.
 
 use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
 
-/// Names that the page has in backticks and that look like the name of a test.
+/// Returns the words in backticks that look like the name of a test.
 fn names_on(page: &str) -> Vec<&str> {
     let quoted = page.split('`').skip(1).step_by(2);
     quoted.filter(|text| text.matches('_').count() > 2 && !text.contains(' ')).collect()
 }
 
-/// Every function of every Rust file below `folder`.
+/// Adds the name of every function below `folder`.
 fn functions_in(folder: &Path, found: &mut HashSet<String>) {
     for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
         let path = entry.path();
@@ -25,7 +25,7 @@ fn functions_in(folder: &Path, found: &mut HashSet<String>) {
 }
 
 #[test]
-fn every_test_that_the_page_names_is_there() {
+fn every_test_named_by_the_page_exists() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let page = fs::read_to_string(root.join("docs/design/faults.md")).unwrap();
     let names = names_on(&page);

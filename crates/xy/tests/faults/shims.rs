@@ -1,4 +1,4 @@
-//! Shims that hang or die, and whom their end must not touch.
+//! Shims that hang or die, and processes that their end must not affect.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -8,12 +8,12 @@ use serde_json::json;
 use xy_testkit::{Home, is_alive};
 
 use super::support::{ask, home, running, running_after, signal};
-use super::{assert_only, below, parent_of, ready, tree};
+use super::{assert_only, descendants, parent_of, ready, tree};
 
 const QUICK: &str = "stop { grace \"150ms\" }\nrestart { backoff-initial \"10ms\" }\n";
 
 #[test]
-fn a_stop_whose_shim_hangs_is_forced_and_leaves_nothing() {
+fn stop_with_a_hanging_shim_is_forced() {
     let home = home();
     let args = ["--child", "session", "--deaf", "--without-environment"];
     home.server("one", &tree(&home, &args, QUICK));
@@ -27,7 +27,7 @@ fn a_stop_whose_shim_hangs_is_forced_and_leaves_nothing() {
 }
 
 #[test]
-fn shims_that_die_together_leave_nothing_and_others_are_not_touched() {
+fn shims_killed_together_leave_nothing() {
     let home = home();
     let names = ["one", "two", "three"];
     let args = ["--child", "daemon", "--child", "session", "--deaf"];
@@ -38,7 +38,7 @@ fn shims_that_die_together_leave_nothing_and_others_are_not_touched() {
     home.server("spared", &tree(&home, &nameless, QUICK));
     home.daemon();
     let spared = ready(&home, "spared", 1);
-    let spared_below = below(&home, spared);
+    let spared_below = descendants(&home, spared);
     let before = names.map(|name| ready(&home, name, 1));
 
     for shim in before.map(parent_of) {
@@ -47,25 +47,25 @@ fn shims_that_die_together_leave_nothing_and_others_are_not_touched() {
 
     for (name, before) in names.into_iter().zip(before) {
         running_after(&home, name, 1);
-        assert_eq!(below(&home, before), [], "{name}");
-        assert_eq!(below(&home, ready(&home, name, 2)).len(), 2, "{name}");
+        assert_eq!(descendants(&home, before), [], "{name}");
+        assert_eq!(descendants(&home, ready(&home, name, 2)).len(), 2, "{name}");
     }
     assert_eq!(running(&home, "spared"), spared);
-    assert_eq!(below(&home, spared), spared_below);
+    assert_eq!(descendants(&home, spared), spared_below);
     home.finish();
 }
 
-/// What a process had below it when it became a daemon.
+/// The processes below a process when it became a daemon.
 struct Earlier {
     /// A child in a session of its own.
     apart: u32,
-    /// A child that ends when the gate is opened.
+    /// A child that ends when the gate opens.
     child: u32,
     /// The child of that child.
     grandchild: u32,
 }
 
-/// A daemon that has children already when it begins.
+/// Starts a daemon that already has children.
 fn daemon_with_children(home: &Home) -> (Earlier, std::process::Child) {
     let xy = home.command(&["daemon"]);
     let script = r#"
@@ -87,7 +87,7 @@ fn daemon_with_children(home: &Home) -> (Earlier, std::process::Child) {
 }
 
 #[test]
-fn what_the_daemon_had_below_it_before_is_not_taken_for_an_orphan() {
+fn earlier_child_of_the_daemon_is_not_an_orphan() {
     let home = home();
     home.expect_left("tmp/");
     home.server("one", &tree(&home, &["--child", "session", "--without-environment"], QUICK));
@@ -97,7 +97,7 @@ fn what_the_daemon_had_below_it_before_is_not_taken_for_an_orphan() {
     kill_shim(&home, 1);
     assert!([apart, child, grandchild].into_iter().all(is_alive));
 
-    // What the child leaves falls to the daemon, which has never seen its number.
+    // The daemon becomes the parent of the grandchild, whose process id it has never seen.
     fs::write(home.root().join("tmp/gate"), "go\n").unwrap();
     home.wait_until("the child has ended", || !is_alive(child));
     assert_eq!(parent_of(grandchild), daemon.id());
@@ -111,10 +111,10 @@ fn what_the_daemon_had_below_it_before_is_not_taken_for_an_orphan() {
     home.finish();
 }
 
-/// Kills the shim of the so-manieth life of `one` and waits for the next life.
+/// Kills the shim of a life of `one`, and waits for the next life.
 fn kill_shim(home: &Home, life: u32) {
     let leader = ready(home, "one", life as usize);
     signal(parent_of(leader), Signal::KILL);
     running_after(home, "one", life);
-    assert_eq!(below(home, leader), []);
+    assert_eq!(descendants(home, leader), []);
 }

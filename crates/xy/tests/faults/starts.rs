@@ -1,4 +1,4 @@
-//! Programs that do not begin, or have ended before anybody looked.
+//! Programs that do not start, or that end immediately.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -8,13 +8,13 @@ use xy_testkit::Home;
 
 use super::support::{ask, changes_in, home, refused, running, status};
 
-/// A server that ends as soon as it has begun.
+/// Returns the file of a server that exits immediately.
 fn exits(code: usize, rules: &str) -> String {
     format!("command \"/bin/sh\"\nargs \"-c\" \"exit {code}\"\n{rules}")
 }
 
 #[test]
-fn an_exit_at_once_is_seen_with_its_code_every_time() {
+fn immediate_exit_is_seen_with_its_code() {
     const SERVERS: usize = 50;
     let home = home();
     let name = |number: usize| format!("server-{number}");
@@ -27,18 +27,21 @@ fn an_exit_at_once_is_seen_with_its_code_every_time() {
         let failed = home.wait_for_state(&name(number), "failed");
         assert_eq!(failed["last_exit"]["code"], number);
         let exit = format!("exited with code {number}");
-        let told: Vec<String> = changes_in(&failed)
+        let reasons: Vec<String> = changes_in(&failed)
             .into_iter()
             .filter(|change| ["restarting", "failed"].contains(&change.to.as_str()))
             .map(|change| change.reason)
             .collect();
-        assert_eq!(told, [exit.clone(), format!("{exit}; gave up after 1 restart (max-attempts)")]);
+        assert_eq!(
+            reasons,
+            [exit.clone(), format!("{exit}; gave up after 1 restart (max-attempts)")]
+        );
     }
     home.finish();
 }
 
 #[test]
-fn a_program_that_cannot_be_executed_is_told_apart_from_one_that_exits_with_127() {
+fn unexecutable_program_differs_from_exit_127() {
     let home = home();
     let script = home.root().join("home/script");
     fs::write(&script, "#!/no/such/interpreter\n").unwrap();
@@ -61,7 +64,7 @@ fn a_program_that_cannot_be_executed_is_told_apart_from_one_that_exits_with_127(
 }
 
 #[test]
-fn a_daemon_whose_program_is_replaced_on_disk_goes_on_starting_servers() {
+fn daemon_with_a_replaced_program_starts_servers() {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("xy");
     fs::copy(env!("CARGO_BIN_EXE_xy"), &program).unwrap();
@@ -79,16 +82,17 @@ fn a_daemon_whose_program_is_replaced_on_disk_goes_on_starting_servers() {
     home.finish();
 }
 
-/// As many quotes between `begin` and `end` as a file may hold; each doubles on the wire.
+/// Returns quotes between `begin` and `end`, up to the maximum size of a file. Each doubles on the
+/// wire.
 fn full_of_quotes(begin: &str, end: &str) -> String {
-    // What a home adds to its `xy.kdl` has to fit too.
+    // The lines that a home adds to its `xy.kdl` must fit too.
     const LARGEST_FILE: usize = 1024 * 1024 - 64;
     let quotes = "\"".repeat(LARGEST_FILE - begin.len() - end.len());
     [begin, &quotes, end].concat()
 }
 
 #[test]
-fn a_server_too_large_to_start_fails_alone() {
+fn oversized_server_fails_alone() {
     let home = home();
     home.write_config(
         "servers/huge.kdl",

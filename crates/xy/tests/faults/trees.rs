@@ -1,15 +1,15 @@
-//! Whatever a server has started, and however: nothing of it outlives its life.
+//! No process of a server outlives the server, however it was started.
 //!
-//! Every test here goes through all kinds of descendants, one server after the other.
+//! Each test covers all kinds of descendants, one server after the other.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use xy_testkit::{Daemon, Home};
 
 use super::support::{self, ask, signal, status};
-use super::{NO_RESTART_SOON, assert_only, below, parent_of, ready, tree};
+use super::{NO_RESTART_SOON, assert_only, descendants, parent_of, ready, tree};
 
-/// Kinds of children, and how many processes each is; the number of a hopper changes.
+/// Kinds of children, with the number of processes of each; the number of a hopper varies.
 const KINDS: [(&str, Option<usize>); 6] = [
     ("same-group", Some(1)),
     ("session", Some(1)),
@@ -19,11 +19,11 @@ const KINDS: [(&str, Option<usize>); 6] = [
     ("holds-output", Some(1)),
 ];
 
-/// What they do when they are asked to end, and what can be known of them.
-const MANNERS: [(&str, &[&str]); 3] =
+/// Their reactions to SIGTERM, and the marks that identify them.
+const VARIANTS: [(&str, &[&str]); 3] =
     [("obeys", &[]), ("deaf", &["--deaf"]), ("nameless", &["--deaf", "--without-environment"])];
 
-/// Short: whoever is deaf makes every test wait for it.
+/// A short grace: processes that ignore SIGTERM make every test wait for its end.
 const GRACE: &str = "stop { grace \"150ms\" }\n";
 
 /// One kind of descendant, under a daemon.
@@ -34,16 +34,16 @@ struct Case<'a> {
     count: Option<usize>,
 }
 
-/// Starts a tree of every kind with `args` and lets `end` end it.
+/// Starts a tree of every kind with `args`, and ends it with `end`.
 fn each(args: &[&str], end: impl Fn(&Case<'_>)) {
     let home = support::home();
     let mut daemon = home.daemon();
     for (kind, count) in KINDS {
-        for (manner, more) in MANNERS {
+        for (variant, more) in VARIANTS {
             if !daemon.is_running() {
                 daemon = home.daemon();
             }
-            let name = format!("{kind}-{manner}");
+            let name = format!("{kind}-{variant}");
             let args = [&["--child", kind], more, args].concat();
             home.server(&name, &tree(&home, &args, &format!("{GRACE}{NO_RESTART_SOON}")));
             ask(&home, "reload", Value::Null);
@@ -56,7 +56,7 @@ fn each(args: &[&str], end: impl Fn(&Case<'_>)) {
 }
 
 impl Case<'_> {
-    /// Waits until the whole tree is there for the first time, and answers its leader.
+    /// Waits until the whole tree exists for the first time, and returns its leader.
     #[track_caller]
     fn leader(&self) -> u32 {
         let leader = ready(self.home, &self.name, 1);
@@ -68,8 +68,8 @@ impl Case<'_> {
     fn assert_whole(&self, leader: u32) {
         let name = &self.name;
         match self.count {
-            Some(count) => assert_eq!(below(self.home, leader).len(), count, "{name}"),
-            None => self.home.wait_until("it hops", || !below(self.home, leader).is_empty()),
+            Some(count) => assert_eq!(descendants(self.home, leader).len(), count, "{name}"),
+            None => self.home.wait_until("it hops", || !descendants(self.home, leader).is_empty()),
         }
     }
 
@@ -78,7 +78,7 @@ impl Case<'_> {
         assert_only(self.home, &[self.daemon.pid], &self.name);
     }
 
-    /// One tree is there, complete, and nothing else: neither of `before` nor of a third.
+    /// Checks that one complete tree exists, and no process of `before` or of a third tree.
     #[track_caller]
     fn assert_one_successor(&self, before: u32) {
         let (home, name) = (self.home, &self.name);
@@ -89,7 +89,7 @@ impl Case<'_> {
         let others: Vec<_> = xy_testkit::marked_processes(home.mark())
             .into_iter()
             .filter(|it| ![self.daemon.pid, leader, parent_of(leader)].contains(&it.pid))
-            // A hopper's generations come and go while we look: some show nothing.
+            // A hopper's generations are short: some have no command line yet.
             .filter(|it| it.cmdline.contains(home.mark()) || it.cmdline.contains(name))
             .filter(|it| !it.cmdline.ends_with(&own))
             .collect();
@@ -112,7 +112,7 @@ impl Case<'_> {
 }
 
 #[test]
-fn after_a_stop_nothing_is_left() {
+fn stop_leaves_no_process() {
     each(&[], |case| {
         case.leader();
         case.ask("stop");
@@ -121,17 +121,17 @@ fn after_a_stop_nothing_is_left() {
 }
 
 #[test]
-fn after_a_restart_only_the_successor_is_there() {
+fn restart_leaves_only_the_successor() {
     each(&[], |case| {
         let before = case.leader();
         case.ask("restart");
-        assert_eq!(below(case.home, before), [], "{}", case.name);
+        assert_eq!(descendants(case.home, before), [], "{}", case.name);
         case.assert_one_successor(before);
     });
 }
 
 #[test]
-fn after_a_removal_nothing_is_left() {
+fn removal_leaves_no_process() {
     each(&[], |case| {
         case.leader();
         case.home.remove_server(&case.name);
@@ -141,7 +141,7 @@ fn after_a_removal_nothing_is_left() {
 }
 
 #[test]
-fn after_the_end_of_the_daemon_nothing_is_left() {
+fn daemon_end_leaves_no_process() {
     each(&[], |case| {
         case.leader();
         assert!(case.daemon.terminate().success(), "{}", case.name);
@@ -150,7 +150,7 @@ fn after_the_end_of_the_daemon_nothing_is_left() {
 }
 
 #[test]
-fn after_an_exit_nobody_asked_for_nothing_is_left() {
+fn unexpected_exit_leaves_no_process() {
     each(&["--then", "exit", "3"], |case| {
         let seen = case.home.wait_for_state(&case.name, "restarting");
         case.assert_nothing_left();
@@ -159,7 +159,7 @@ fn after_an_exit_nobody_asked_for_nothing_is_left() {
 }
 
 #[test]
-fn after_the_death_of_the_leader_nothing_is_left_and_one_successor_comes() {
+fn killed_leader_leaves_one_successor() {
     each(&[], |case| {
         let before = case.leader();
         signal(before, Signal::KILL);
@@ -172,7 +172,7 @@ fn after_the_death_of_the_leader_nothing_is_left_and_one_successor_comes() {
 }
 
 #[test]
-fn after_the_death_of_the_shim_nothing_is_left_and_one_successor_comes() {
+fn killed_shim_leaves_one_successor() {
     each(&[], |case| {
         let before = case.leader();
         signal(parent_of(before), Signal::KILL);

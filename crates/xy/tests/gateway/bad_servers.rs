@@ -1,17 +1,17 @@
-//! Servers that answer oddly, too much, or not at all. None of it disturbs another server.
+//! Servers that answer oddly, too much, or not at all. None of this disturbs other servers.
 
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use xy_testkit::{Home, read_log_lines};
 
-use crate::stage::{
-    code, echoes, heard_of, home, linger, local, local_of, nothing_is_open, ready, serve,
-    serve_noting, serve_with, words,
+use crate::fixtures::{
+    assert_echo, error_code, error_message, home, linger, local_client, ready, received_of, serve,
+    serve_recorded, serve_with, single_server_client, wait_until_idle,
 };
 use crate::support::status;
 
-/// A home where `good` is good and `bad` is not, and its daemon; `good` is ready.
+/// Returns a home with the servers `good`, which is ready, and `bad`, and its daemon.
 #[track_caller]
 fn home_with_bad(flags: &[&str], more: &str) -> Home {
     let home = home();
@@ -22,51 +22,52 @@ fn home_with_bad(flags: &[&str], more: &str) -> Home {
     home
 }
 
-/// Waits until a server is failed, and answers why.
+/// Waits until a server has failed, and returns the reason.
 #[track_caller]
 fn failure(home: &Home, name: &str) -> String {
     home.wait_for_state(name, "failed")["reason"].to_string()
 }
 
-/// At most one try.
-const ONCE: &str = "restart { max-attempts 1; backoff-initial \"0s\" }\n";
+/// Allows one attempt at most.
+const SINGLE_ATTEMPT: &str = "restart { max-attempts 1; backoff-initial \"0s\" }\n";
 
 #[track_caller]
 fn home_with_hopeless(flags: &[&str], more: &str) -> Home {
     let home = home();
     serve(&home, "good", &[]);
-    home.write_config("servers/bad.kdl", &format!("{}{ONCE}{more}", home.kdl_mcp(flags)));
+    home.write_config("servers/bad.kdl", &format!("{}{SINGLE_ATTEMPT}{more}", home.kdl_mcp(flags)));
     home.daemon();
     ready(&home, &["good"]);
     home
 }
 
 #[test]
-fn messages_over_several_lines_are_understood_and_told() {
+fn multi_line_messages_are_parsed_and_warned_about() {
     let home = home_with_bad(&["--pretty", "--garbage-first"], "");
     ready(&home, &["bad"]);
-    let client = local(&home);
-    echoes(&client, "bad");
-    let said = local_of(&home, "bad").call_text("echo", json!({ "message": "hello" }));
-    assert_eq!(said, "hello");
+    let client = local_client(&home);
+    assert_echo(&client, "bad");
+    let echoed =
+        single_server_client(&home, "bad").call_text("echo", json!({ "message": "hello" }));
+    assert_eq!(echoed, "hello");
     let status = status(&home, "bad");
     assert!(status["warnings"].to_string().contains("over several lines"), "{status:#}");
     let lines = read_log_lines(&home, "bad");
-    let told = lines.iter().filter(|line| line.contains("over several lines")).count();
-    assert_eq!(told, 1, "{lines:?}");
+    let count = lines.iter().filter(|line| line.contains("over several lines")).count();
+    assert_eq!(count, 1, "{lines:?}");
     assert!(!lines.iter().any(|line| line.contains("\"result\"")), "{lines:?}");
     assert!(lines.iter().any(|line| line.contains("DEBUG about to say")), "{lines:?}");
     home.finish();
 }
 
 #[test]
-fn garbage_goes_to_the_log_in_order_and_calls_are_answered() {
+fn garbage_is_logged_in_order_and_calls_are_answered() {
     let home = home_with_bad(&["--garbage-first"], "");
-    let client = local(&home);
-    echoes(&client, "bad");
+    let client = local_client(&home);
+    assert_echo(&client, "bad");
     let answer = client.call("bad__garbage", json!({ "lines": 500 }));
     assert!(answer["result"]["content"].is_array(), "{answer}");
-    home.wait_until("the last of it is in the log", || {
+    home.wait_until("the last line is in the log", || {
         read_log_lines(&home, "bad").iter().any(|line| line.contains("garbage 499"))
     });
     let lines = read_log_lines(&home, "bad");
@@ -84,26 +85,26 @@ fn garbage_goes_to_the_log_in_order_and_calls_are_answered() {
     }
     let at = |text: &str| lines.iter().position(|line| line.contains(text)).unwrap();
     assert!(at("Starting up...") < at("\"a string\"") && at("\"a string\"") < at("garbage 0"));
-    echoes(&client, "good");
+    assert_echo(&client, "good");
     assert_eq!(client.strays().len(), 1, "only the welcome: {:?}", client.strays());
     home.finish();
 }
 
 #[test]
-fn an_answer_in_two_halves_is_one_answer() {
+fn response_in_two_writes_is_one_response() {
     let home = home_with_bad(&[], "");
-    let client = local(&home);
+    let client = local_client(&home);
     ready(&home, &["bad"]);
     let half = client.start_call("bad__half_line", json!({ "ms": 100 }));
-    echoes(&client, "good");
+    assert_echo(&client, "good");
     assert_eq!(client.wait_answer(half)["result"]["content"][0]["text"], "both halves");
     home.finish();
 }
 
 #[test]
-fn an_answer_that_nobody_asked_for_or_that_comes_twice_goes_to_nobody() {
+fn unknown_and_duplicate_responses_are_dropped() {
     let home = home_with_bad(&[], "");
-    let client = local(&home);
+    let client = local_client(&home);
     ready(&home, &["bad"]);
     for tool in ["bad__answer_twice", "bad__answer_unknown_id"] {
         let answer = client.call(tool, json!({}));
@@ -113,16 +114,16 @@ fn an_answer_that_nobody_asked_for_or_that_comes_twice_goes_to_nobody() {
         let line = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#);
         assert_eq!(client.call_text("bad__say", json!({ "line": line })), "say");
     }
-    echoes(&client, "bad");
+    assert_echo(&client, "bad");
     assert_eq!(client.unclaimed_answers(), [""; 0]);
-    nothing_is_open(&home);
+    wait_until_idle(&home);
     home.finish();
 }
 
 #[test]
-fn what_looks_like_a_message_and_is_none_ends_nothing() {
+fn lookalikes_of_messages_end_no_call() {
     let home = home_with_bad(&[], "");
-    let client = local(&home);
+    let client = local_client(&home);
     ready(&home, &["bad"]);
     for line in [
         "[]",
@@ -140,15 +141,15 @@ fn what_looks_like_a_message_and_is_none_ends_nothing() {
     ] {
         assert_eq!(client.call_text("bad__say", json!({ "line": line })), "say", "{line}");
     }
-    echoes(&client, "bad");
-    echoes(&client, "good");
+    assert_echo(&client, "bad");
+    assert_echo(&client, "good");
     home.finish();
 }
 
 #[test]
-fn a_result_that_is_nothing_is_still_an_answer() {
+fn null_result_is_a_response() {
     let home = home_with_bad(&[], "");
-    let client = local(&home);
+    let client = local_client(&home);
     ready(&home, &["bad"]);
     let id = client.start_call("bad__raw", json!({ "result": "null" }));
     assert!(client.wait_answer_text(id).ends_with(r#""result":null}"#));
@@ -156,143 +157,147 @@ fn a_result_that_is_nothing_is_still_an_answer() {
 }
 
 #[test]
-fn a_flood_of_one_server_does_not_hold_up_another() {
+fn flood_of_one_server_does_not_delay_another() {
     let home = home_with_bad(&[], "");
-    let (flooded, other) = (local(&home), local(&home));
+    let (flooded, other) = (local_client(&home), local_client(&home));
     ready(&home, &["bad"]);
     let flood = flooded.start_call("bad__flood", json!({ "count": 100_000 }));
     for _ in 0..20 {
-        echoes(&other, "good");
+        assert_echo(&other, "good");
     }
     assert_eq!(flooded.wait_answer(flood)["result"]["content"][0]["text"], "flooded");
-    let heard = flooded.notifications().len();
-    assert_eq!(heard, 100_000, "all of them are the caller's");
+    let received = flooded.notifications().len();
+    assert_eq!(received, 100_000, "all of them are the caller's");
     assert_eq!(other.notifications(), [Value::Null; 0]);
     home.finish();
 }
 
 #[test]
-fn a_server_that_closes_its_stdout_and_lives_is_restarted_and_counted() {
-    // `server/discover`, `initialize`, four lists, and the next answer is the last.
+fn server_that_closes_stdout_is_restarted_and_counted() {
+    // `server/discover`, `initialize` and four lists: the next response is the last one.
     let unprobed = "health { probe \"off\" }\n";
     let home = home_with_bad(&["--close-stdout-after", "7"], unprobed);
-    let client = local(&home);
+    let client = local_client(&home);
     ready(&home, &["bad"]);
     home.wait_until("it is listed", || client.tool_names().iter().any(|name| name == "bad__echo"));
-    echoes(&client, "bad");
+    assert_echo(&client, "bad");
     let lost = client.call("bad__echo", json!({ "message": "x" }));
-    assert_eq!(code(&lost), -32010, "{lost}");
-    assert!(words(&lost).contains("stdout") || words(&lost).contains("`bad`"), "{lost}");
-    home.wait_until("it has been restarted", || {
+    assert_eq!(error_code(&lost), -32010, "{lost}");
+    assert!(
+        error_message(&lost).contains("stdout") || error_message(&lost).contains("`bad`"),
+        "{lost}"
+    );
+    home.wait_until("the server has restarted", || {
         let status = status(&home, "bad");
         status["restart_count"] == 1 && status["state"] == "running"
     });
-    echoes(&client, "bad");
-    echoes(&client, "good");
+    assert_echo(&client, "bad");
+    assert_echo(&client, "good");
     home.finish();
 }
 
 #[test]
-fn a_server_that_closes_its_stdin_and_lives_is_restarted_and_counted() {
+fn server_that_closes_stdin_is_restarted_and_counted() {
     let home = home_with_bad(&["--close-stdin"], "");
-    home.wait_until("it has been restarted", || {
+    home.wait_until("the server has restarted", || {
         status(&home, "bad")["restarts_total"].as_u64().is_some_and(|count| count >= 1)
     });
-    let client = local(&home);
-    echoes(&client, "good");
+    let client = local_client(&home);
+    assert_echo(&client, "good");
     let reasons = status(&home, "bad")["transitions"].to_string();
     assert!(reasons.contains("stdin"), "{reasons}");
     home.finish();
 }
 
 #[test]
-fn a_call_that_is_never_answered_can_be_cancelled() {
+fn unanswered_call_can_be_cancelled() {
     let home = home();
-    serve_noting(&home, "bad", &[]);
+    serve_recorded(&home, "bad", &[]);
     home.daemon();
     ready(&home, &["bad"]);
-    let client = local(&home);
+    let client = local_client(&home);
     let id = client.start_call("bad__never", json!({}));
     let other = client.start_request("tools/call", json!({ "name": "bad__never" }));
-    home.wait_until("both are there", || heard_of(&home, "bad", "tools/call").len() == 2);
+    home.wait_until("both are there", || received_of(&home, "bad", "tools/call").len() == 2);
     client.cancel(&json!(id));
-    let cancelled =
-        home.wait_until("it is told", || heard_of(&home, "bad", "notifications/cancelled").pop());
-    let asked = heard_of(&home, "bad", "tools/call");
-    assert_eq!(cancelled["params"]["requestId"], asked[0]["id"]);
+    let cancelled = home.wait_until("the server gets the cancellation", || {
+        received_of(&home, "bad", "notifications/cancelled").pop()
+    });
+    let requests = received_of(&home, "bad", "tools/call");
+    assert_eq!(cancelled["params"]["requestId"], requests[0]["id"]);
     linger();
     assert_eq!(client.answer_within(id, Duration::ZERO), None);
-    assert_eq!(heard_of(&home, "bad", "notifications/cancelled").len(), 1);
-    echoes(&client, "bad");
+    assert_eq!(received_of(&home, "bad", "notifications/cancelled").len(), 1);
+    assert_echo(&client, "bad");
     client.cancel(&json!(other));
-    nothing_is_open(&home);
+    wait_until_idle(&home);
     home.finish();
 }
 
 #[test]
-fn a_server_that_dies_at_the_greeting_fails() {
+fn server_that_dies_during_the_handshake_fails() {
     let home = home_with_hopeless(&["--die-on", "initialize"], "");
-    let client = local(&home);
+    let client = local_client(&home);
     let names = client.tool_names();
     assert!(!names.iter().any(|name| name.starts_with("bad__")), "{names:?}");
     failure(&home, "bad");
-    echoes(&client, "good");
+    assert_echo(&client, "good");
     let call = client.call("bad__echo", json!({}));
-    assert!([-32005, -32602].contains(&code(&call)), "{call}");
+    assert!([-32005, -32602].contains(&error_code(&call)), "{call}");
     home.finish();
 }
 
 #[test]
-fn a_server_that_refuses_the_greeting_fails_with_its_words() {
+fn server_that_refuses_initialize_fails_with_its_message() {
     let home = home_with_hopeless(&["--refuse-init"], "");
     let why = failure(&home, "bad");
     assert!(why.contains("talks to nobody"), "{why}");
-    echoes(&local(&home), "good");
+    assert_echo(&local_client(&home), "good");
     home.finish();
 }
 
 #[test]
-fn a_server_of_an_unknown_revision_fails_and_it_is_named() {
+fn server_with_an_unknown_revision_fails_with_a_reason() {
     let home = home_with_hopeless(&["--protocol", "2099-01-01"], "");
     let why = failure(&home, "bad");
     assert!(why.contains("2099-01-01") && why.contains("2025-11-25"), "{why}");
-    echoes(&local(&home), "good");
+    assert_echo(&local_client(&home), "good");
     home.finish();
 }
 
 #[test]
-fn a_server_that_never_answers_the_greeting_fails_in_time() {
+fn server_that_never_answers_initialize_fails_in_time() {
     let home = home_with_hopeless(&["--never-init"], "ready { within \"500ms\" }\n");
-    let client = local(&home);
+    let client = local_client(&home);
     let waiting = client.start_call("bad__echo", json!({ "message": "x" }));
     failure(&home, "bad");
     let answer = client.wait_answer(waiting);
-    assert_eq!(code(&answer), -32005, "{answer}");
-    echoes(&client, "good");
+    assert_eq!(error_code(&answer), -32005, "{answer}");
+    assert_echo(&client, "good");
     home.finish();
 }
 
 #[test]
-fn a_list_that_is_none_costs_only_its_own_server() {
+fn malformed_list_affects_only_its_server() {
     let home = home_with_bad(&["--bad-list"], "");
     ready(&home, &["bad"]);
-    let client = local(&home);
+    let client = local_client(&home);
     let names = client.tool_names();
     assert!(names.iter().any(|name| name == "good__echo"), "{names:?}");
     assert!(!names.iter().any(|name| name.starts_with("bad__")), "{names:?}");
     let prompts = client.list("prompts/list", "prompts");
     assert!(prompts.iter().any(|it| it["name"] == "bad__greet"), "{prompts:?}");
-    home.wait_until("its log says so", || {
+    home.wait_until("the log names the list", || {
         read_log_lines(&home, "bad").iter().any(|line| line.contains("tools/list"))
     });
     home.finish();
 }
 
 #[test]
-fn tools_that_are_none_are_left_out_and_the_others_are_there() {
+fn malformed_tools_are_left_out() {
     let home = home_with_bad(&["--bad-tools"], "");
     ready(&home, &["bad"]);
-    let client = local(&home);
+    let client = local_client(&home);
     let tools = client.list("tools/list", "tools");
     let bad: Vec<&str> = tools
         .iter()
@@ -305,10 +310,10 @@ fn tools_that_are_none_are_left_out_and_the_others_are_there() {
 }
 
 #[test]
-fn what_some_clients_cannot_read_is_mended_or_left_out_beside_others_and_told_in_the_log() {
+fn unreadable_items_are_repaired_or_hidden_and_logged() {
     let home = home_with_bad(&["--odd-lists"], "");
     ready(&home, &["bad"]);
-    let client = local(&home);
+    let client = local_client(&home);
     let odd = |method, list, field: &str, begin: &str| -> Vec<Value> {
         let mut all = client.list(method, list);
         all.retain(|it| it[field].as_str().is_some_and(|name| name.starts_with(begin)));
@@ -317,7 +322,7 @@ fn what_some_clients_cannot_read_is_mended_or_left_out_beside_others_and_told_in
     let tools = odd("tools/list", "tools", "name", "bad__odd_");
     let names: Vec<&str> = tools.iter().map(|tool| tool["name"].as_str().unwrap()).collect();
     let numbers = [0, 2, 3, 5, 6, 7, 8, 9, 10].map(|number| format!("bad__odd_{number}"));
-    assert_eq!(names, numbers, "what cannot be mended is left out");
+    assert_eq!(names, numbers, "unfit tools are left out");
     for (tool, schema) in tools.iter().zip([json!({}), json!({}), json!({ "a": {} })]) {
         let properties = tool["inputSchema"].get("properties").cloned();
         assert_eq!(properties.unwrap_or(json!({})), schema, "{tool}");
@@ -339,53 +344,53 @@ fn what_some_clients_cannot_read_is_mended_or_left_out_beside_others_and_told_in
     assert_eq!((prompts.len(), resources.len(), templates.len()), (3, 3, 2));
     home.wait_until("people can read about it", || {
         let log = read_log_lines(&home, "bad");
-        let is_told = |of: &str| log.iter().any(|line| line.contains(of));
-        is_told("11 of tools/list are not as all clients can read them: `odd_0` is shown with its")
-            && is_told("`odd_1` is not shown for its inputSchema")
-            && is_told("2 of resources/templates/list")
+        let is_logged = |of: &str| log.iter().any(|line| line.contains(of));
+        is_logged("11 items of tools/list are malformed: `odd_0` is shown with its")
+            && is_logged("`odd_1` is hidden for its inputSchema")
+            && is_logged("2 items of resources/templates/list")
     });
-    // Alone it is as it was written.
-    let alone = local_of(&home, "bad");
+    // The endpoint of a single server shows the items unchanged.
+    let alone = single_server_client(&home, "bad");
     let prompts = alone.list("prompts/list", "prompts");
     assert!(prompts.contains(&json!({ "name": "odd_0", "arguments": 7 })), "{prompts:?}");
     home.finish();
 }
 
 #[test]
-fn a_huge_list_is_not_shown_and_another_server_is() {
+fn huge_list_is_not_shown() {
     let home = home_with_bad(&["--huge-list", "20"], "");
     ready(&home, &["bad"]);
-    let client = local(&home);
-    let names = home.wait_until("what fits is there", || {
+    let client = local_client(&home);
+    let names = home.wait_until("the readable tools are listed", || {
         let names = client.tool_names();
         assert!(names.iter().any(|name| name == "good__echo"), "{names:?}");
         names.iter().any(|name| name == "bad__echo").then_some(names)
     });
     assert!(!names.iter().any(|name| name == "bad__huge"), "{names:?}");
-    echoes(&client, "bad");
+    assert_echo(&client, "bad");
     home.finish();
 }
 
 #[test]
-fn a_list_without_end_ends() {
+fn endless_list_is_cut() {
     let home = home_with_bad(&["--endless-list"], "");
     ready(&home, &["bad"]);
-    let client = local(&home);
+    let client = local_client(&home);
     let count = home.wait_until("it is listed", || {
         let names = client.tool_names();
         let count = names.iter().filter(|name| name.starts_with("bad__")).count();
         (count > 0).then_some(count)
     });
     assert_eq!(count, 1000);
-    echoes(&client, "good");
+    assert_echo(&client, "good");
     home.finish();
 }
 
 #[test]
-fn a_list_that_never_comes_is_waited_for_once() {
+fn missing_list_is_waited_for_once() {
     let home = home_with_bad(&["--list-never"], "");
     ready(&home, &["bad"]);
-    let client = local(&home);
+    let client = local_client(&home);
     let timed = || {
         #[expect(clippy::disallowed_methods, reason = "a test may look at the clock")]
         let began = Instant::now();
@@ -396,40 +401,40 @@ fn a_list_that_never_comes_is_waited_for_once() {
     let (first, second) = (timed(), timed());
     assert!(first < Duration::from_secs(8), "{first:?}");
     assert!(second < Duration::from_secs(2), "{second:?}");
-    // It can be called all the same.
-    echoes(&client, "bad");
+    // The server can still be called.
+    assert_echo(&client, "bad");
     home.finish();
 }
 
 #[test]
-fn an_answer_of_more_than_32_mib_is_an_error_to_its_caller_alone() {
+fn response_over_32_mib_fails_only_its_call() {
     let home = home_with_bad(&[], "");
-    let (client, other) = (local(&home), local(&home));
+    let (client, other) = (local_client(&home), local_client(&home));
     ready(&home, &["bad"]);
     let never = other.start_call("bad__never", json!({}));
     let answer = client.call("bad__big", json!({ "bytes": 33 << 20 }));
-    assert_eq!(code(&answer), -32603, "{answer}");
-    assert!(words(&answer).contains("32 MiB"), "{answer}");
+    assert_eq!(error_code(&answer), -32603, "{answer}");
+    assert!(error_message(&answer).contains("32 MiB"), "{answer}");
     assert_eq!(other.answer_within(never, Duration::ZERO), None);
-    // One that is just short enough arrives whole.
+    // A slightly smaller result arrives whole.
     let text = client.call_text("bad__big", json!({ "bytes": 31 << 20 }));
     assert_eq!(text.len(), 31 << 20);
-    echoes(&client, "bad");
+    assert_echo(&client, "bad");
     other.cancel(&json!(never));
     home.finish();
 }
 
 #[test]
-fn what_is_too_long_and_no_answer_costs_nobody_an_answer() {
+fn long_line_without_a_response_fails_no_call() {
     let home = home_with_bad(&[], "");
-    let (client, other) = (local(&home), local(&home));
+    let (client, other) = (local_client(&home), local_client(&home));
     ready(&home, &["bad"]);
     let bytes = 33 << 20;
     let slow = other.start_call("bad__never", json!({}));
     for line in [
         "FILLER",
         r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"FILLER"}}"#,
-        // Servers number what they ask as we do.
+        // Servers number their requests as xy does.
         r#"{"jsonrpc":"2.0","id":OWN_ID,"method":"ping","params":{"x":"FILLER"}}"#,
     ] {
         let say = json!({ "line": line, "bytes": bytes });
@@ -437,15 +442,15 @@ fn what_is_too_long_and_no_answer_costs_nobody_an_answer() {
         assert_eq!(other.answer_within(slow, Duration::ZERO), None, "{line}");
     }
     other.cancel(&json!(slow));
-    // The same with nothing open but the call itself, whose answer it might be taken for.
+    // Again, with only this call open, whose response the line could be taken for.
     let say = json!({ "line": "FILLER", "bytes": bytes });
     assert_eq!(client.call_text("bad__say", say), "say");
     home.finish();
 }
 
 #[test]
-fn a_garbled_manifest_is_forgotten() {
-    // Half of it, no text at all, nothing, something else, and a folder.
+fn damaged_manifest_is_forgotten() {
+    // Truncated, not text, empty, another value, and a directory.
     for (damage, says) in [
         (Some(&b"{ not json"[..]), "key must be a string"),
         (Some(b"\xff\xfe\0\x80"), "UTF-8"),
@@ -456,25 +461,26 @@ fn a_garbled_manifest_is_forgotten() {
         let home = home_with_bad(&[], "");
         ready(&home, &["bad"]);
         let file = home.root().join("state/xy/manifests/bad.json");
-        home.wait_until("it is remembered", || file.exists());
+        home.wait_until("the manifest is saved", || file.exists());
         assert_eq!(home.xy(&["shutdown"]).code, 0);
         match damage {
             Some(bytes) => std::fs::write(&file, bytes).unwrap(),
             None => std::fs::remove_file(&file).and_then(|()| std::fs::create_dir(&file)).unwrap(),
         }
         let daemon = home.daemon();
-        let client = local(&home);
+        let client = local_client(&home);
         assert!(client.tool_names().iter().any(|name| name == "bad__echo"));
-        echoes(&client, "bad");
-        let told = daemon.stderr();
-        let line = told.lines().find(|line| line.contains("a manifest cannot be read: forgotten"));
-        let line = line.unwrap_or_else(|| panic!("it is not told: {told}"));
+        assert_echo(&client, "bad");
+        let stderr = daemon.stderr();
+        let line =
+            stderr.lines().find(|line| line.contains("a manifest cannot be read: forgotten"));
+        let line = line.unwrap_or_else(|| panic!("the damage is not logged: {stderr}"));
         assert!(line.contains("manifests/bad.json") && line.contains(says), "{line}");
         if damage.is_some() {
             let is_whole = || std::fs::read_to_string(&file).is_ok_and(|it| it.contains("echo"));
-            home.wait_until("it is remembered again", is_whole);
+            home.wait_until("the manifest is saved again", is_whole);
         } else {
-            std::fs::remove_dir(&file).unwrap(); // What is not ours is left alone.
+            std::fs::remove_dir(&file).unwrap(); // A foreign directory is left alone.
         }
         home.finish();
     }

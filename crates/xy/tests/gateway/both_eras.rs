@@ -1,22 +1,22 @@
-//! A server that speaks both eras: each client is served in its own, as without xy.
+//! A server that speaks both eras: each client is served in its own era, as without xy.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use xy_testkit::{Home, McpClient, McpModern, free_port};
 
-use crate::stage::{capabilities, home, ready};
+use crate::fixtures::{capabilities, home, ready};
 use crate::support::{signal, status};
 
 const MODERN: &str = "2026-07-28";
 const LEGACY: &str = "2025-11-25";
 
-/// Writes the file of a server that speaks both eras at its pipes.
+/// Writes the file of a server that speaks both eras over pipes.
 fn write_server(home: &Home, more: &str) {
     let kdl = home.kdl_command("xy-test-fixture", &["--stdio", "--era", "both"]);
     home.write_config("servers/s.kdl", &format!("{kdl}{more}"));
 }
 
-/// A home with such a server and its daemon; the server runs.
+/// Returns a home with such a server, which runs, and its daemon.
 #[track_caller]
 fn home_with(more: &str) -> Home {
     let home = home();
@@ -26,7 +26,7 @@ fn home_with(more: &str) -> Home {
     home
 }
 
-/// A legacy client of the server alone, which can be asked.
+/// Returns a legacy client of the server, with all capabilities.
 #[track_caller]
 fn legacy(home: &Home) -> xy_testkit::McpHttp {
     let client = home.mcp_http("/mcp/s/s");
@@ -39,7 +39,7 @@ fn legacy(home: &Home) -> xy_testkit::McpHttp {
     client
 }
 
-/// A modern client of the server alone.
+/// Returns a modern client of the server.
 #[track_caller]
 fn modern(home: &Home) -> McpModern {
     McpModern::http(&home.gateway_address(), "/mcp/s/s", &home.gateway_token())
@@ -59,9 +59,9 @@ fn call_legacy(client: &McpClient) {
     assert!(answer["result"]["content"].is_array(), "{answer}");
 }
 
-/// Calls a tool that asks its client in the middle of the call.
+/// Calls a tool that sends a request to its client during the call.
 #[track_caller]
-fn call_and_be_asked(client: &McpClient) {
+fn call_with_server_request(client: &McpClient) {
     let answer = client.call("test_sampling", json!({ "prompt": "x" }));
     let text = answer["result"]["content"][0]["text"].as_str().unwrap_or_default();
     assert!(text.contains("from the client"), "{answer}");
@@ -92,25 +92,25 @@ fn two(protocol: &str, second: &str) -> (String, Vec<String>) {
 }
 
 #[test]
-fn server_that_nobody_has_called_is_spoken_with_in_the_legacy_era() {
+fn uncalled_server_is_greeted_in_the_legacy_era() {
     let home = home_with("");
     expect_spoken(&home, &one(LEGACY));
     let now = status(&home, "s");
     assert_eq!((&now["restarts_total"], &now["restart_count"]), (&json!(0), &json!(0)), "{now}");
-    call_and_be_asked(&legacy(&home));
+    call_with_server_request(&legacy(&home));
     expect_spoken(&home, &one(LEGACY));
     home.finish();
 }
 
 #[test]
-fn clients_of_one_era_share_one_process_of_that_era_also_after_a_restart() {
+fn clients_of_one_era_share_a_process_of_that_era() {
     let home = home_with("");
     call_modern(&modern(&home));
     expect_spoken(&home, &one(MODERN));
     assert_eq!(status(&home, "s")["restarts_total"], 0, "started over by xy");
     assert_eq!(home.xy(&["restart", "s"]).code, 0);
     ready(&home, &["s"]);
-    expect_spoken(&home, &one(MODERN)); // The era that was last called.
+    expect_spoken(&home, &one(MODERN)); // The era of the last call.
     let manifest = home.root().join("state/xy/manifests/s.json");
     let is_kept = || {
         std::fs::read_to_string(&manifest)
@@ -120,7 +120,7 @@ fn clients_of_one_era_share_one_process_of_that_era_also_after_a_restart() {
     assert_eq!(home.xy(&["shutdown"]).code, 0);
     home.daemon();
     ready(&home, &["s"]);
-    expect_spoken(&home, &one(MODERN)); // Also by the next daemon.
+    expect_spoken(&home, &one(MODERN)); // Remembered across daemons.
     home.finish();
 }
 
@@ -128,17 +128,17 @@ fn clients_of_one_era_share_one_process_of_that_era_also_after_a_restart() {
 fn clients_of_both_eras_have_a_process_each() {
     let home = home_with("");
     let (modern, legacy) = (modern(&home), legacy(&home));
-    call_and_be_asked(&legacy);
+    call_with_server_request(&legacy);
     expect_spoken(&home, &one(LEGACY)); // No client has called in the modern era.
     assert!(modern.request("tools/list", json!({}))["result"]["tools"].is_array());
     expect_spoken(&home, &one(LEGACY)); // Lists need no second process.
     call_modern(&modern);
     expect_spoken(&home, &two(LEGACY, "modern"));
-    call_and_be_asked(&legacy);
+    call_with_server_request(&legacy);
     call_modern(&modern);
     let shown = home.xy(&["status", "s"]).stdout;
-    let told = "running for modern clients (2026-07-28), apart from the others' state";
-    assert!(shown.contains(told), "{shown}");
+    let expected = "running for modern clients (2026-07-28), apart from the others' state";
+    assert!(shown.contains(expected), "{shown}");
     let second = second(&home);
     assert!(std::path::Path::new(second["log_file"].as_str().unwrap()).ends_with("s@modern.log"));
     home.finish();
@@ -153,10 +153,10 @@ fn second(home: &Home) -> Value {
 }
 
 #[test]
-fn second_process_comes_back_after_its_death_and_stops_with_its_server() {
+fn second_process_restarts_and_stops_with_its_server() {
     let home = home_with("restart { backoff-initial \"0s\"; max-attempts 0 }\n");
     let (modern, legacy) = (modern(&home), legacy(&home));
-    call_and_be_asked(&legacy);
+    call_with_server_request(&legacy);
     call_modern(&modern);
     let first = second(&home)["pid"].as_u64().unwrap();
     signal(u32::try_from(first).unwrap(), Signal::KILL);
@@ -165,23 +165,23 @@ fn second_process_comes_back_after_its_death_and_stops_with_its_server() {
         second["state"] == "running" && second["pid"] != first
     });
     call_modern(&modern);
-    call_and_be_asked(&legacy);
+    call_with_server_request(&legacy);
     assert_eq!(home.xy(&["stop", "s"]).code, 0);
     home.wait_until("both have ended", || spoken(&home).1.is_empty());
     assert_eq!(home.xy(&["start", "s"]).code, 0);
     ready(&home, &["s"]);
     call_modern(&modern);
-    call_and_be_asked(&legacy);
+    call_with_server_request(&legacy);
     home.finish();
 }
 
 #[test]
-fn second_process_of_a_killed_daemon_ends_and_another_serves_its_clients() {
+fn second_process_of_a_killed_daemon_is_replaced() {
     let home = home();
     write_server(&home, "");
     let daemon = home.daemon();
     ready(&home, &["s"]);
-    call_and_be_asked(&legacy(&home));
+    call_with_server_request(&legacy(&home));
     call_modern(&modern(&home));
     let earlier = second(&home)["pid"].as_u64().unwrap();
     daemon.kill9();
@@ -198,16 +198,16 @@ fn second_process_of_a_killed_daemon_ends_and_another_serves_its_clients() {
 }
 
 #[test]
-fn clients_share_the_living_process_if_there_is_no_room_for_a_second() {
+fn clients_share_one_process_without_room_for_a_second() {
     let home = home();
     write_server(&home, "");
     home.write_config("xy.kdl", "instances { most 1; }\n");
     home.daemon();
     ready(&home, &["s"]);
     let (modern, legacy) = (modern(&home), legacy(&home));
-    call_and_be_asked(&legacy);
+    call_with_server_request(&legacy);
     call_modern(&modern);
-    call_and_be_asked(&legacy);
+    call_with_server_request(&legacy);
     expect_spoken(&home, &one(LEGACY));
     let logs = home.xy(&["logs", "s"]).stdout;
     assert!(logs.contains("a second process for clients of the other MCP era"), "{logs}");
@@ -215,7 +215,7 @@ fn clients_share_the_living_process_if_there_is_no_room_for_a_second() {
 }
 
 #[test]
-fn setting_keeps_a_server_in_one_process_of_one_era() {
+fn era_setting_keeps_one_process_of_one_era() {
     for (era, protocol) in [("legacy", LEGACY), ("modern", MODERN)] {
         let home = home_with(&format!("era \"{era}\"\n"));
         call_modern(&modern(&home));
@@ -228,9 +228,9 @@ fn setting_keeps_a_server_in_one_process_of_one_era() {
 }
 
 #[test]
-fn setting_that_changes_takes_effect_with_a_reload() {
+fn changed_era_setting_takes_effect_on_reload() {
     let home = home_with("");
-    call_and_be_asked(&legacy(&home));
+    call_with_server_request(&legacy(&home));
     call_modern(&modern(&home));
     expect_spoken(&home, &two(LEGACY, "modern"));
     write_server(&home, "era \"modern\"\n");
@@ -241,7 +241,7 @@ fn setting_that_changes_takes_effect_with_a_reload() {
 }
 
 #[test]
-fn clients_of_both_eras_use_their_own_at_an_http_server() {
+fn http_server_serves_both_eras_in_one_process() {
     let home = home();
     let port = free_port().to_string();
     let kdl = home.kdl_command("xy-test-fixture", &["--http", &port, "--era", "both"]);
@@ -251,20 +251,20 @@ fn clients_of_both_eras_use_their_own_at_an_http_server() {
     expect_spoken(&home, &one(MODERN));
     let (modern, legacy) = (modern(&home), legacy(&home));
     call_modern(&modern);
-    call_and_be_asked(&legacy);
+    call_with_server_request(&legacy);
     call_modern(&modern);
-    expect_spoken(&home, &one(MODERN)); // One process speaks both.
+    expect_spoken(&home, &one(MODERN)); // One process speaks both eras.
     home.finish();
 }
 
 #[test]
-fn each_client_with_an_instance_of_its_own_is_served_in_its_era() {
+fn isolated_clients_are_served_in_their_own_era() {
     let home = home();
     write_server(&home, "isolation \"client\"\n");
     home.daemon();
     let (modern, legacy) = (modern(&home), legacy(&home));
-    call_and_be_asked(&legacy);
+    call_with_server_request(&legacy);
     call_modern(&modern);
-    call_and_be_asked(&legacy);
+    call_with_server_request(&legacy);
     home.finish();
 }

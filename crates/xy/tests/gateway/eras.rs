@@ -1,4 +1,5 @@
-//! Which era a server speaks: found out without harm, remembered, and spoken.
+//! Protocol detection: xy finds out which era a server speaks without side effects, and remembers
+//! it.
 
 use std::fs;
 
@@ -7,52 +8,53 @@ use serde_json::{Value, json};
 use xy_testkit::remote::Remote;
 use xy_testkit::{Home, free_port};
 
-use crate::stage::{
-    diary_file, echoes, heard, heard_of, home, linger, local, ready, serve_noting, serve_with, web,
+use crate::fixtures::{
+    assert_echo, diary_file, home, http_client, linger, local_client, ready, received, received_of,
+    serve_recorded, serve_with,
 };
 use crate::support::{running, running_after, signal, status};
 
 const MODERN: &str = "2026-07-28";
 const LEGACY: &str = "2025-11-25";
 
-/// A home with one server that writes down what it hears, and its daemon; it is ready.
+/// Returns a home with one server that records its messages, which is ready, and its daemon.
 #[track_caller]
 fn home_with(flags: &[&str]) -> Home {
     let home = home();
-    serve_noting(&home, "s", flags);
+    serve_recorded(&home, "s", flags);
     home.daemon();
     ready(&home, &["s"]);
     home
 }
 
-/// One that writes down what it hears, and is not asked whether it is well.
+/// Writes a server that records its messages, without health probes.
 fn serve_unprobed(home: &Home, flags: &[&str]) {
     let file = diary_file(home, "s");
     let flags = [flags, &["--diary", file.to_str().unwrap()]].concat();
     serve_with(home, "s", &flags, "health { probe \"off\" }\n");
 }
 
-/// An answer of more than 32 MiB takes its time on a busy machine.
-const UNHURRIED: &str = "ready { within \"60s\" }\n";
+/// A response over 32 MiB takes time on a busy machine.
+const LONG_READY_TIMEOUT: &str = "ready { within \"60s\" }\n";
 
-/// The revision that is spoken with it.
+/// Returns the revision that the server uses.
 #[track_caller]
-fn spoken(home: &Home) -> String {
+fn protocol(home: &Home) -> String {
     status(home, "s")["protocol"].as_str().unwrap_or_default().to_owned()
 }
 
-/// The methods it has heard, in order, since `skip`.
+/// Returns the methods that the server has received since `skip`, in order.
 fn methods(home: &Home, skip: usize) -> Vec<String> {
-    let heard = heard(home, "s").into_iter().skip(skip);
-    heard.map(|it| it["method"].as_str().unwrap_or_default().to_owned()).collect()
+    let messages = received(home, "s").into_iter().skip(skip);
+    messages.map(|it| it["method"].as_str().unwrap_or_default().to_owned()).collect()
 }
 
-/// Waits until its lists are remembered.
+/// Waits until the server's manifest is saved.
 #[track_caller]
-fn remembered(home: &Home, version: &str) {
+fn wait_until_remembered(home: &Home, version: &str) {
     let file = home.root().join("state/xy/manifests/s.json");
     let is_there = || fs::read_to_string(&file).is_ok_and(|text| text.contains(version));
-    home.wait_until("it is remembered", is_there);
+    home.wait_until("the manifest is saved", is_there);
 }
 
 #[track_caller]
@@ -62,24 +64,24 @@ fn restart(home: &Home) {
     ready(home, &["s"]);
 }
 
-/// What a raw request answers.
+/// Returns the response to a raw request.
 #[track_caller]
 fn request(home: &Home, method: &str, params: &Value) -> Value {
     home.call("request", json!({ "server": "s", "method": method, "params": params })).unwrap()
 }
 
 #[test]
-fn a_legacy_server_is_asked_once_and_known_from_then_on() {
+fn legacy_server_is_probed_once() {
     for code in ["-32601", "-32602"] {
         let home = home();
         serve_unprobed(&home, &["--discover", code]);
         home.daemon();
         ready(&home, &["s"]);
-        assert_eq!(spoken(&home), LEGACY);
-        remembered(&home, LEGACY);
+        assert_eq!(protocol(&home), LEGACY);
+        wait_until_remembered(&home, LEGACY);
         let first = methods(&home, 0);
         assert_eq!(first[..3], ["server/discover", "initialize", "notifications/initialized"]);
-        let before = heard(&home, "s").len();
+        let before = received(&home, "s").len();
         restart(&home);
         assert_eq!(methods(&home, before)[0], "initialize");
         home.finish();
@@ -87,29 +89,29 @@ fn a_legacy_server_is_asked_once_and_known_from_then_on() {
 }
 
 #[test]
-fn a_server_of_an_older_revision_is_spoken_to_in_its_own() {
+fn older_server_is_spoken_with_in_its_revision() {
     for version in ["2024-11-05", "2025-03-26", "2025-06-18"] {
         let home = home_with(&["--protocol", version]);
-        let offered = heard_of(&home, "s", "initialize");
+        let offered = received_of(&home, "s", "initialize");
         assert_eq!(offered[0]["params"]["protocolVersion"], LEGACY, "the newest is offered");
-        assert_eq!(spoken(&home), version);
+        assert_eq!(protocol(&home), version);
         let shown = home.xy(&["status", "s"]).stdout;
-        let is_told = |line: &str| line.contains("protocol") && line.contains(version);
-        assert!(shown.lines().any(is_told), "{version}: {shown}");
-        for client in [&*local(&home), &*web(&home)] {
+        let is_shown = |line: &str| line.contains("protocol") && line.contains(version);
+        assert!(shown.lines().any(is_shown), "{version}: {shown}");
+        for client in [&*local_client(&home), &*http_client(&home)] {
             assert!(client.tool_names().contains(&"s__echo".to_owned()), "{version}");
-            echoes(client, "s");
+            assert_echo(client, "s");
         }
         home.finish();
     }
 }
 
 #[test]
-fn what_is_known_outlives_the_daemon() {
+fn detected_era_outlives_the_daemon() {
     let home = home_with(&[]);
-    remembered(&home, LEGACY);
+    wait_until_remembered(&home, LEGACY);
     assert_eq!(home.xy(&["shutdown"]).code, 0);
-    let before = heard(&home, "s").len();
+    let before = received(&home, "s").len();
     home.daemon();
     ready(&home, &["s"]);
     assert_eq!(methods(&home, before)[0], "initialize");
@@ -117,38 +119,38 @@ fn what_is_known_outlives_the_daemon() {
 }
 
 #[test]
-fn a_modern_server_is_listed_asked_and_listened_to() {
+fn modern_server_is_detected_listed_and_subscribed_to() {
     let home = home_with(&["--era", "modern"]);
-    assert_eq!(spoken(&home), MODERN);
-    let client = local(&home);
+    assert_eq!(protocol(&home), MODERN);
+    let client = local_client(&home);
     assert!(client.tool_names().contains(&"s__echo".to_owned()));
     let answer = request(&home, "tools/list", &json!({ "_meta": { "x": 1 } }));
     assert!(answer["result"]["tools"].is_array(), "{answer}");
-    let mine = heard_of(&home, "s", "tools/list");
+    let mine = received_of(&home, "s", "tools/list");
     assert_eq!(mine.last().unwrap()["params"]["_meta"]["x"], 1, "{mine:?}");
     let never = ["ping", "logging/setLevel", "notifications/initialized"];
     assert!(!methods(&home, 0).iter().any(|it| never.contains(&it.as_str())));
-    // One process was asked after `server/discover`, and a fresh one before it.
+    // The first process was asked after `server/discover`, and a fresh one before it.
     let learned = ["server/discover", "initialize", "initialize", "server/discover"];
     assert_eq!(methods(&home, 0)[..4], learned);
     assert_eq!(status(&home, "s")["restarts_total"], 0);
     let key = "io.modelcontextprotocol/protocolVersion";
-    for asked in heard(&home, "s").iter().skip(3).filter(|it| it.get("id").is_some()) {
-        assert_eq!(asked["params"]["_meta"][key], MODERN, "{asked}");
+    for request in received(&home, "s").iter().skip(3).filter(|it| it.get("id").is_some()) {
+        assert_eq!(request["params"]["_meta"][key], MODERN, "{request}");
     }
-    assert_eq!(heard_of(&home, "s", "subscriptions/listen").len(), 1);
-    remembered(&home, MODERN);
-    let before = heard(&home, "s").len();
+    assert_eq!(received_of(&home, "s", "subscriptions/listen").len(), 1);
+    wait_until_remembered(&home, MODERN);
+    let before = received(&home, "s").len();
     restart(&home);
     assert_eq!(methods(&home, before)[0], "server/discover");
-    assert_eq!(heard_of(&home, "s", "initialize").len(), 2, "that was learned once");
+    assert_eq!(received_of(&home, "s", "initialize").len(), 2, "that was learned once");
     home.finish();
 }
 
 #[test]
-fn what_a_modern_server_says_of_its_lists_is_heard() {
+fn list_changes_of_a_modern_server_are_announced() {
     let home = home_with(&["--era", "modern"]);
-    let client = local(&home);
+    let client = local_client(&home);
     assert!(!client.tool_names().contains(&"s__new".to_owned()));
     let call = json!({ "name": "add_tool", "arguments": { "name": "new" } });
     let answer = request(&home, "tools/call", &call);
@@ -159,23 +161,23 @@ fn what_a_modern_server_says_of_its_lists_is_heard() {
 }
 
 #[test]
-fn a_modern_server_is_called_by_clients_of_the_other_era() {
+fn modern_server_serves_legacy_clients() {
     let home = home_with(&["--era", "modern"]);
-    echoes(&local(&home), "s");
-    echoes(&web(&home), "s");
+    assert_echo(&local_client(&home), "s");
+    assert_echo(&http_client(&home), "s");
     let ran = home.xy(&["call", "s__echo", "message=from a verb"]);
     assert!(ran.stdout.contains("from a verb"), "{} {}", ran.stdout, ran.stderr);
     let key = "io.modelcontextprotocol/protocolVersion";
-    for call in heard_of(&home, "s", "tools/call") {
+    for call in received_of(&home, "s", "tools/call") {
         assert_eq!(call["params"]["_meta"][key], MODERN, "{call}");
     }
     home.finish();
 }
 
 #[test]
-fn what_is_watched_at_a_modern_server_is_listened_to_also_after_its_death() {
+fn subscription_at_a_modern_server_survives_its_death() {
     let home = home_with(&["--era", "modern"]);
-    let client = local(&home);
+    let client = local_client(&home);
     let uri = json!({ "uri": "xy://s/test://counter" });
     let updated = "notifications/resources/updated";
     let answer = client.request("resources/subscribe", uri.clone());
@@ -184,8 +186,8 @@ fn what_is_watched_at_a_modern_server_is_listened_to_also_after_its_death() {
     assert_eq!(client.wait_notification(updated)["params"], uri);
     signal(running(&home, "s"), Signal::KILL);
     running_after(&home, "s", 1);
-    home.wait_until("it is listened to again", || {
-        let ears = heard_of(&home, "s", "subscriptions/listen");
+    home.wait_until("the subscription is renewed", || {
+        let ears = received_of(&home, "s", "subscriptions/listen");
         ears.last().unwrap()["params"]["notifications"]["resourceSubscriptions"][0]
             == "test://counter"
             && ears.len() == 3
@@ -196,33 +198,33 @@ fn what_is_watched_at_a_modern_server_is_listened_to_also_after_its_death() {
 }
 
 #[test]
-fn a_modern_server_without_listeners_does_without() {
+fn modern_server_without_subscriptions_is_not_asked_again() {
     let home = home_with(&["--era", "modern", "--no-listen"]);
-    let client = local(&home);
+    let client = local_client(&home);
     assert!(client.tool_names().contains(&"s__echo".to_owned()));
     linger();
-    assert_eq!(heard_of(&home, "s", "subscriptions/listen").len(), 1, "it is not asked again");
+    assert_eq!(received_of(&home, "s", "subscriptions/listen").len(), 1, "it is not retried");
     home.finish();
 }
 
 #[test]
-fn server_that_speaks_both_eras_is_learned_once_in_one_process() {
+fn server_of_both_eras_is_learned_once_in_one_process() {
     let home = home();
     serve_unprobed(&home, &["--era", "both"]);
     home.daemon();
     ready(&home, &["s"]);
-    assert_eq!(spoken(&home), LEGACY);
+    assert_eq!(protocol(&home), LEGACY);
     let learned = ["server/discover", "initialize", "notifications/initialized"];
     assert_eq!(methods(&home, 0)[..3], learned);
-    remembered(&home, LEGACY);
-    let before = heard(&home, "s").len();
+    wait_until_remembered(&home, LEGACY);
+    let before = received(&home, "s").len();
     restart(&home);
     assert_eq!(methods(&home, before)[..2], ["initialize", "notifications/initialized"]);
     home.finish();
 }
 
 #[test]
-fn server_of_both_eras_begins_legacy_over_pipes_and_modern_over_http() {
+fn server_of_both_eras_is_greeted_legacy_over_pipes_and_modern_over_http() {
     let home = home();
     let port = free_port().to_string();
     for (name, way, more) in [
@@ -235,7 +237,7 @@ fn server_of_both_eras_begins_legacy_over_pipes_and_modern_over_http() {
     }
     home.daemon();
     ready(&home, &["pipes", "http"]);
-    let client = local(&home);
+    let client = local_client(&home);
     for (name, protocol) in [("pipes", LEGACY), ("http", MODERN)] {
         assert_eq!(status(&home, name)["protocol"], protocol, "{name}");
         let tool = format!("{name}__test_simple_text");
@@ -247,47 +249,47 @@ fn server_of_both_eras_begins_legacy_over_pipes_and_modern_over_http() {
 }
 
 #[test]
-fn a_modern_server_over_http_that_hangs_is_found_and_restarted() {
+fn hanging_modern_http_server_is_restarted() {
     let home = home();
     let port = free_port().to_string();
     let kdl = home.kdl_command("xy-test-fixture", &["--http", &port, "--era", "modern"]);
     let rules = "restart { backoff-initial \"0s\"; max-attempts 0; max-retries-per-minute 0 }\n\
          stop { grace \"1s\" }\n\
-         health { interval \"50ms\"; timeout \"200ms\"; failures 3 }\n";
+         health { interval \"50ms\"; timeout \"2s\"; failures 3 }\n";
     home.write_config("servers/s.kdl", &format!("{kdl}port {port}\n{rules}"));
     home.daemon();
     let first = running(&home, "s");
     home.wait_until("it is healthy", || status(&home, "s")["health"] == "healthy");
-    assert_eq!(spoken(&home), MODERN);
+    assert_eq!(protocol(&home), MODERN);
     signal(first, Signal::STOP);
     let now = running_after(&home, "s", 1);
-    let told = now["transitions"].to_string();
-    assert!(told.contains("`server/discover` was not answered within 200ms"), "{told}");
+    let transitions = now["transitions"].to_string();
+    assert!(transitions.contains("`server/discover` was not answered within 2s"), "{transitions}");
     home.wait_until("it is healthy again", || status(&home, "s")["health"] == "healthy");
     home.finish();
 }
 
 #[test]
-fn one_that_is_silent_is_asked_the_older_way() {
+fn silent_server_is_greeted_in_the_legacy_era() {
     let home = home_with(&["--discover", "silent"]);
-    assert_eq!(spoken(&home), LEGACY);
+    assert_eq!(protocol(&home), LEGACY);
     assert_eq!(methods(&home, 0)[..2], ["server/discover", "initialize"]);
-    assert!(heard_of(&home, "s", "notifications/cancelled").is_empty());
+    assert!(received_of(&home, "s", "notifications/cancelled").is_empty());
     home.finish();
 }
 
 #[test]
-fn a_late_answer_is_an_answer() {
+fn late_discover_response_counts() {
     let home = home_with(&["--era", "modern", "--discover", "late"]);
-    assert_eq!(spoken(&home), MODERN);
-    assert_eq!(heard_of(&home, "s", "initialize").len(), 1, "it was asked both ways");
-    let client = local(&home);
+    assert_eq!(protocol(&home), MODERN);
+    assert_eq!(received_of(&home, "s", "initialize").len(), 1, "it was asked both ways");
+    let client = local_client(&home);
     assert!(client.tool_names().contains(&"s__echo".to_owned()));
     home.finish();
 }
 
 #[test]
-fn one_that_dies_of_the_question_is_asked_the_older_way_and_nothing_is_counted() {
+fn server_that_dies_on_discover_is_greeted_in_the_legacy_era_without_a_count() {
     for how in ["dies", "mute"] {
         let home = home_with(&["--discover", how]);
         let now = status(&home, "s");
@@ -301,16 +303,16 @@ fn one_that_dies_of_the_question_is_asked_the_older_way_and_nothing_is_counted()
         assert_eq!(first[..2], ["server/discover", "initialize"], "{how}");
         restart(&home);
         assert_eq!(
-            heard_of(&home, "s", "server/discover").len(),
+            received_of(&home, "s", "server/discover").len(),
             1,
-            "{how}: it is not asked again"
+            "{how}: it is not probed again"
         );
         home.finish();
     }
 }
 
 #[test]
-fn one_that_dies_whatever_it_is_asked_is_counted_from_the_second_time() {
+fn server_that_dies_on_every_request_is_counted_from_the_second_time() {
     let home = home();
     let flags = ["--discover", "dies", "--die-on", "initialize"];
     let once = "restart { max-attempts 1; backoff-initial \"0s\" }\n";
@@ -322,12 +324,12 @@ fn one_that_dies_whatever_it_is_asked_is_counted_from_the_second_time() {
 }
 
 #[test]
-fn one_whose_first_answer_cannot_be_read_is_asked_the_older_way_once() {
+fn unreadable_discover_response_falls_back_to_the_legacy_era_once() {
     for how in ["huge", "odd", "garbage"] {
         let home = home();
         let diary = diary_file(&home, "s");
         let flags = ["--discover", how, "--diary", diary.to_str().unwrap()];
-        serve_with(&home, "s", &flags, UNHURRIED);
+        serve_with(&home, "s", &flags, LONG_READY_TIMEOUT);
         home.daemon();
         ready(&home, &["s"]);
         let now = status(&home, "s");
@@ -337,24 +339,27 @@ fn one_whose_first_answer_cannot_be_read_is_asked_the_older_way_once() {
             "{how}: {now}"
         );
         assert_eq!(methods(&home, 0)[..2], ["server/discover", "initialize"], "{how}");
-        remembered(&home, LEGACY); // Or the next life would be asked anew.
+        wait_until_remembered(&home, LEGACY); // Otherwise the next process would be probed again.
         restart(&home);
         assert_eq!(
-            heard_of(&home, "s", "server/discover").len(),
+            received_of(&home, "s", "server/discover").len(),
             1,
-            "{how}: it is not asked again"
+            "{how}: it is not probed again"
         );
         home.finish();
     }
 }
 
 #[test]
-fn one_that_is_modern_only_and_cannot_be_read_is_given_up_with_the_reason() {
+fn unreadable_modern_only_server_fails_with_a_reason() {
     for how in ["huge", "odd"] {
         let home = home();
         let flags = ["--era", "modern", "--discover", how];
         let once = "restart { max-attempts 1; backoff-initial \"0s\" }\n";
-        home.write_config("servers/s.kdl", &format!("{}{once}{UNHURRIED}", home.kdl_mcp(&flags)));
+        home.write_config(
+            "servers/s.kdl",
+            &format!("{}{once}{LONG_READY_TIMEOUT}", home.kdl_mcp(&flags)),
+        );
         home.daemon();
         let now = home.wait_for_state("s", "failed");
         let reason = now["reason"].as_str().unwrap();
@@ -365,7 +370,7 @@ fn one_that_is_modern_only_and_cannot_be_read_is_given_up_with_the_reason() {
 }
 
 #[test]
-fn one_that_refuses_what_it_says_it_speaks_is_given_up_with_the_reason() {
+fn server_that_refuses_its_own_revision_fails_with_a_reason() {
     for code in ["-32600", "-32601", "-32022"] {
         let home = home();
         let flags = ["--era", "modern", "--lies", code];
@@ -380,7 +385,7 @@ fn one_that_refuses_what_it_says_it_speaks_is_given_up_with_the_reason() {
 }
 
 #[test]
-fn one_that_speaks_no_revision_of_ours_is_given_up_with_the_reason() {
+fn server_without_a_common_revision_fails_with_a_reason() {
     let home = home();
     let flags = ["--discover", "-32022", "--refuse-init"];
     let once = "restart { max-attempts 1; backoff-initial \"0s\" }\n";
@@ -392,7 +397,7 @@ fn one_that_speaks_no_revision_of_ours_is_given_up_with_the_reason() {
     home.finish();
 }
 
-/// A server that is another after an upgrade, with the same file: a script that leads to it.
+/// Writes a script that starts the server, so that an upgrade keeps the config file.
 fn upgradable(home: &Home, flags: &str) {
     let script = home.root().join("harness/upgradable");
     let (program, diary) = (home.program("xy-test-mcp"), home.root().join("harness/s.diary"));
@@ -405,45 +410,45 @@ fn upgradable(home: &Home, flags: &str) {
 }
 
 #[test]
-fn what_was_remembered_is_found_wrong_after_an_upgrade_and_corrected() {
+fn outdated_era_is_corrected_after_an_upgrade() {
     let home = home();
     upgradable(&home, "--era legacy");
     home.daemon();
     ready(&home, &["s"]);
-    remembered(&home, LEGACY);
+    wait_until_remembered(&home, LEGACY);
     upgradable(&home, "--era modern");
     restart(&home);
-    assert_eq!(spoken(&home), MODERN);
-    remembered(&home, MODERN);
+    assert_eq!(protocol(&home), MODERN);
+    wait_until_remembered(&home, MODERN);
     upgradable(&home, "--era legacy");
     restart(&home);
-    assert_eq!(spoken(&home), LEGACY);
-    remembered(&home, LEGACY);
+    assert_eq!(protocol(&home), LEGACY);
+    wait_until_remembered(&home, LEGACY);
     let now = status(&home, "s");
     assert_eq!(now["restarts_total"], 0, "{now}");
     home.finish();
 }
 
 #[test]
-fn an_adopted_modern_server_is_not_asked_again() {
+fn adopted_modern_server_is_not_probed_again() {
     let home = home();
     serve_unprobed(&home, &["--era", "modern"]);
     let daemon = home.daemon();
     ready(&home, &["s"]);
-    remembered(&home, MODERN);
+    wait_until_remembered(&home, MODERN);
     let pid = status(&home, "s")["pid"].clone();
-    let discovered = heard_of(&home, "s", "server/discover").len();
+    let discovered = received_of(&home, "s", "server/discover").len();
     daemon.kill9();
     home.daemon();
     ready(&home, &["s"]);
-    home.wait_until("it is spoken with", || spoken(&home) == MODERN);
+    home.wait_until("the adopted server is connected", || protocol(&home) == MODERN);
     assert_eq!(status(&home, "s")["pid"], pid);
-    assert_eq!(heard_of(&home, "s", "server/discover").len(), discovered);
-    home.wait_until("what the earlier daemon listened to is ended", || {
-        heard_of(&home, "s", "notifications/cancelled").len() == 1
+    assert_eq!(received_of(&home, "s", "server/discover").len(), discovered);
+    home.wait_until("the subscription of the earlier daemon is cancelled", || {
+        received_of(&home, "s", "notifications/cancelled").len() == 1
     });
-    let ears = heard_of(&home, "s", "subscriptions/listen");
-    let ended = &heard_of(&home, "s", "notifications/cancelled")[0]["params"]["requestId"];
+    let ears = received_of(&home, "s", "subscriptions/listen");
+    let ended = &received_of(&home, "s", "notifications/cancelled")[0]["params"]["requestId"];
     assert_eq!((ears.len(), &ears[0]["id"]), (2, ended));
     home.finish();
 }
@@ -475,11 +480,11 @@ fn text(answer: &Value) -> &str {
 }
 
 #[test]
-fn a_modern_server_over_http_is_told_in_the_head_what_each_call_is() {
+fn modern_http_server_gets_header_metadata() {
     let remote = modern();
     let home = home_of_remote(&remote);
-    assert_eq!(spoken(&home), MODERN);
-    let client = local(&home);
+    assert_eq!(protocol(&home), MODERN);
+    let client = local_client(&home);
     home.wait_until("its tools are there", || {
         client.tool_names().contains(&"s__marked".to_owned())
     });
@@ -493,14 +498,14 @@ fn a_modern_server_over_http_is_told_in_the_head_what_each_call_is() {
     assert_eq!(odd["error"]["code"], -32602, "{odd}");
     let heads = remote.heads();
     assert!(heads.iter().all(|head| head.method == "POST"), "no GET and no DELETE");
-    let asked = heads.iter().filter(|head| head.message == "initialize").count();
-    assert_eq!(asked, 1, "whether it speaks the legacy era too is learned once");
-    home.wait_until("it is listened to", || remote.listeners() == 1);
+    let initialize_count = heads.iter().filter(|head| head.message == "initialize").count();
+    assert_eq!(initialize_count, 1, "whether it speaks the legacy era too is learned once");
+    home.wait_until("the server has a subscription", || remote.listeners() == 1);
     home.finish();
 }
 
 #[test]
-fn what_the_head_has_to_say_is_learned_again_and_the_call_is_done_once() {
+fn changed_header_marks_are_learned_and_the_call_runs_once() {
     let remote = modern();
     let home = home_of_remote(&remote);
     assert_eq!(text(&call(&home, "marked", "a")), "a");
@@ -514,7 +519,7 @@ fn what_the_head_has_to_say_is_learned_again_and_the_call_is_done_once() {
 }
 
 #[test]
-fn a_stream_without_an_answer_is_lost_and_never_taken_up_again() {
+fn modern_stream_without_an_answer_is_lost_and_not_resumed() {
     let remote = modern();
     let home = home_of_remote(&remote);
     for tool in ["lost", "cut"] {
@@ -528,10 +533,10 @@ fn a_stream_without_an_answer_is_lost_and_never_taken_up_again() {
 }
 
 #[test]
-fn whoever_gives_up_a_call_closes_its_stream_and_says_nothing() {
+fn timed_out_call_closes_its_stream_without_a_notification() {
     let remote = modern();
     let home = home_of_remote(&remote);
-    home.wait_until("it is listened to", || remote.listeners() == 1);
+    home.wait_until("the server has a subscription", || remote.listeners() == 1);
     let params = json!({ "name": "wait", "arguments": { "message": "x" } });
     let ask = json!({ "server": "s", "method": "tools/call", "params": params, "timeout_ms": 300 });
     let error = home.call("request", ask).unwrap_err();
@@ -543,15 +548,15 @@ fn whoever_gives_up_a_call_closes_its_stream_and_says_nothing() {
 }
 
 #[test]
-fn a_client_of_the_other_era_that_cancels_closes_the_stream() {
+fn cancellation_of_a_legacy_client_closes_the_modern_stream() {
     let remote = modern();
     let home = home_of_remote(&remote);
-    home.wait_until("it is listened to", || remote.listeners() == 1);
-    let client = local(&home);
+    home.wait_until("the server has a subscription", || remote.listeners() == 1);
+    let client = local_client(&home);
     assert_eq!(text(&client.call("s__marked", json!({ "message": "é" }))), "é");
     let idle = remote.connections();
     let id = client.start_call("s__wait", json!({ "message": "x" }));
-    home.wait_until("it is called", || remote.done().len() == 2);
+    home.wait_until("the server has the call", || remote.done().len() == 2);
     client.cancel(&json!(id));
     remote.let_go();
     home.wait_until("its stream is closed", || remote.connections() <= idle);
@@ -561,54 +566,54 @@ fn a_client_of_the_other_era_that_cancels_closes_the_stream() {
 }
 
 #[test]
-fn a_server_that_is_listened_to_is_listened_to_again() {
+fn broken_subscription_is_renewed() {
     let remote = modern();
     let home = home_of_remote(&remote);
-    home.wait_until("it is listened to", || remote.listeners() == 1);
+    home.wait_until("the server has a subscription", || remote.listeners() == 1);
     let lists = || remote.heads().iter().filter(|head| head.message == "tools/list").count();
     let before = lists();
     remote.hang_up();
-    home.wait_until("it is listened to again", || remote.listened() == 2);
+    home.wait_until("the subscription is renewed", || remote.listened() == 2);
     home.wait_until("its lists are asked for again", || lists() > before);
     home.finish();
 }
 
 #[test]
-fn a_server_over_http_that_names_the_revision_it_speaks_is_greeted_in_that_one() {
+fn http_server_that_names_its_revision_is_greeted_in_it() {
     let remote = Remote::start();
     remote.speak_only("2025-03-26");
     let home = home_of_remote(&remote);
-    assert_eq!(spoken(&home), "2025-03-26");
+    assert_eq!(protocol(&home), "2025-03-26");
     assert_eq!(text(&call(&home, "echo", "a")), "a");
     assert_eq!(remote.begun(), 1, "one session is enough");
     home.finish();
 }
 
 #[test]
-fn a_server_over_http_may_come_back_in_the_other_era() {
+fn http_server_may_return_in_the_other_era() {
     let remote = Remote::start();
     let home = home_of_remote(&remote);
-    assert_eq!(spoken(&home), LEGACY);
-    remembered(&home, LEGACY);
+    assert_eq!(protocol(&home), LEGACY);
+    wait_until_remembered(&home, LEGACY);
     remote.is_modern(true);
     restart(&home);
-    assert_eq!(spoken(&home), MODERN);
+    assert_eq!(protocol(&home), MODERN);
     remote.is_modern(false);
     restart(&home);
-    assert_eq!(spoken(&home), LEGACY);
+    assert_eq!(protocol(&home), LEGACY);
     home.finish();
 }
 
 #[test]
-fn a_server_over_http_that_is_another_meanwhile_is_met_anew() {
+fn http_server_that_changes_its_era_is_greeted_again() {
     let remote = modern();
     let home = home_of_remote(&remote);
-    home.wait_until("it is listened to", || remote.listeners() == 1);
+    home.wait_until("the server has a subscription", || remote.listeners() == 1);
     remote.is_modern(false);
     let params = json!({ "name": "echo", "arguments": { "message": "x" } });
     let ask = json!({ "server": "s", "method": "tools/call", "params": params });
-    let _ = home.call("request", ask); // It does not understand that.
-    home.wait_until("it is met anew", || spoken(&home) == LEGACY);
+    let _ = home.call("request", ask); // The server does not understand this call.
+    home.wait_until("the server is greeted in the other era", || protocol(&home) == LEGACY);
     assert_eq!(text(&call(&home, "echo", "a")), "a");
     home.finish();
 }

@@ -1,12 +1,13 @@
-//! What passes through stays what it was: numbers, orders, ids, tokens, names.
+//! Messages pass through unchanged: numbers, member order, ids, tokens and names.
 
 use serde_json::{Value, json};
 
-use crate::stage::{
-    echoes, heard_text, home, home_of_two, linger, local, ready, serve, serve_noting, told, web,
+use crate::fixtures::{
+    assert_echo, home, home_of_two, http_client, linger, local_client, notification_count, ready,
+    received_lines, serve, serve_recorded,
 };
 
-/// Results that a careless reader would change.
+/// Results that a lossy parser would change.
 const DELICATE: [&str; 7] = [
     r#"{"content":[],"n":1.50,"big":123456789012345678901234567890,"e":1e400,"z":-0.0}"#,
     r#"{"z":1,"a":2,"content":[{"type":"text","text":"x","unknown":{"b":1,"a":2}}],"m":null}"#,
@@ -20,7 +21,7 @@ const DELICATE: [&str; 7] = [
 #[test]
 fn results_arrive_byte_for_byte() {
     let home = home_of_two();
-    let (socket, http) = (local(&home), web(&home));
+    let (socket, http) = (local_client(&home), http_client(&home));
     for result in DELICATE {
         for client in [&*socket, &*http] {
             let id = client.start_call("a__raw", json!({ "result": result }));
@@ -32,9 +33,9 @@ fn results_arrive_byte_for_byte() {
 }
 
 #[test]
-fn ids_of_every_kind_come_back_as_they_were_written() {
+fn ids_of_every_kind_come_back_as_written() {
     let home = home_of_two();
-    let (socket, http) = (local(&home), web(&home));
+    let (socket, http) = (local_client(&home), http_client(&home));
     for id in [
         "0",
         "-1",
@@ -70,9 +71,9 @@ fn ids_of_every_kind_come_back_as_they_were_written() {
 }
 
 #[test]
-fn progress_comes_back_under_the_callers_token_and_to_nobody_else() {
+fn progress_comes_back_under_the_callers_token_only() {
     let home = home_of_two();
-    let (socket, http, other) = (local(&home), web(&home), local(&home));
+    let (socket, http, other) = (local_client(&home), http_client(&home), local_client(&home));
     other.start_call("a__never", json!({}));
     for token in ["0", "-5", "7", "18446744073709551616", "\"\"", "\"t\"", r#""\u00e9""#] {
         for client in [&*socket, &*http] {
@@ -84,22 +85,25 @@ fn progress_comes_back_under_the_callers_token_and_to_nobody_else() {
             client.start_request_as(&id, "tools/call", value.clone());
             client.wait_answer(&id);
             for step in 1..=2 {
-                let told = client.wait_notification("notifications/progress");
-                assert_eq!(told["params"]["progressToken"], value["_meta"]["progressToken"]);
-                assert_eq!(told["params"]["progress"], step);
+                let notification = client.wait_notification("notifications/progress");
+                assert_eq!(
+                    notification["params"]["progressToken"],
+                    value["_meta"]["progressToken"]
+                );
+                assert_eq!(notification["params"]["progress"], step);
             }
         }
     }
     linger();
-    assert_eq!(told(&other, "notifications/progress"), 0);
-    assert_eq!(told(&socket, "notifications/progress"), 0);
+    assert_eq!(notification_count(&other, "notifications/progress"), 0);
+    assert_eq!(notification_count(&socket, "notifications/progress"), 0);
     home.finish();
 }
 
 #[test]
-fn requests_arrive_upstream_as_they_were_but_for_id_name_and_token() {
+fn requests_arrive_unchanged_except_id_name_and_token() {
     let home = home_of_two();
-    let (socket, http) = (local(&home), web(&home));
+    let (socket, http) = (local_client(&home), http_client(&home));
     let arguments = r#"{"z":1.50,"a":123456789012345678901234567890,"e":1e400,"message":"\u00e9","n":{"name":"a__echo","id":5,"b":1,"a":2}}"#;
     let meta =
         r#"{"other":{"progressToken":3},"progressToken":"tok","traceparent":"00-x","x":1.0}"#;
@@ -114,24 +118,24 @@ fn requests_arrive_upstream_as_they_were_but_for_id_name_and_token() {
     let posted = http.post(&request("\"mine\"", "a__echo", "\"tok\""));
     assert_eq!(posted.status, 200, "{posted:?}");
     let calls: Vec<String> =
-        heard_text(&home, "a").into_iter().filter(|it| it.contains("tools/call")).collect();
+        received_lines(&home, "a").into_iter().filter(|it| it.contains("tools/call")).collect();
     assert_eq!(calls.len(), 2);
     for call in calls {
         let (_, after) = call.split_once(r#""id":"#).unwrap();
-        let ours = after.split(',').next().unwrap().to_owned();
-        assert!(ours.parse::<u64>().is_ok(), "{call}");
-        assert_eq!(call, request(&ours, "echo", &ours));
+        let upstream_id = after.split(',').next().unwrap().to_owned();
+        assert!(upstream_id.parse::<u64>().is_ok(), "{call}");
+        assert_eq!(call, request(&upstream_id, "echo", &upstream_id));
     }
-    // Without a token none is made up.
+    // Without a client's token xy adds none.
     socket.call_text("a__echo", json!({ "message": "x" }));
-    assert!(!heard_text(&home, "a").last().unwrap().contains("progressToken"));
+    assert!(!received_lines(&home, "a").last().unwrap().contains("progressToken"));
     home.finish();
 }
 
 #[test]
-fn a_body_with_line_breaks_is_one_message() {
+fn body_with_line_breaks_is_one_message() {
     let home = home_of_two();
-    let client = web(&home);
+    let client = http_client(&home);
     let body = "{\r\n  \"jsonrpc\": \"2.0\",\n\t\"id\": 5,\n  \"method\": \"tools/call\",\n  \
                 \"params\": {\n    \"name\": \"a__echo\",\n    \"arguments\": {\n      \
                 \"message\": \"two\\nlines\"\n    }\n  }\n}\n";
@@ -142,13 +146,13 @@ fn a_body_with_line_breaks_is_one_message() {
 }
 
 #[test]
-fn odd_names_are_shown_plainly_and_can_be_called() {
+fn odd_tool_names_are_replaced_and_callable() {
     let home = home();
     serve(&home, "a", &["--odd-names"]);
     serve(&home, "a-server-with-quite-a-long-name", &["--odd-names"]);
     home.daemon();
     ready(&home, &["a", "a-server-with-quite-a-long-name"]);
-    let client = local(&home);
+    let client = local_client(&home);
     let names = client.tool_names();
     let is_plain = |name: &String| {
         name.len() <= 50
@@ -159,7 +163,7 @@ fn odd_names_are_shown_plainly_and_can_be_called() {
     let mut once = names.clone();
     once.sort();
     once.dedup();
-    assert_eq!(once.len(), names.len(), "each is there once");
+    assert_eq!(once.len(), names.len(), "each name occurs once");
     let mut called = 0;
     for name in names.iter().filter(|name| {
         ["with_", "xxxx", "_berlang", "two__"].iter().any(|part| name.contains(part))
@@ -170,21 +174,21 @@ fn odd_names_are_shown_plainly_and_can_be_called() {
     }
     assert_eq!(called, 10);
     assert!(names.contains(&"a__two__underscores".to_owned()));
-    // The name inside is no name outside.
+    // The server's own name of the tool is not a public name.
     assert!(client.call("a__with.dot", json!({})).get("error").is_some());
     home.finish();
 }
 
 #[test]
-fn what_a_server_writes_of_a_tool_is_shown_but_for_its_name() {
+fn tools_are_shown_as_written_except_their_names() {
     let home = home();
-    serve_noting(&home, "a", &["--tools", "3"]);
+    serve_recorded(&home, "a", &["--tools", "3"]);
     home.daemon();
     ready(&home, &["a"]);
-    let all = local(&home);
-    let plain = crate::stage::local_of(&home, "a");
+    let all = local_client(&home);
+    let plain = crate::fixtures::single_server_client(&home, "a");
     let mut shown = all.list("tools/list", "tools");
-    shown.retain(|tool| tool["name"].as_str().unwrap().contains("__")); // Not xy's own.
+    shown.retain(|tool| tool["name"].as_str().unwrap().contains("__")); // Without xy's own tools.
     let mut own = plain.list("tools/list", "tools");
     assert_eq!(shown.len(), own.len());
     for tool in &mut own {
@@ -195,14 +199,14 @@ fn what_a_server_writes_of_a_tool_is_shown_but_for_its_name() {
     assert_eq!(templates[0]["uriTemplate"], "xy://a/test://item/{id}");
     let resources = all.list("resources/list", "resources");
     assert_eq!(resources[0]["uri"], "xy://a/test://static");
-    echoes(&all, "a");
+    assert_echo(&all, "a");
     home.finish();
 }
 
 #[test]
-fn errors_of_a_server_are_its_own() {
+fn errors_of_a_server_pass_through() {
     let home = home_of_two();
-    let client = local(&home);
+    let client = local_client(&home);
     let missing = client.request("resources/read", json!({ "uri": "xy://a/test://none" }));
     assert_eq!(missing["error"]["message"], "no resource `test://none`");
     let prompt = client.request("prompts/get", json!({ "name": "a__greet" }));

@@ -1,23 +1,24 @@
-//! Servers with `isolation "client"`: each client has one of its own.
+//! Servers with `isolation "client"`: each client has its own instance.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use xy_testkit::{Home, McpClient, is_alive};
 
-use crate::scopes::found;
-use crate::stage::{
-    capable, code, home, linger, local, serve, serve_with, stranger, stranger_at, told, web, who,
-    who_at_last, words,
+use crate::fixtures::{
+    capable_client, error_code, error_message, home, http_client, linger, local_client,
+    notification_count, serve, serve_with, uninitialized_client, uninitialized_client_at, who,
+    who_once_up,
 };
+use crate::scopes::found;
 use crate::support::{ask, signal};
 
 #[track_caller]
-fn home_of_own(flags: &[&str]) -> Home {
+fn home_with_isolated_server(flags: &[&str]) -> Home {
     let home = home();
     serve(&home, "shared", &[]);
     serve_with(&home, "own", flags, "isolation \"client\"\n");
     home.daemon();
-    crate::stage::ready(&home, &["shared"]);
+    crate::fixtures::ready(&home, &["shared"]);
     home
 }
 
@@ -26,9 +27,9 @@ fn pid_of(who: &Value) -> u32 {
 }
 
 #[test]
-fn each_client_has_its_own_and_it_ends_with_its_client() {
-    let home = home_of_own(&[]);
-    let (one, other, http) = (local(&home), local(&home), web(&home));
+fn each_client_has_its_own_instance_that_ends_with_it() {
+    let home = home_with_isolated_server(&[]);
+    let (one, other, http) = (local_client(&home), local_client(&home), http_client(&home));
     let pids: Vec<u32> =
         [&*one, &*other, &*http].map(|client| pid_of(&who(client, "own__who"))).to_vec();
     assert!(pids[0] != pids[1] && pids[1] != pids[2] && pids[0] != pids[2], "{pids:?}");
@@ -45,9 +46,9 @@ fn each_client_has_its_own_and_it_ends_with_its_client() {
 }
 
 #[test]
-fn two_calls_at_once_are_to_one_instance() {
-    let home = home_of_own(&["--slow-init", "300"]);
-    let client = local(&home);
+fn concurrent_calls_use_one_instance() {
+    let home = home_with_isolated_server(&["--slow-init", "300"]);
+    let client = local_client(&home);
     let ids: Vec<u64> = (0..10).map(|_| client.start_call("own__who", json!({}))).collect();
     let mut pids: Vec<Value> = ids
         .into_iter()
@@ -59,12 +60,12 @@ fn two_calls_at_once_are_to_one_instance() {
 }
 
 #[test]
-fn it_is_told_what_its_own_client_can_do_and_may_ask_it() {
-    let home = home_of_own(&[]);
-    let rich = capable(&home);
-    let plain = local(&home);
-    let told = who(&rich, "own__who");
-    assert_eq!(told["client"]["capabilities"], crate::stage::capabilities());
+fn instance_knows_its_clients_capabilities_and_may_ask_it() {
+    let home = home_with_isolated_server(&[]);
+    let rich = capable_client(&home);
+    let plain = local_client(&home);
+    let response = who(&rich, "own__who");
+    assert_eq!(response["client"]["capabilities"], crate::fixtures::capabilities());
     assert_eq!(who(&plain, "own__who")["client"]["capabilities"], json!({}));
     let shared = who(&rich, "shared__who");
     assert_eq!(
@@ -75,7 +76,7 @@ fn it_is_told_what_its_own_client_can_do_and_may_ask_it() {
         let roots = json!({ "roots": [{ "uri": "file:///home/ada", "name": "Ada's" }] });
         (question["method"] == "roots/list").then_some(Ok(roots))
     });
-    // Others that call theirs make nothing unclear.
+    // Calls of other clients to their own instances cause no ambiguity.
     plain.start_call("own__never", json!({}));
     let roots = rich.call_text("own__ask_roots", json!({}));
     assert!(roots.contains("file:///home/ada"), "{roots}");
@@ -83,9 +84,9 @@ fn it_is_told_what_its_own_client_can_do_and_may_ask_it() {
 }
 
 #[test]
-fn it_is_told_what_a_client_says_with_its_first_request_and_may_ask_it() {
-    let home = home_of_own(&[]);
-    let client = home.mcp_connect(&[]); // It is never greeted.
+fn instance_knows_the_capabilities_of_a_modern_client() {
+    let home = home_with_isolated_server(&[]);
+    let client = home.mcp_connect(&[]); // This client never sends `initialize`.
     let capabilities = json!({ "roots": {}, "sampling": {} });
     let params = |tool: &str| {
         json!({ "name": tool, "_meta": {
@@ -93,15 +94,16 @@ fn it_is_told_what_a_client_says_with_its_first_request_and_may_ask_it() {
             "io.modelcontextprotocol/clientCapabilities": capabilities,
         } })
     };
-    let told = client.request("tools/call", params("own__who"));
-    let told = told["result"]["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{told}"));
-    let told: Value = serde_json::from_str(told).unwrap();
-    assert_eq!(told["client"]["capabilities"], capabilities);
-    let wanted = client.request("tools/call", params("own__ask_roots"));
-    let wanted = &wanted["result"];
-    assert_eq!(wanted["inputRequests"]["q1"]["method"], "roots/list", "{wanted}");
+    let answer = client.request("tools/call", params("own__who"));
+    let answer =
+        answer["result"]["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{answer}"));
+    let answer: Value = serde_json::from_str(answer).unwrap();
+    assert_eq!(answer["client"]["capabilities"], capabilities);
+    let input_requests = client.request("tools/call", params("own__ask_roots"));
+    let input_requests = &input_requests["result"];
+    assert_eq!(input_requests["inputRequests"]["q1"]["method"], "roots/list", "{input_requests}");
     let mut again = params("own__ask_roots");
-    again["requestState"] = wanted["requestState"].clone();
+    again["requestState"] = input_requests["requestState"].clone();
     again["inputResponses"] = json!({ "q1": { "roots": [{ "uri": "file:///home/ada" }] } });
     let roots = client.request("tools/call", again).to_string();
     assert!(roots.contains("file:///home/ada"), "{roots}");
@@ -110,77 +112,77 @@ fn it_is_told_what_a_client_says_with_its_first_request_and_may_ask_it() {
 }
 
 #[test]
-fn a_change_of_roots_reaches_the_clients_own_instance() {
+fn roots_change_reaches_the_clients_own_instance() {
     let home = home();
-    let diary = crate::stage::diary_file(&home, "own");
+    let diary = crate::fixtures::diary_file(&home, "own");
     let flags = ["--diary", diary.to_str().unwrap()];
     serve_with(&home, "own", &flags, "isolation \"client\"\n");
     home.daemon();
-    let client = capable(&home);
+    let client = capable_client(&home);
     who(&client, "own__who");
     client.notify("notifications/roots/list_changed", Value::Null);
-    home.wait_until("it is told", || {
-        crate::stage::heard_of(&home, "own", "notifications/roots/list_changed").len() == 1
+    home.wait_until("the server gets the cancellation", || {
+        crate::fixtures::received_of(&home, "own", "notifications/roots/list_changed").len() == 1
     });
     home.finish();
 }
 
 #[test]
-fn one_that_dies_is_its_own_clients_trouble() {
-    let home = home_of_own(&[]);
-    let (one, other) = (local(&home), local(&home));
+fn crash_of_an_instance_affects_only_its_client() {
+    let home = home_with_isolated_server(&[]);
+    let (one, other) = (local_client(&home), local_client(&home));
     let mine = pid_of(&who(&one, "own__who"));
-    let theirs = pid_of(&who(&other, "own__who"));
+    let other_pid = pid_of(&who(&other, "own__who"));
     one.tool_names();
     other.tool_names();
     let crash = one.call("own__crash", json!({}));
-    assert_eq!(code(&crash), -32010, "{crash}");
-    let next = pid_of(&who_at_last(&home, &one, "own__who"));
-    assert_ne!(next, mine, "it has come back");
-    assert_eq!(pid_of(&who(&other, "own__who")), theirs);
+    assert_eq!(error_code(&crash), -32010, "{crash}");
+    let next = pid_of(&who_once_up(&home, &one, "own__who"));
+    assert_ne!(next, mine, "the server has restarted");
+    assert_eq!(pid_of(&who(&other, "own__who")), other_pid);
     signal(next, Signal::KILL);
-    assert_ne!(pid_of(&who_at_last(&home, &one, "own__who")), next);
+    assert_ne!(pid_of(&who_once_up(&home, &one, "own__who")), next);
     linger();
     let changed = "notifications/tools/list_changed";
-    assert_eq!((told(&one, changed), told(&other, changed)), (0, 0));
+    assert_eq!((notification_count(&one, changed), notification_count(&other, changed)), (0, 0));
     home.finish();
 }
 
 #[test]
-fn one_that_fails_is_its_own_clients_trouble() {
+fn failure_of_an_instance_affects_only_its_client() {
     let home = home();
     let kdl =
         format!("{}restart {{ policy \"never\" }}\nisolation \"client\"\n", home.kdl_mcp(&[]));
     home.write_config("servers/own.kdl", &kdl);
     home.daemon();
-    let (one, other) = (local(&home), local(&home));
+    let (one, other) = (local_client(&home), local_client(&home));
     who(&one, "own__who");
-    let theirs = who(&other, "own__who")["pid"].clone();
+    let other_pid = who(&other, "own__who")["pid"].clone();
     other.tool_names();
     one.call("own__crash", json!({}));
-    let refused = home.wait_until("it is known to have failed", || {
+    let refused = home.wait_until("the failure is known", || {
         let answer = one.call("own__echo", json!({ "message": "x" }));
         answer.get("error").is_some().then_some(answer)
     });
-    assert_eq!(code(&refused), -32005, "{refused}");
-    assert_eq!(who(&other, "own__who")["pid"], theirs);
+    assert_eq!(error_code(&refused), -32005, "{refused}");
+    assert_eq!(who(&other, "own__who")["pid"], other_pid);
     assert!(other.tool_names().contains(&"own__echo".to_owned()));
-    let newcomer = local(&home);
+    let newcomer = local_client(&home);
     who(&newcomer, "own__who");
     home.finish();
 }
 
 #[test]
-fn nobody_gets_one_while_it_is_stopped() {
-    let home = home_of_own(&[]);
-    let client = local(&home);
+fn stopped_isolated_server_starts_no_instance() {
+    let home = home_with_isolated_server(&[]);
+    let client = local_client(&home);
     let pid = pid_of(&who(&client, "own__who"));
     client.tool_names();
     ask(&home, "stop", json!({ "name": "own" }));
     home.wait_until("it has ended", || !is_alive(pid));
     let refused = client.call("own__echo", json!({ "message": "x" }));
-    assert_eq!(code(&refused), -32005, "{refused}");
-    home.wait_until("it is listed no more", || {
+    assert_eq!(error_code(&refused), -32005, "{refused}");
+    home.wait_until("it is no longer listed", || {
         !client.tool_names().iter().any(|name| name.starts_with("own__"))
     });
     ask(&home, "start", json!({ "name": "own" }));
@@ -189,70 +191,73 @@ fn nobody_gets_one_while_it_is_stopped() {
 }
 
 #[test]
-fn one_server_alone_can_be_isolated_too() {
-    let home = home_of_own(&["--instructions", "mine"]);
-    let client = crate::stage::stranger_at(&home, &json!({ "server": "own" }));
-    let hello = client.initialize_with(&crate::stage::capabilities());
+fn single_server_endpoint_may_be_isolated() {
+    let home = home_with_isolated_server(&["--instructions", "mine"]);
+    let client = crate::fixtures::uninitialized_client_at(&home, &json!({ "server": "own" }));
+    let hello = client.initialize_with(&crate::fixtures::capabilities());
     assert_eq!(hello["instructions"], "mine");
-    let told = who(&client, "who");
-    assert_eq!(told["client"]["capabilities"], crate::stage::capabilities());
-    let silent = stranger(&home);
+    let response = who(&client, "who");
+    assert_eq!(response["client"]["capabilities"], crate::fixtures::capabilities());
+    let silent = uninitialized_client(&home);
     drop(silent);
     drop(client);
-    home.wait_until("it has ended", || !is_alive(pid_of(&told)));
+    home.wait_until("it has ended", || !is_alive(pid_of(&response)));
     home.finish();
 }
 
 #[test]
-fn a_killed_daemon_leaves_nobodys_instance_behind() {
+fn instances_of_a_killed_daemon_end() {
     let home = home();
     serve_with(&home, "own", &[], "isolation \"client\"\n");
     let daemon = home.daemon();
-    let client = crate::stage::bridged(&home);
+    let client = crate::fixtures::bridge_client(&home);
     let before = pid_of(&who(&client, "own__who"));
     daemon.kill9();
     home.daemon();
-    let after = pid_of(&who_at_last(&home, &client, "own__who"));
-    assert_ne!(after, before, "its client is another one to this daemon");
+    let after = pid_of(&who_once_up(&home, &client, "own__who"));
+    assert_ne!(after, before, "the next daemon counts this as another client");
     home.wait_until("the old one has ended", || !is_alive(before));
     drop(client);
     home.wait_until("the new one has ended", || !is_alive(after));
     home.finish();
 }
 
-/// Nothing tells a client of the tool `own__secret`, which another client's instance has.
+/// Asserts that no request reveals the tool `own__secret` of another client's instance.
 #[track_caller]
-fn knows_no_secret(client: &McpClient) {
+fn assert_secret_hidden(client: &McpClient) {
     assert!(!client.tool_names().contains(&"own__secret".to_owned()), "it would be pinned");
     for query in ["secret", "own__secret", "Was added"] {
         let names = found(client, query);
         assert!(!names.contains(&"own__secret".to_owned()), "{query}: {names:?}");
     }
     for tool in ["describe_tool", "call_tool"] {
-        let told = |name: &str| client.call(tool, json!({ "name": name }))["result"].clone();
-        let (secret, nothing) = (told("own__secret"), told("own__unheard"));
+        let result_of = |name: &str| client.call(tool, json!({ "name": name }))["result"].clone();
+        let (secret, nothing) = (result_of("own__secret"), result_of("own__unheard"));
         assert_eq!(secret["isError"], true, "{secret}");
         assert_eq!(secret.to_string().replace("own__secret", "own__unheard"), nothing.to_string());
     }
     let called = client.call("own__secret", json!({}));
-    assert_eq!((code(&called), words(&called)), (-32602, "Unknown tool: own__secret"));
+    assert_eq!(
+        (error_code(&called), error_message(&called)),
+        (-32602, "Unknown tool: own__secret")
+    );
 }
 
 #[test]
-fn what_one_clients_instance_adds_is_nobody_elses_nor_of_the_next_daemon() {
+fn tools_of_one_instance_stay_private_also_for_the_next_daemon() {
     let home = home();
     serve_with(&home, "own", &[], "isolation \"client\"\n");
     let profile = "tools \"search\"\nmanage #false\npin \"own__secret\"\n";
     home.write_config("profiles/find.kdl", profile);
     let daemon = home.daemon();
     let finder = || {
-        let client = stranger_at(&home, &json!({ "profile": "find" }));
+        let client = uninitialized_client_at(&home, &json!({ "profile": "find" }));
         client.initialize();
         client
     };
     let instances = || ask(&home, "status", json!({ "name": "own" }))["instances"].clone();
     let (ada, without, with) = (finder(), finder(), finder());
-    // By a call, not by a list: it is known all the same what anybody would get.
+    // By a call, without a list before it: what every new instance offers is known anyway.
     ada.call_text("own__add_tool", json!({ "name": "secret" }));
     home.wait_until("it is listed", || ada.tool_names().contains(&"own__secret".to_owned()));
     assert_eq!(found(&ada, "secret"), ["own__secret"]);
@@ -262,25 +267,25 @@ fn what_one_clients_instance_adds_is_nobody_elses_nor_of_the_next_daemon() {
     assert_eq!(ada.call_text("call_tool", json!({ "name": "own__secret" })), "secret");
     assert_eq!(ada.call_text("own__secret", json!({})), "secret");
 
-    knows_no_secret(&without);
+    assert_secret_hidden(&without);
     assert_eq!(found(&without, "own__echo")[0], "own__echo");
-    assert_eq!(instances().as_array().map(Vec::len), Some(1), "it has none of its own");
+    assert_eq!(instances().as_array().map(Vec::len), Some(1), "the client has no instance");
     who(&with, "own__who");
-    knows_no_secret(&with);
+    assert_secret_hidden(&with);
     assert_eq!(instances().as_array().map(Vec::len), Some(2));
 
     let kept = home.root().join("state/xy/manifests/own.json");
-    home.wait_until("it is remembered", || kept.exists());
+    home.wait_until("the manifest is saved", || kept.exists());
     daemon.kill9();
     home.daemon();
     let later = finder();
-    assert_eq!(found(&later, "own__echo")[0], "own__echo", "what anybody gets is remembered");
-    knows_no_secret(&later);
+    assert_eq!(found(&later, "own__echo")[0], "own__echo", "the common tools are remembered");
+    assert_secret_hidden(&later);
     home.finish();
 }
 
 #[test]
-fn one_that_listens_on_a_port_is_for_one_client_at_a_time() {
+fn instance_with_a_port_serves_one_client_at_a_time() {
     let home = home();
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = free.local_addr().unwrap().port();
@@ -289,14 +294,14 @@ fn one_that_listens_on_a_port_is_for_one_client_at_a_time() {
     let more = format!("isolation \"client\"\ntransport \"http\"\nport {port}\n");
     serve_with(&home, "own", &flags, &more);
     home.daemon();
-    let (one, other) = (local(&home), local(&home));
+    let (one, other) = (local_client(&home), local_client(&home));
     let pid = pid_of(&who(&one, "own__who"));
     let refused = other.wait_answer(other.start_call("own__who", json!({})));
     let why = refused["error"]["message"].as_str().unwrap_or_default();
     assert!(why.contains("port") && why.contains("another client"), "{refused}");
     drop(one);
     home.wait_until("its instance has ended", || !is_alive(pid));
-    let next = home.wait_until("the other gets one", || {
+    let next = home.wait_until("the other client gets an instance", || {
         let answer = other.call("own__who", json!({}));
         answer.get("result").map(|it| it["structuredContent"].clone())
     });
@@ -304,7 +309,8 @@ fn one_that_listens_on_a_port_is_for_one_client_at_a_time() {
     home.finish();
 }
 
-/// A server for each client whose program writes a line to stderr and exits with code 3.
+/// Returns a home with an isolated server whose program writes a line to stderr and exits with code
+/// 3.
 fn broken_home(restart: &str) -> Home {
     let home = home();
     let kdl = format!(
@@ -319,14 +325,14 @@ fn broken_home(restart: &str) -> Home {
 #[test]
 fn broken_instance_answers_its_calls_and_can_be_diagnosed() {
     let home = broken_home("max-attempts 1; backoff-initial \"0s\"");
-    let client = stranger_at(&home, &json!({ "server": "own" }));
+    let client = uninitialized_client_at(&home, &json!({ "server": "own" }));
     client.initialize();
     for _ in 0..2 {
         let refused = client.call("x", json!({}));
-        assert_eq!(code(&refused), -32005, "{refused}");
-        for told in ["exited with code 3", "last lines of stderr:\nboom: no key", "xy restart own"]
+        assert_eq!(error_code(&refused), -32005, "{refused}");
+        for part in ["exited with code 3", "last lines of stderr:\nboom: no key", "xy restart own"]
         {
-            assert!(words(&refused).contains(told), "{told}: {refused}");
+            assert!(error_message(&refused).contains(part), "{part}: {refused}");
         }
     }
     drop(client);
@@ -345,21 +351,21 @@ fn broken_instance_answers_its_calls_and_can_be_diagnosed() {
 }
 
 #[test]
-fn request_to_broken_instance_tells_why() {
+fn request_to_a_broken_instance_reports_the_reason() {
     let home = broken_home("max-attempts 1");
     for method in ["ping", "tools/list"] {
-        let asked = home.xy(&["request", "own", method]);
-        assert_eq!((asked.code, asked.stdout.as_str()), (1, ""), "{asked:?}");
-        for told in ["`own` is not running", "exited with code 3", "boom: no key"] {
-            assert!(asked.stderr.contains(told), "{told}: {asked:?}");
+        let output = home.xy(&["request", "own", method]);
+        assert_eq!((output.code, output.stdout.as_str()), (1, ""), "{output:?}");
+        for part in ["`own` is not running", "exited with code 3", "boom: no key"] {
+            assert!(output.stderr.contains(part), "{part}: {output:?}");
         }
     }
     home.finish();
 }
 
 #[test]
-fn request_starts_instance_for_itself() {
-    let home = home_of_own(&[]);
+fn request_starts_an_instance_of_its_own() {
+    let home = home_with_isolated_server(&[]);
     let answer = home.xy(&["request", "own", "ping"]);
     assert_eq!(
         (answer.code, answer.stdout.trim_end()),

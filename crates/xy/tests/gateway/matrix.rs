@@ -1,9 +1,9 @@
-//! The eras of clients and servers, each with each, over every way there is, feature by
-//! feature: every cell passes, or stands in a list with the reason why it does not.
+//! Compatibility matrix: clients and servers of both eras over both transports, feature by feature.
+//! Every cell passes, or is listed with a reason.
 //!
-//! The client is at `xy connect` or at the HTTP door, the server is our fixture, behind pipes
-//! or over HTTP. What a feature means is written once (`features.rs`), in words that a client
-//! of each era knows (`legacy.rs`, `modern.rs`).
+//! The client connects through `xy connect` or HTTP. The server is xy's test fixture over pipes or
+//! HTTP. `features.rs` defines each feature once, in terms that clients of both eras implement
+//! (`legacy.rs`, `modern.rs`).
 
 #[path = "matrix/clients.rs"]
 mod clients;
@@ -18,62 +18,62 @@ mod servers;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use clients::{Guest, Place};
+use clients::{ClientFactory, Endpoint};
 use features::FEATURES;
-use servers::{home_of, home_of_one};
+use servers::{isolated_home, shared_home};
 
-/// What a peer speaks.
+/// The era of a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Era {
     /// The revisions with `initialize`.
     Legacy,
-    /// The one after them.
+    /// The revision after them.
     Modern,
 }
 
-/// How a peer is connected.
+/// The transport of a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum Transport {
     Stdio,
     Http,
 }
 
 /// A client or a server.
-type Peer = (Era, Way);
+type Peer = (Era, Transport);
 
-/// A cell that does not pass: the client, the server, the feature, and why that is right.
-type Listed = (Peer, Peer, &'static str, &'static str);
+/// A cell that does not pass: client, server, feature, and the reason.
+type KnownFailure = (Peer, Peer, &'static str, &'static str);
 
-/// All cells that do not pass, of which there are none now. One that does is not to be listed.
-const LISTED: &[Listed] = &[];
+/// All cells that do not pass; currently none. A listed cell that passes is an error.
+const KNOWN_FAILURES: &[KnownFailure] = &[];
 
-/// What is tried with the names of all servers too.
-const AT_ALL: [&str; 5] = ["tool", "prompt", "resource", "elicitation", "resource updates"];
+/// Features that are also tested at the endpoint of all servers.
+const AT_ALL_SERVERS: [&str; 5] = ["tool", "prompt", "resource", "elicitation", "resource updates"];
 
-/// Where a feature is tried. A legacy server that is shared never hears of roots, which are one
-/// client's; a modern one is told with each request.
-fn places(feature: &str, server: Peer) -> Vec<Place> {
+/// Returns the endpoints at which a feature is tested. A shared legacy server never learns the
+/// roots of a client, while a modern one gets them with each request.
+fn endpoints(feature: &str, server: Peer) -> Vec<Endpoint> {
     match (feature, server.0) {
-        ("roots", Era::Legacy) => vec![Place::Own],
-        ("roots", Era::Modern) => vec![Place::Own, Place::Alone],
-        _ if AT_ALL.contains(&feature) => vec![Place::Alone, Place::All],
-        _ => vec![Place::Alone],
+        ("roots", Era::Legacy) => vec![Endpoint::Own],
+        ("roots", Era::Modern) => vec![Endpoint::Own, Endpoint::Alone],
+        _ if AT_ALL_SERVERS.contains(&feature) => vec![Endpoint::Alone, Endpoint::All],
+        _ => vec![Endpoint::Alone],
     }
 }
 
-/// Tries every feature with one client and one server.
+/// Tests every feature with one client and one server.
 #[track_caller]
 fn try_all(client: Peer, server: Peer) {
-    let (shared, own) = (home_of(server), home_of_one(server));
-    let guest = Guest { shared: &shared, own: &own, peer: client };
+    let (shared, own) = (shared_home(server), isolated_home(server));
+    let factory = ClientFactory { shared: &shared, own: &own, peer: client };
     let mut problems = Vec::new();
     for (name, feature) in FEATURES {
-        let listed = LISTED.iter().find(|it| (it.0, it.1, it.2) == (client, server, *name));
-        let passes = |place: &Place| {
-            let tried = || feature(&*guest.at(*place));
-            catch_unwind(AssertUnwindSafe(tried)).map_err(|panic| words_of(&*panic))
+        let listed = KNOWN_FAILURES.iter().find(|it| (it.0, it.1, it.2) == (client, server, *name));
+        let passes = |endpoint: &Endpoint| {
+            let tried = || feature(&*factory.at(*endpoint));
+            catch_unwind(AssertUnwindSafe(tried)).map_err(|panic| panic_message(&*panic))
         };
-        let tried: Result<(), String> = places(name, server).iter().try_for_each(passes);
+        let tried: Result<(), String> = endpoints(name, server).iter().try_for_each(passes);
         match (tried, listed) {
             (Ok(()), None) | (Err(_), Some(_)) => {}
             (Ok(()), Some((.., why))) => {
@@ -87,13 +87,13 @@ fn try_all(client: Peer, server: Peer) {
     own.finish();
 }
 
-/// What a feature that does not pass has said.
-fn words_of(panic: &(dyn std::any::Any + Send)) -> String {
+/// Returns the panic message of a failed feature.
+fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().cloned();
     text.or_else(|| panic.downcast_ref::<&str>().map(|it| (*it).to_owned())).unwrap_or_default()
 }
 
-/// One test for each client with each server.
+/// Defines one test for each pair of client and server.
 macro_rules! pairs {
     ($($name:ident: $client:expr, $server:expr;)*) => {
         $(
@@ -105,33 +105,33 @@ macro_rules! pairs {
     };
 }
 
-const OLD_LINES: Peer = (Era::Legacy, Way::Stdio);
-const OLD_WEB: Peer = (Era::Legacy, Way::Http);
-const NEW_LINES: Peer = (Era::Modern, Way::Stdio);
-const NEW_WEB: Peer = (Era::Modern, Way::Http);
+const LEGACY_STDIO: Peer = (Era::Legacy, Transport::Stdio);
+const LEGACY_HTTP: Peer = (Era::Legacy, Transport::Http);
+const MODERN_STDIO: Peer = (Era::Modern, Transport::Stdio);
+const MODERN_HTTP: Peer = (Era::Modern, Transport::Http);
 
 pairs! {
-    a_legacy_client_at_stdio_with_a_legacy_server_at_stdio: OLD_LINES, OLD_LINES;
-    a_legacy_client_at_stdio_with_a_legacy_server_over_http: OLD_LINES, OLD_WEB;
-    a_legacy_client_at_stdio_with_a_modern_server_at_stdio: OLD_LINES, NEW_LINES;
-    a_legacy_client_at_stdio_with_a_modern_server_over_http: OLD_LINES, NEW_WEB;
-    a_legacy_client_over_http_with_a_legacy_server_at_stdio: OLD_WEB, OLD_LINES;
-    a_legacy_client_over_http_with_a_legacy_server_over_http: OLD_WEB, OLD_WEB;
-    a_legacy_client_over_http_with_a_modern_server_at_stdio: OLD_WEB, NEW_LINES;
-    a_legacy_client_over_http_with_a_modern_server_over_http: OLD_WEB, NEW_WEB;
-    a_modern_client_at_stdio_with_a_legacy_server_at_stdio: NEW_LINES, OLD_LINES;
-    a_modern_client_at_stdio_with_a_legacy_server_over_http: NEW_LINES, OLD_WEB;
-    a_modern_client_at_stdio_with_a_modern_server_at_stdio: NEW_LINES, NEW_LINES;
-    a_modern_client_at_stdio_with_a_modern_server_over_http: NEW_LINES, NEW_WEB;
-    a_modern_client_over_http_with_a_legacy_server_at_stdio: NEW_WEB, OLD_LINES;
-    a_modern_client_over_http_with_a_legacy_server_over_http: NEW_WEB, OLD_WEB;
-    a_modern_client_over_http_with_a_modern_server_at_stdio: NEW_WEB, NEW_LINES;
-    a_modern_client_over_http_with_a_modern_server_over_http: NEW_WEB, NEW_WEB;
+    legacy_client_at_stdio_with_legacy_server_at_stdio: LEGACY_STDIO, LEGACY_STDIO;
+    legacy_client_at_stdio_with_legacy_server_over_http: LEGACY_STDIO, LEGACY_HTTP;
+    legacy_client_at_stdio_with_modern_server_at_stdio: LEGACY_STDIO, MODERN_STDIO;
+    legacy_client_at_stdio_with_modern_server_over_http: LEGACY_STDIO, MODERN_HTTP;
+    legacy_client_over_http_with_legacy_server_at_stdio: LEGACY_HTTP, LEGACY_STDIO;
+    legacy_client_over_http_with_legacy_server_over_http: LEGACY_HTTP, LEGACY_HTTP;
+    legacy_client_over_http_with_modern_server_at_stdio: LEGACY_HTTP, MODERN_STDIO;
+    legacy_client_over_http_with_modern_server_over_http: LEGACY_HTTP, MODERN_HTTP;
+    modern_client_at_stdio_with_legacy_server_at_stdio: MODERN_STDIO, LEGACY_STDIO;
+    modern_client_at_stdio_with_legacy_server_over_http: MODERN_STDIO, LEGACY_HTTP;
+    modern_client_at_stdio_with_modern_server_at_stdio: MODERN_STDIO, MODERN_STDIO;
+    modern_client_at_stdio_with_modern_server_over_http: MODERN_STDIO, MODERN_HTTP;
+    modern_client_over_http_with_legacy_server_at_stdio: MODERN_HTTP, LEGACY_STDIO;
+    modern_client_over_http_with_legacy_server_over_http: MODERN_HTTP, LEGACY_HTTP;
+    modern_client_over_http_with_modern_server_at_stdio: MODERN_HTTP, MODERN_STDIO;
+    modern_client_over_http_with_modern_server_over_http: MODERN_HTTP, MODERN_HTTP;
 }
 
 #[test]
-fn whatever_is_listed_is_a_cell_and_has_a_reason() {
-    for (_, _, feature, why) in LISTED {
+fn known_failures_name_a_feature_and_a_reason() {
+    for (_, _, feature, why) in KNOWN_FAILURES {
         assert!(FEATURES.iter().any(|(name, _)| name == feature), "no feature `{feature}`");
         assert!(!why.is_empty(), "why does `{feature}` not pass?");
     }

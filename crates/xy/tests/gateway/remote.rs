@@ -1,5 +1,5 @@
-//! Servers somewhere else that are slow, break off, forget, refuse and talk nonsense: each a
-//! clear state and a clear error, and never anybody else's trouble.
+//! Remote servers that are slow, break off, lose sessions, refuse or send garbage: each has a clear
+//! state and error, and affects no other server.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 use xy_testkit::remote::{Mood, Remote, Tls, To};
 use xy_testkit::{Home, McpClient, free_port};
 
-use crate::stage::{
-    capable, code, diary_file, echoes, heard_of, home, linger, local, ready, serve, serve_with,
-    web, words,
+use crate::fixtures::{
+    assert_echo, capable_client, diary_file, error_code, error_message, home, http_client, linger,
+    local_client, ready, received_of, serve, serve_with,
 };
 
 const REMOTE: &str = "far";
 
-/// A home with a remote server and one that is here.
+/// Returns a home with a remote server and a local one.
 fn home_with(remote: &Remote) -> Home {
     let home = home();
     home.write_config("servers/far.kdl", &remote.kdl());
@@ -30,7 +30,7 @@ fn running(remote: &Remote) -> Home {
     home
 }
 
-fn say(message: &str) -> Value {
+fn message(message: &str) -> Value {
     json!({ "message": message })
 }
 
@@ -38,25 +38,25 @@ fn text(answer: &Value) -> &str {
     answer["result"]["content"][0]["text"].as_str().unwrap_or_default()
 }
 
-/// What `status` says of the remote server.
+/// Returns the status of the remote server.
 fn status(home: &Home) -> Value {
     home.call("status", json!({ "name": REMOTE })).unwrap()
 }
 
 #[test]
-fn a_remote_server_is_served_like_any_other() {
+fn remote_server_is_served_like_any_other() {
     let remote = Remote::start();
     let home = running(&remote);
-    for client in [&local(&home) as &McpClient, &web(&home)] {
+    for client in [&local_client(&home) as &McpClient, &http_client(&home)] {
         assert!(client.tool_names().contains(&"far__echo".to_owned()));
-        assert_eq!(text(&client.call("far__echo", say("a"))), "a");
-        assert_eq!(text(&client.call("far__stream", say("b"))), "b");
+        assert_eq!(text(&client.call("far__echo", message("a"))), "a");
+        assert_eq!(text(&client.call("far__stream", message("b"))), "b");
         let log = client.wait_notification("notifications/message");
         assert_eq!(log["params"]["data"], "b");
         let large = client.call("far__large", json!({ "bytes": 1 << 20 }));
         assert_eq!(text(&large).len(), 1 << 20);
     }
-    assert_eq!(remote.begun(), 1, "one session for all");
+    assert_eq!(remote.begun(), 1, "all clients share one session");
     let of_calls = remote.heads().into_iter().filter(|head| head.message == "tools/call");
     for head in of_calls {
         assert_eq!(head.headers["mcp-protocol-version"], "2025-11-25");
@@ -71,12 +71,12 @@ fn a_remote_server_is_served_like_any_other() {
 }
 
 #[test]
-fn a_question_asked_during_a_call_goes_to_whoever_called_though_others_call_too() {
+fn request_on_a_call_stream_goes_to_its_caller() {
     let remote = Remote::start();
     let home = running(&remote);
-    let (one, other) = (capable(&home), capable(&home));
-    let waiting = other.start_call("far__wait", say("other"));
-    let asking = one.start_call("far__ask", say("one"));
+    let (one, other) = (capable_client(&home), capable_client(&home));
+    let waiting = other.start_call("far__wait", message("other"));
+    let asking = one.start_call("far__ask", message("one"));
     let question = one.wait_question();
     assert_eq!(question["params"]["message"], "one");
     one.answer(&question, Ok(json!({ "action": "accept", "content": {} })));
@@ -88,18 +88,19 @@ fn a_question_asked_during_a_call_goes_to_whoever_called_though_others_call_too(
 }
 
 #[test]
-fn a_forgotten_session_is_begun_again_and_nothing_is_done_twice() {
+fn lost_session_is_renewed_and_no_call_runs_twice() {
     let remote = Remote::start();
     let home = running(&remote);
-    let client = local(&home);
-    assert_eq!(text(&client.call("far__echo", say("1"))), "1");
+    let client = local_client(&home);
+    assert_eq!(text(&client.call("far__echo", message("1"))), "1");
     remote.forget();
-    assert_eq!(text(&client.call("far__echo", say("2"))), "2");
+    assert_eq!(text(&client.call("far__echo", message("2"))), "2");
     assert_eq!(remote.begun(), 2);
     remote.forget();
-    // More than may be under way at a time: they must not keep the greeting out.
-    let calls: Vec<u64> =
-        (3..403).map(|number| client.start_call("far__echo", say(&number.to_string()))).collect();
+    // More calls than may be open at once: they must not block the handshake.
+    let calls: Vec<u64> = (3..403)
+        .map(|number| client.start_call("far__echo", message(&number.to_string())))
+        .collect();
     for (number, id) in (3..403).zip(calls) {
         assert_eq!(text(&client.wait_answer(id)), number.to_string());
     }
@@ -110,21 +111,22 @@ fn a_forgotten_session_is_begun_again_and_nothing_is_done_twice() {
 }
 
 #[test]
-fn calls_that_are_lined_up_are_not_stranded_by_a_second_greeting() {
+fn queued_calls_survive_repeatedly_lost_sessions() {
     let remote = Remote::start();
     let home = running(&remote);
-    let client = local(&home);
-    assert_eq!(text(&client.call("far__echo", say("0"))), "0");
-    // Of those who find the session forgotten, everybody waits for the next.
+    let client = local_client(&home);
+    assert_eq!(text(&client.call("far__echo", message("0"))), "0");
+    // All calls that find the session lost wait for the next one.
     remote.mood(To::Greetings, Mood::Waits);
     remote.forget();
-    let first = client.start_call("far__echo", say("1"));
+    let first = client.start_call("far__echo", message("1"));
     let greetings = || remote.heads().iter().filter(|it| it.message == "initialize").count();
-    home.wait_until("it is greeted again", || greetings() == 2);
-    let calls: Vec<u64> =
-        (2..52).map(|number| client.start_call("far__echo", say(&number.to_string()))).collect();
-    home.wait_until("they wait", || status(&home)["parked"] == 50);
-    // They go in a row, in the middle of which it forgets twice more.
+    home.wait_until("the session is being renewed", || greetings() == 2);
+    let calls: Vec<u64> = (2..52)
+        .map(|number| client.start_call("far__echo", message(&number.to_string())))
+        .collect();
+    home.wait_until("the calls wait", || status(&home)["parked"] == 50);
+    // The calls are sent in order, and the session is lost twice more among them.
     remote.forget_after(&[10, 15]);
     remote.let_go();
     for (number, id) in (1..52).zip([&[first][..], &calls].concat()) {
@@ -133,46 +135,46 @@ fn calls_that_are_lined_up_are_not_stranded_by_a_second_greeting() {
     }
     let done: Vec<u32> = remote.done().iter().map(|done| done.parse().unwrap()).collect();
     assert_eq!(done, (0..52).collect::<Vec<_>>(), "each was done once, in order");
-    assert_eq!(remote.begun(), 4, "one session at first, and one for each that was forgotten");
+    assert_eq!(remote.begun(), 4, "one session at first, and one per lost session");
     home.finish();
 }
 
 #[test]
-fn a_stream_that_breaks_is_taken_up_again_or_its_outcome_is_unknown() {
+fn broken_stream_is_resumed_or_has_an_unknown_outcome() {
     let remote = Remote::start();
     let home = running(&remote);
-    let client = local(&home);
-    assert_eq!(text(&client.call("far__cut", say("1"))), "1");
+    let client = local_client(&home);
+    assert_eq!(text(&client.call("far__cut", message("1"))), "1");
     let resumed =
         remote.heads().into_iter().find(|head| head.headers.contains_key("last-event-id"));
     assert_eq!(resumed.unwrap().headers["last-event-id"], "event-1");
-    let lost = client.call("far__lost", say("2"));
-    assert_eq!(code(&lost), -32010, "{lost}");
-    assert!(words(&lost).contains("outcome unknown"), "{lost}");
+    let lost = client.call("far__lost", message("2"));
+    assert_eq!(error_code(&lost), -32010, "{lost}");
+    assert!(error_message(&lost).contains("outcome unknown"), "{lost}");
     assert_eq!(remote.done(), ["1", "2"], "each was done once");
-    echoes(&client, "near");
+    assert_echo(&client, "near");
     home.finish();
 }
 
 #[test]
-fn what_hangs_up_in_the_middle_leaves_an_unknown_outcome_and_is_still_there() {
+fn broken_call_has_an_unknown_outcome_and_the_server_stays() {
     let remote = Remote::start();
     let home = running(&remote);
-    let client = local(&home);
+    let client = local_client(&home);
     remote.mood(To::Calls, Mood::HangsUp);
-    let lost = client.call("far__echo", say("1"));
-    assert_eq!(code(&lost), -32010, "{lost}");
+    let lost = client.call("far__echo", message("1"));
+    assert_eq!(error_code(&lost), -32010, "{lost}");
     remote.mood(To::Calls, Mood::Well);
-    assert_eq!(text(&client.call("far__echo", say("2"))), "2");
+    assert_eq!(text(&client.call("far__echo", message("2"))), "2");
     assert_eq!(status(&home)["state"], "running");
     home.finish();
 }
 
 #[test]
-fn each_refusal_of_a_call_is_told_as_what_it_is() {
+fn each_refusal_of_a_call_has_its_own_error() {
     let remote = Remote::start();
     let home = running(&remote);
-    let client = local(&home);
+    let client = local_client(&home);
     let status_of = |status, headers: &[(&str, &str)]| {
         let own = |text: &str| text.to_owned();
         Mood::Status(status, headers.iter().map(|(name, value)| (own(name), own(value))).collect())
@@ -190,59 +192,59 @@ fn each_refusal_of_a_call_is_told_as_what_it_is() {
         (
             Mood::Says(r#"{"jsonrpc":"2.0","id":99999,"result":{}}"#.to_owned()),
             -32603,
-            "something else",
+            "another request",
         ),
     ] {
         remote.mood(To::Calls, mood.clone());
-        let refused = client.call("far__echo", say("1"));
-        assert_eq!(code(&refused), expected, "{mood:?}: {refused}");
-        assert!(words(&refused).contains(says), "{mood:?}: {refused}");
-        assert!(words(&refused).contains("far"), "{refused}");
-        echoes(&client, "near");
+        let refused = client.call("far__echo", message("1"));
+        assert_eq!(error_code(&refused), expected, "{mood:?}: {refused}");
+        assert!(error_message(&refused).contains(says), "{mood:?}: {refused}");
+        assert!(error_message(&refused).contains("far"), "{refused}");
+        assert_echo(&client, "near");
     }
     let log = home.xy(&["logs", REMOTE]).stdout;
     assert!(log.lines().any(|line| line == "[err] {"), "nonsense is in its log: {log}");
     remote.mood(To::Calls, Mood::Well);
-    assert_eq!(text(&client.call("far__echo", say("2"))), "2");
+    assert_eq!(text(&client.call("far__echo", message("2"))), "2");
     assert_eq!(remote.done(), ["2"]);
     assert_eq!(status(&home)["state"], "running");
     home.finish();
 }
 
 #[test]
-fn whoever_is_not_let_in_any_more_is_told_and_so_is_everybody() {
+fn revoked_access_fails_the_call_and_the_server() {
     let remote = Remote::start();
     let home = running(&remote);
-    let client = local(&home);
+    let client = local_client(&home);
     remote.mood(To::Everything, Mood::Status(401, Vec::new()));
-    let refused = client.call("far__echo", say("1"));
-    assert_eq!(code(&refused), -32009, "{refused}");
-    assert!(words(&refused).contains("check `headers`"), "{refused}");
+    let refused = client.call("far__echo", message("1"));
+    assert_eq!(error_code(&refused), -32009, "{refused}");
+    assert!(error_message(&refused).contains("check `headers`"), "{refused}");
     let failed = home.wait_for_state(REMOTE, "failed");
     assert!(failed["reason"].as_str().unwrap().contains("401"), "{failed}");
     home.wait_until("its tools are gone", || {
         !client.tool_names().contains(&"far__echo".to_owned())
     });
-    echoes(&client, "near");
+    assert_echo(&client, "near");
     remote.mood(To::Everything, Mood::Well);
     assert_eq!(home.xy(&["start", REMOTE]).code, 0);
-    assert_eq!(text(&client.call("far__echo", say("2"))), "2");
+    assert_eq!(text(&client.call("far__echo", message("2"))), "2");
     home.finish();
 }
 
 #[test]
-fn a_call_under_way_at_one_that_refuses_everybody_hears_its_own_answer() {
-    // Whether the server is given up by that.
+fn open_call_finishes_at_a_server_that_refuses_new_ones() {
+    // True if the refusal makes xy give the server up.
     for (status_code, is_given_up) in [(401, true), (403, false)] {
         let remote = Remote::start();
         let home = running(&remote);
-        let (one, other) = (local(&home), local(&home));
-        let under_way = one.start_call("far__wait", say("1"));
-        home.wait_until("it is under way", || remote.done() == ["1"]);
+        let (one, other) = (local_client(&home), local_client(&home));
+        let under_way = one.start_call("far__wait", message("1"));
+        home.wait_until("the call is open", || remote.done() == ["1"]);
         remote.mood(To::Everything, Mood::Status(status_code, Vec::new()));
-        let refused = other.call("far__echo", say("2"));
-        assert_eq!(code(&refused), -32009, "{refused}");
-        linger(); // By then a server that nobody is waited for at has failed.
+        let refused = other.call("far__echo", message("2"));
+        assert_eq!(error_code(&refused), -32009, "{refused}");
+        linger(); // By then a server without open calls would have failed.
         remote.let_go();
         let answer = one.wait_answer(under_way);
         assert_eq!(text(&answer), "1", "{status_code}: {answer}");
@@ -253,25 +255,25 @@ fn a_call_under_way_at_one_that_refuses_everybody_hears_its_own_answer() {
 }
 
 #[test]
-fn a_call_under_way_at_one_that_refuses_everybody_is_not_waited_for_for_ever() {
+fn open_call_at_a_refusing_server_times_out() {
     let remote = Remote::start();
     let home = running(&remote);
-    let (one, other) = (local(&home), local(&home));
-    let under_way = one.start_call("far__wait", say("1"));
-    home.wait_until("it is under way", || remote.done() == ["1"]);
+    let (one, other) = (local_client(&home), local_client(&home));
+    let under_way = one.start_call("far__wait", message("1"));
+    home.wait_until("the call is open", || remote.done() == ["1"]);
     remote.mood(To::Everything, Mood::Status(401, Vec::new()));
-    let refused = other.call("far__echo", say("2"));
-    assert_eq!(code(&refused), -32009, "{refused}");
-    // Nobody ever lets it go.
+    let refused = other.call("far__echo", message("2"));
+    assert_eq!(error_code(&refused), -32009, "{refused}");
+    // The call is never released.
     let lost = one.wait_answer(under_way);
-    assert_eq!(code(&lost), -32010, "{lost}");
-    assert!(words(&lost).contains("outcome unknown"), "{lost}");
+    assert_eq!(error_code(&lost), -32010, "{lost}");
+    assert!(error_message(&lost).contains("outcome unknown"), "{lost}");
     home.wait_for_state(REMOTE, "failed");
     home.finish();
 }
 
 #[test]
-fn what_is_no_mcp_server_fails_at_once_and_says_why() {
+fn non_mcp_server_fails_at_once_with_a_reason() {
     for (mood, says) in [
         (Mood::Page, "text/html"),
         (Mood::Status(401, Vec::new()), "401"),
@@ -281,7 +283,10 @@ fn what_is_no_mcp_server_fails_at_once_and_says_why() {
             Mood::Status(307, vec![("location".into(), "http://127.0.0.2:1/mcp".into())]),
             "127.0.0.2",
         ),
-        (Mood::Status(307, vec![("location".into(), "/mcp".into())]), "on and on"),
+        (
+            Mood::Status(307, vec![("location".into(), "/mcp".into())]),
+            "redirects more than 5 times",
+        ),
         (Mood::Says("[]".to_owned()), "answer"),
         (Mood::Says("nonsense".to_owned()), "answer"),
     ] {
@@ -290,13 +295,13 @@ fn what_is_no_mcp_server_fails_at_once_and_says_why() {
         let home = home_with(&remote);
         let failed = home.wait_for_state(REMOTE, "failed");
         assert!(failed["reason"].as_str().unwrap().contains(says), "{mood:?}: {failed}");
-        echoes(&local(&home), "near");
+        assert_echo(&local_client(&home), "near");
         home.finish();
     }
 }
 
 #[test]
-fn what_is_not_there_is_unreachable_until_it_is() {
+fn missing_server_is_unreachable_until_it_exists() {
     let remote = Remote::start();
     let port = remote.port();
     let kdl = remote.kdl();
@@ -308,21 +313,21 @@ fn what_is_not_there_is_unreachable_until_it_is() {
     ready(&home, &["near"]);
     let tried = home.wait_for_state(REMOTE, "restarting");
     assert_eq!(tried["health"], "unreachable", "{tried}");
-    let client = local(&home);
-    // Nobody waits for it.
+    let client = local_client(&home);
+    // No client waits for this server.
     assert!(client.tool_names().contains(&"near__echo".to_owned()));
-    echoes(&client, "near");
+    assert_echo(&client, "near");
     let remote = Remote::start_at(port);
     ready(&home, &[REMOTE]);
-    assert_eq!(text(&client.call("far__echo", say("1"))), "1");
+    assert_eq!(text(&client.call("far__echo", message("1"))), "1");
     drop(remote);
-    let waits = client.start_call("far__look", say("2"));
+    let waits = client.start_call("far__look", message("2"));
     let gone = home.wait_until("it is unreachable", || {
         let status = status(&home);
         (status["health"] == "unreachable").then_some(status)
     });
     assert_eq!(gone["state"], "restarting", "{gone}");
-    echoes(&client, "near");
+    assert_echo(&client, "near");
     let remote = Remote::start_at(port);
     assert_eq!(text(&client.wait_answer(waits)), "2");
     assert_eq!(remote.done(), ["2"]);
@@ -330,7 +335,7 @@ fn what_is_not_there_is_unreachable_until_it_is() {
 }
 
 #[test]
-fn failing_for_once_is_not_failed() {
+fn temporary_failure_is_retried() {
     for mood in [
         Mood::Status(500, Vec::new()),
         Mood::Status(429, Vec::new()),
@@ -344,57 +349,57 @@ fn failing_for_once_is_not_failed() {
         assert_eq!(tried["health"], "unreachable", "{mood:?}: {tried}");
         remote.mood(To::Everything, Mood::Well);
         ready(&home, &[REMOTE]);
-        assert_eq!(text(&local(&home).call("far__echo", say("1"))), "1");
+        assert_eq!(text(&local_client(&home).call("far__echo", message("1"))), "1");
         home.finish();
     }
 }
 
 #[test]
-fn a_silent_server_keeps_nobody_waiting_but_those_who_call_it() {
+fn silent_server_delays_only_its_own_callers() {
     let remote = Remote::start();
     let home = running(&remote);
-    let client = local(&home);
+    let client = local_client(&home);
     let is_listed = || client.tool_names().contains(&"far__echo".to_owned()).then_some(());
     home.wait_until("its tools are known", is_listed);
     remote.mood(To::Everything, Mood::Silent);
-    let waiting: Vec<u64> = (0..50).map(|_| client.start_call("far__echo", say("1"))).collect();
+    let waiting: Vec<u64> = (0..50).map(|_| client.start_call("far__echo", message("1"))).collect();
     for _ in 0..20 {
-        echoes(&client, "near");
+        assert_echo(&client, "near");
         assert!(client.tool_names().contains(&"far__echo".to_owned()));
     }
     for id in &waiting {
         client.cancel(&json!(id));
     }
-    echoes(&client, "near");
+    assert_echo(&client, "near");
     assert_eq!(home.xy(&["stop", REMOTE]).code, 0);
     home.finish();
 }
 
 #[test]
-fn what_is_said_to_nobody_in_particular_is_heard_also_after_the_stream_broke() {
+fn unrelated_stream_is_reopened_after_a_break() {
     let remote = Remote::start();
     let home = running(&remote);
-    let client = local(&home);
-    home.wait_until("somebody listens", || remote.listeners() == 1);
+    let client = local_client(&home);
+    home.wait_until("the stream is open", || remote.listeners() == 1);
     let lists = || remote.heads().iter().filter(|head| head.message == "tools/list").count();
     home.wait_until("its tools are asked for", || lists() == 1);
     remote.hang_up();
-    home.wait_until("somebody listens again", || remote.listeners() == 1);
+    home.wait_until("the stream is open again", || remote.listeners() == 1);
     remote.tell(&json!({ "jsonrpc": "2.0", "method": "notifications/tools/list_changed" }));
     home.wait_until("its tools are asked for again", || lists() >= 2);
-    assert_eq!(text(&client.call("far__echo", say("1"))), "1");
+    assert_eq!(text(&client.call("far__echo", message("1"))), "1");
     home.finish();
 }
 
 #[test]
-fn with_isolation_each_client_has_a_session_of_its_own_which_ends_with_it() {
+fn isolated_clients_have_their_own_sessions() {
     let remote = Remote::start();
     let home = home();
     home.write_config("servers/far.kdl", &format!("{}isolation \"client\"\n", remote.kdl()));
     home.daemon();
-    let clients = [local(&home), local(&home), local(&home)];
+    let clients = [local_client(&home), local_client(&home), local_client(&home)];
     for client in &clients {
-        assert_eq!(text(&client.call("far__echo", say("1"))), "1");
+        assert_eq!(text(&client.call("far__echo", message("1"))), "1");
     }
     assert_eq!(remote.sessions(), 3);
     drop(clients);
@@ -403,7 +408,7 @@ fn with_isolation_each_client_has_a_session_of_its_own_which_ends_with_it() {
 }
 
 #[test]
-fn headers_are_sent_with_everything_and_shown_nowhere() {
+fn configured_headers_are_always_sent_and_never_shown() {
     let remote = Remote::start();
     let home = home();
     let secret = "s3cr3t-value";
@@ -414,10 +419,10 @@ fn headers_are_sent_with_everything_and_shown_nowhere() {
     home.write_config("servers/far.kdl", &kdl);
     home.daemon();
     ready(&home, &[REMOTE]);
-    let client = local(&home);
-    assert_eq!(text(&client.call("far__stream", say("1"))), "1");
+    let client = local_client(&home);
+    assert_eq!(text(&client.call("far__stream", message("1"))), "1");
     remote.forget();
-    assert_eq!(text(&client.call("far__echo", say("2"))), "2");
+    assert_eq!(text(&client.call("far__echo", message("2"))), "2");
     for head in remote.heads() {
         assert_eq!(head.headers["authorization"], format!("Bearer {secret}"), "{head:?}");
         assert_eq!(head.headers["x-team"], secret, "{head:?}");
@@ -438,18 +443,18 @@ fn headers_are_sent_with_everything_and_shown_nowhere() {
 }
 
 #[test]
-fn a_daemon_that_is_replaced_begins_a_session_of_its_own() {
+fn replaced_daemon_starts_its_own_session() {
     let remote = Remote::start();
     let home = running(&remote);
     home.daemon_with(&["--replace"]);
     ready(&home, &[REMOTE, "near"]);
-    assert_eq!(text(&local(&home).call("far__echo", say("1"))), "1");
-    home.wait_until("only the new one is left", || remote.sessions() == 1);
+    assert_eq!(text(&local_client(&home).call("far__echo", message("1"))), "1");
+    home.wait_until("only the new session is left", || remote.sessions() == 1);
     home.finish();
 }
 
 #[test]
-fn whom_the_machine_trusts_is_spoken_with_over_tls_and_nobody_else() {
+fn tls_server_must_be_trusted_by_the_machine() {
     let remote = Remote::start();
     let tls = Tls::before(remote.port(), "localhost");
     let bare = home();
@@ -461,12 +466,12 @@ fn whom_the_machine_trusts_is_spoken_with_over_tls_and_nobody_else() {
     home.write_config("servers/other.kdl", &kdl("127.0.0.1"));
     home.daemon();
     ready(&home, &[REMOTE]);
-    let client = local(&home);
-    assert_eq!(text(&client.call("far__echo", say("1"))), "1");
+    let client = local_client(&home);
+    assert_eq!(text(&client.call("far__echo", message("1"))), "1");
     let large = client.call("far__large", json!({ "bytes": 1 << 20 }));
     assert_eq!(text(&large).len(), 1 << 20);
-    assert_eq!(text(&client.call("far__stream", say("2"))), "2");
-    // Its certificate is for another name.
+    assert_eq!(text(&client.call("far__stream", message("2"))), "2");
+    // The certificate is for another name.
     let other = home.wait_until("it is not trusted", || {
         let status = home.call("status", json!({ "name": "other" })).unwrap();
         (status["health"] == "unreachable").then_some(status)
@@ -476,7 +481,7 @@ fn whom_the_machine_trusts_is_spoken_with_over_tls_and_nobody_else() {
 }
 
 #[test]
-fn a_self_signed_authority_is_refused_with_the_way_out() {
+fn self_signed_ca_certificate_is_refused_with_a_hint() {
     let remote = Remote::start();
     let tls = Tls::of_authority_before(remote.port(), "localhost");
     let bare = home();
@@ -496,7 +501,7 @@ fn a_self_signed_authority_is_refused_with_the_way_out() {
 }
 
 #[test]
-fn a_server_of_the_older_transport_is_refused_with_the_setting_for_it() {
+fn sse_server_at_an_http_setting_fails_with_a_hint() {
     let home = home();
     let port = free_port().to_string();
     let kdl = home.kdl_command("xy-test-fixture", &["--sse", &port]);
@@ -504,7 +509,7 @@ fn a_server_of_the_older_transport_is_refused_with_the_setting_for_it() {
     home.write_config("servers/older.kdl", &kdl);
     home.daemon();
     ready(&home, &["older"]);
-    // Another file says that it speaks the newer transport.
+    // A second file declares the newer transport for this server.
     home.write_config("servers/far.kdl", &format!("url \"http://127.0.0.1:{port}/sse\"\n"));
     home.xy(&["reload"]);
     let failed = home.wait_for_state(REMOTE, "failed");
@@ -515,7 +520,7 @@ fn a_server_of_the_older_transport_is_refused_with_the_setting_for_it() {
 }
 
 #[test]
-fn a_server_that_wants_a_token_is_quoted_and_the_token_is_not() {
+fn authentication_challenge_is_shown_without_the_token() {
     let challenge = r#"Bearer realm="far", error="invalid_token", error_description="s3cret is over", scope="a b""#;
     let headers = vec![("www-authenticate".to_owned(), challenge.to_owned())];
     for (more, missing) in [
@@ -541,35 +546,35 @@ fn a_server_that_wants_a_token_is_quoted_and_the_token_is_not() {
 }
 
 #[test]
-fn a_question_of_a_forgotten_session_is_taken_back_and_its_answer_goes_nowhere() {
+fn request_of_a_lost_session_is_cancelled() {
     let remote = Remote::start();
     let home = running(&remote);
-    let (asked, other) = (capable(&home), local(&home));
-    asked.start_call("far__ask", say("1"));
-    let question = asked.wait_question();
+    let (client, other) = (capable_client(&home), local_client(&home));
+    client.start_call("far__ask", message("1"));
+    let question = client.wait_question();
     remote.forget();
-    assert_eq!(text(&other.call("far__echo", say("2"))), "2");
-    let taken_back = asked.wait_notification("notifications/cancelled");
+    assert_eq!(text(&other.call("far__echo", message("2"))), "2");
+    let taken_back = client.wait_notification("notifications/cancelled");
     assert_eq!(taken_back["params"]["requestId"], question["id"]);
-    asked.answer(&question, Ok(json!({ "action": "accept", "content": {} })));
-    echoes(&asked, "near");
-    assert_eq!(text(&asked.call("far__echo", say("3"))), "3");
+    client.answer(&question, Ok(json!({ "action": "accept", "content": {} })));
+    assert_echo(&client, "near");
+    assert_eq!(text(&client.call("far__echo", message("3"))), "3");
     assert_eq!(remote.answers(), Vec::<Value>::new());
     home.finish();
 }
 
 #[test]
-fn whoever_forgets_and_then_says_nothing_is_unreachable_and_nobody_waits_for_ever() {
+fn lost_session_at_a_silent_server_makes_it_unreachable() {
     let remote = Remote::start();
     let home = home();
     home.write_config("servers/far.kdl", &format!("{}ready {{ within \"1s\" }}\n", remote.kdl()));
     home.daemon();
     ready(&home, &[REMOTE]);
-    let client = local(&home);
-    assert_eq!(text(&client.call("far__echo", say("1"))), "1");
+    let client = local_client(&home);
+    assert_eq!(text(&client.call("far__echo", message("1"))), "1");
     remote.mood(To::Calls, Mood::Status(404, Vec::new()));
     remote.mood(To::Greetings, Mood::Silent);
-    let waits = client.start_call("far__echo", say("2"));
+    let waits = client.start_call("far__echo", message("2"));
     let gone = home.wait_until("it is unreachable", || {
         let status = status(&home);
         (status["health"] == "unreachable").then_some(status)
@@ -578,28 +583,28 @@ fn whoever_forgets_and_then_says_nothing_is_unreachable_and_nobody_waits_for_eve
     remote.mood(To::Calls, Mood::Well);
     remote.mood(To::Greetings, Mood::Well);
     ready(&home, &[REMOTE]);
-    assert_eq!(text(&client.wait_answer(waits)), "2", "nobody had taken it");
-    assert_eq!(text(&client.call("far__echo", say("3"))), "3");
+    assert_eq!(text(&client.wait_answer(waits)), "2", "no earlier attempt was executed");
+    assert_eq!(text(&client.call("far__echo", message("3"))), "3");
     assert_eq!(remote.done(), ["1", "2", "3"]);
     home.finish();
 }
 
 #[test]
-fn whoever_has_moved_within_its_own_house_is_found() {
+fn redirect_within_the_origin_is_followed() {
     let remote = Remote::start();
     let home = home();
     home.write_config("servers/far.kdl", &remote.kdl().replace("/mcp", "/moved"));
     home.daemon();
     ready(&home, &[REMOTE]);
-    let client = local(&home);
-    assert_eq!(text(&client.call("far__echo", say("1"))), "1");
-    assert_eq!(text(&client.call("far__cut", say("2"))), "2");
+    let client = local_client(&home);
+    assert_eq!(text(&client.call("far__echo", message("1"))), "1");
+    assert_eq!(text(&client.call("far__cut", message("2"))), "2");
     assert_eq!(remote.done(), ["1", "2"]);
     home.finish();
 }
 
 #[test]
-fn a_call_that_takes_longer_than_its_server_may_is_ended_in_words() {
+fn call_over_its_time_limit_is_cancelled_with_a_reason() {
     let remote = Remote::start();
     let home = home();
     let limits = "calls { idle \"2s\"; within \"1h\" }\n";
@@ -608,46 +613,52 @@ fn a_call_that_takes_longer_than_its_server_may_is_ended_in_words() {
     serve_with(&home, "near", &["--diary", diary.to_str().unwrap()], "calls { within \"2s\" }\n");
     home.daemon();
     ready(&home, &[REMOTE, "near"]);
-    let client = local(&home);
-    let told = |head: &xy_testkit::remote::Head| head.message == "notifications/cancelled";
+    let client = local_client(&home);
+    let message_of = |head: &xy_testkit::remote::Head| head.message == "notifications/cancelled";
     for (tool, rule) in [("far__wait", "idle"), ("near__never", "within")] {
-        let late = client.call(tool, say("1"));
-        assert_eq!(code(&late), -32007, "{late}");
-        assert!(words(&late).contains(rule) && words(&late).contains("2s"), "{late}");
+        let late = client.call(tool, message("1"));
+        assert_eq!(error_code(&late), -32007, "{late}");
+        assert!(
+            error_message(&late).contains(rule) && error_message(&late).contains("2s"),
+            "{late}"
+        );
     }
-    home.wait_until("both were told", || {
-        heard_of(&home, "near", "notifications/cancelled").len() == 1
-            && remote.heads().iter().any(told)
+    home.wait_until("both servers get the cancellation", || {
+        received_of(&home, "near", "notifications/cancelled").len() == 1
+            && remote.heads().iter().any(message_of)
     });
-    echoes(&client, "near");
-    assert_eq!(text(&client.call("far__echo", say("2"))), "2");
+    assert_echo(&client, "near");
+    assert_eq!(text(&client.call("far__echo", message("2"))), "2");
     home.finish();
 }
 
 #[test]
-fn whoever_offers_no_stream_has_not_forgotten_the_session() {
+fn server_without_a_stream_keeps_its_session() {
     let remote = Remote::start();
     remote.offer_no_stream();
     let home = running(&remote);
-    let client = local(&home);
+    let client = local_client(&home);
     let listened = || remote.heads().iter().any(|head| head.method == "GET");
-    home.wait_until("somebody wanted to listen", listened);
+    home.wait_until("xy has tried to open the stream", listened);
     for number in 0..5 {
-        assert_eq!(text(&client.call("far__echo", say(&number.to_string()))), number.to_string());
+        assert_eq!(
+            text(&client.call("far__echo", message(&number.to_string()))),
+            number.to_string()
+        );
     }
     assert_eq!((remote.begun(), status(&home)["state"].as_str()), (1, Some("running")));
     home.finish();
 }
 
 #[test]
-fn a_tool_that_answers_404_in_its_own_words_has_answered() {
+fn tool_that_answers_404_with_a_json_rpc_body_has_answered() {
     let remote = Remote::start();
     let home = running(&remote);
-    let client = local(&home);
+    let client = local_client(&home);
     remote.mood(To::Calls, Mood::Status(404, vec![("x-echo-id".into(), "yes".into())]));
     for _ in 0..8 {
-        let answer = client.call("far__echo", say("1"));
-        assert_eq!(words(&answer), "no such thing", "{answer}");
+        let answer = client.call("far__echo", message("1"));
+        assert_eq!(error_message(&answer), "no such thing", "{answer}");
     }
     assert_eq!((remote.begun(), status(&home)["state"].as_str()), (1, Some("running")));
     let calls = remote.heads().iter().filter(|head| head.message == "tools/call").count();
@@ -656,39 +667,39 @@ fn a_tool_that_answers_404_in_its_own_words_has_answered() {
 }
 
 #[test]
-fn what_is_cancelled_while_a_session_is_begun_again_is_never_done() {
+fn call_cancelled_during_session_renewal_is_never_sent() {
     let remote = Remote::start();
     let home = running(&remote);
-    let client = local(&home);
+    let client = local_client(&home);
     remote.forget();
     remote.mood(To::Greetings, Mood::Waits);
-    let id = client.start_call("far__echo", say("cancelled"));
-    home.wait_until("it is greeted again", || {
+    let id = client.start_call("far__echo", message("cancelled"));
+    home.wait_until("the session is being renewed", || {
         remote.heads().iter().filter(|head| head.message == "initialize").count() == 2
     });
     client.cancel(&json!(id));
-    echoes(&client, "near");
+    assert_echo(&client, "near");
     remote.let_go();
-    let wanted = client.call("far__echo", say("wanted"));
-    assert_eq!(text(&wanted), "wanted", "{wanted}");
+    let answer = client.call("far__echo", message("wanted"));
+    assert_eq!(text(&answer), "wanted", "{answer}");
     assert_eq!(remote.done(), ["wanted"]);
     home.finish();
 }
 
 #[test]
-fn no_answer_of_a_client_waits_behind_another_clients() {
+fn answers_of_one_client_do_not_wait_for_another() {
     let remote = Remote::start();
     let home = running(&remote);
-    let (slow, quick) = (capable(&home), capable(&home));
+    let (slow, quick) = (capable_client(&home), capable_client(&home));
     remote.mood(To::Answers, Mood::Silent);
-    slow.start_call("far__ask", say("slow"));
+    slow.start_call("far__ask", message("slow"));
     let question = slow.wait_question();
     slow.answer(&question, Ok(json!({ "action": "accept", "content": {} })));
-    home.wait_until("it is not taken", || {
+    home.wait_until("the answer is not accepted", || {
         remote.heads().iter().any(|head| head.method == "POST" && head.message.is_empty())
     });
     remote.mood(To::Answers, Mood::Well);
-    let call = quick.start_call("far__ask", say("quick"));
+    let call = quick.start_call("far__ask", message("quick"));
     let question = quick.wait_question();
     quick.answer(&question, Ok(json!({ "action": "accept", "content": {} })));
     assert_eq!(text(&quick.wait_answer(call)), "quick");
@@ -698,16 +709,16 @@ fn no_answer_of_a_client_waits_behind_another_clients() {
 }
 
 #[test]
-fn however_many_call_a_server_has_a_bounded_number_of_connections() {
+fn connections_to_one_server_are_limited() {
     let remote = Remote::start();
     let home = running(&remote);
-    let clients = [local(&home), local(&home)];
+    let clients = [local_client(&home), local_client(&home)];
     let calls: Vec<_> = (0..400)
-        .map(|number| clients[number % 2].start_call("far__wait", say(&number.to_string())))
+        .map(|number| clients[number % 2].start_call("far__wait", message(&number.to_string())))
         .collect();
     home.wait_until("as many as may be are there", || remote.done().len() == 256);
-    echoes(&clients[0], "near");
-    // Those, the stream that belongs to no call, and what wants no answer.
+    assert_echo(&clients[0], "near");
+    // The calls, the unrelated stream, and one notification.
     assert!(remote.connections() <= 256 + 2, "{}", remote.connections());
     remote.let_go();
     for (number, id) in calls.into_iter().enumerate() {
@@ -718,20 +729,20 @@ fn however_many_call_a_server_has_a_bounded_number_of_connections() {
 }
 
 #[test]
-fn unfinished_answers_have_a_bound_over_all() {
+fn unfinished_responses_share_a_size_limit() {
     const EACH: usize = 30 << 20;
     let remote = Remote::start();
     let home = running(&remote);
-    let client = local(&home);
+    let client = local_client(&home);
     remote.mood(To::Calls, Mood::HoldsBack(EACH));
-    // Four fit into 128 MiB.
-    let calls: Vec<u64> = (0..5).map(|_| client.start_call("far__echo", say("1"))).collect();
-    let told = home.wait_until("one is told", || {
-        let heard = |id: &u64| client.answer_within(*id, Duration::from_millis(10));
-        calls.iter().find_map(heard)
+    // Four responses fit into 128 MiB.
+    let calls: Vec<u64> = (0..5).map(|_| client.start_call("far__echo", message("1"))).collect();
+    let refused = home.wait_until("a call is refused", || {
+        let has_received = |id: &u64| client.answer_within(*id, Duration::from_millis(10));
+        calls.iter().find_map(has_received)
     });
-    assert_eq!(code(&told), -32010, "{told}");
-    assert!(words(&told).contains("large and unfinished"), "{told}");
-    echoes(&client, "near");
+    assert_eq!(error_code(&refused), -32010, "{refused}");
+    assert!(error_message(&refused).contains("large and unfinished"), "{refused}");
+    assert_echo(&client, "near");
     home.finish();
 }

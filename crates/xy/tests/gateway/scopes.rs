@@ -1,20 +1,19 @@
-//! Profiles and tokens, with real servers that write down what they hear: nothing outside of a
-//! profile is ever listed, found, described or called through it.
+//! Profiles and tokens with real servers that record their messages: items outside of a profile are
+//! never listed, found, described or called through it.
 
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 use xy_testkit::{Home, McpClient, McpHttp, McpModern};
 
-use crate::chance::Chance;
-use crate::stage::{
-    A_WHILE, code, heard_of, home, home_of_two, local, ready, serve_noting, stranger_at,
-    tools_of_servers, words,
+use crate::fixtures::{
+    A_WHILE, error_code, error_message, home, home_of_two, local_client, ready, received_of,
+    serve_recorded, tools_of_servers, uninitialized_client_at,
 };
+use crate::rng::Rng;
 use crate::support::ask;
 
-/// What the first client may use of `a`, and nothing of `b`. Two of its tools have names that
-/// look like others.
+/// The first profile: parts of `a`, and nothing of `b`. Two of its tools have misleading names.
 const ONE: &str = r#"
 servers "a"
 manage #false
@@ -27,7 +26,7 @@ tool "a__who" { name "b__echo" }
 tool "a__sum" { name "who" }
 "#;
 
-/// What the second may use of `b`, and nothing of `a`; its tools are found.
+/// The second profile: parts of `b`, and nothing of `a`, with `tools "search"`.
 const TWO: &str = r#"
 deny-servers "a"
 manage #false
@@ -40,7 +39,7 @@ server "b" {
 }
 "#;
 
-/// What the third may use of `a`, by finding it; one tool has another name.
+/// The third profile: parts of `a` with `tools "search"`, and one renamed tool.
 const THREE: &str = r#"
 servers "a"
 manage #false
@@ -53,15 +52,15 @@ server "a" {
 tool "a__echo" { name "b__sum" }
 "#;
 
-/// What each server may hear, whoever guesses what.
-struct May {
+/// The tools, prompts and URIs that each server may receive, whatever clients guess.
+struct ServerLimits {
     is_tool: fn(&str) -> bool,
     prompts: BTreeSet<&'static str>,
     is_uri: fn(&str) -> bool,
 }
 
-fn of_a() -> May {
-    May {
+fn of_a() -> ServerLimits {
+    ServerLimits {
         is_tool: |name| ["echo", "sum", "who", "bump"].contains(&name),
         prompts: ["greet"].into(),
         is_uri: |uri| {
@@ -70,8 +69,8 @@ fn of_a() -> May {
     }
 }
 
-fn of_b() -> May {
-    May {
+fn of_b() -> ServerLimits {
+    ServerLimits {
         is_tool: |name| {
             let hidden =
                 ["who", "env", "never", "garbage", "half_line", "flood", "big", "say", "raw"];
@@ -91,17 +90,17 @@ fn profiles(home: &Home) {
     home.write_config("profiles/three.kdl", THREE);
 }
 
-/// All that a client may ever be told of, but for what it has said itself.
-struct Sight {
+/// The names that a client may see, apart from those it sent itself.
+struct Visible {
     server: &'static str,
-    /// Whether it finds tools instead of listing them.
+    /// True for profiles with `tools "search"`.
     finds: bool,
-    /// Names of tools and prompts that have a server's name before them, or look so.
+    /// Names of tools and prompts that contain a server prefix, or look so.
     names: BTreeSet<String>,
     is_uri: fn(&str) -> bool,
 }
 
-impl Sight {
+impl Visible {
     fn of(server: &'static str, names: &[&str], is_uri: fn(&str) -> bool) -> Self {
         let names = names.iter().map(|&it| it.to_owned()).collect();
         Self { server, finds: false, names, is_uri }
@@ -120,45 +119,53 @@ impl Sight {
         }
     }
 
-    /// A client is told nothing else, whatever it is told.
+    /// Asserts that a response reveals nothing else.
     #[track_caller]
-    fn holds(&self, told: &Value, asked: &Value) {
-        let asked_words = telling_words(asked);
-        for word in telling_words(told) {
-            let is_told = self.has(&word) || asked_words.contains(&word);
-            assert!(is_told, "`{word}` is told to who asked {asked}: {told}");
+    fn assert_reveals_nothing(&self, reply: &Value, requested: &Value) {
+        let request_words = revealing_words(requested);
+        for word in revealing_words(reply) {
+            let is_allowed = self.has(&word) || request_words.contains(&word);
+            assert!(is_allowed, "`{word}` is revealed to the client of {requested}: {reply}");
         }
     }
 }
 
-impl Sight {
-    /// What is asked about a tool by name, outside of what is shown, is answered as if there were
-    /// no such tool. That a name is in an answer tells nothing: it is in the question.
+impl Visible {
+    /// Asserts that a tool outside of the profile is answered like an unknown one. Its name in the
+    /// response reveals nothing, as the request has it too.
     #[track_caller]
-    fn hides(&self, told: &Value, asked: &Value) {
-        let tool = asked["name"].as_str().unwrap_or_default();
+    fn assert_unknown(&self, response: &Value, request: &Value) {
+        let tool = request["name"].as_str().unwrap_or_default();
         let is_by_name = ["describe_tool", "call_tool"].contains(&tool);
-        let Some(name) = asked["arguments"]["name"].as_str().filter(|_| is_by_name) else { return };
+        let Some(name) = request["arguments"]["name"].as_str().filter(|_| is_by_name) else {
+            return;
+        };
         if self.names.contains(name) {
             return;
         }
         if !self.finds {
-            let words = told["error"]["message"].as_str().unwrap_or_default();
-            return assert_eq!(words, format!("Unknown tool: {tool}"), "{asked}: {told}");
+            let words = response["error"]["message"].as_str().unwrap_or_default();
+            return assert_eq!(words, format!("Unknown tool: {tool}"), "{request}: {response}");
         }
-        assert_eq!(told["result"]["isError"], true, "{asked}: {told}");
-        let text = told["result"]["content"][0]["text"].as_str().unwrap_or_default();
+        assert_eq!(response["result"]["isError"], true, "{request}: {response}");
+        let text = response["result"]["content"][0]["text"].as_str().unwrap_or_default();
         let (message, hint) = text.split_once('\n').unwrap_or((text, ""));
-        assert_eq!(message, format!("Unknown tool: {name}"), "{asked}: {told}");
-        // And nothing else but names that are shown, which are near to some.
+        assert_eq!(message, format!("Unknown tool: {name}"), "{request}: {response}");
+        // The hint has only visible names, which are similar.
         let hinted = words_of(hint).all(|word| self.has(&word));
-        assert!(hint.is_empty() || hint.starts_with("hint: did you mean `"), "{asked}: {told}");
-        assert!(hinted && told["result"].get("structuredContent").is_none(), "{asked}: {told}");
+        assert!(
+            hint.is_empty() || hint.starts_with("hint: did you mean `"),
+            "{request}: {response}"
+        );
+        assert!(
+            hinted && response["result"].get("structuredContent").is_none(),
+            "{request}: {response}"
+        );
     }
 }
 
-/// The words in a value that tell what there is: names with a server before them, and URIs.
-fn telling_words(value: &Value) -> BTreeSet<String> {
+/// Returns the words in a value that reveal items: prefixed names and URIs.
+fn revealing_words(value: &Value) -> BTreeSet<String> {
     let mut words = BTreeSet::new();
     collect_words(value, &mut words);
     words
@@ -191,13 +198,13 @@ fn words_of(text: &str) -> impl Iterator<Item = String> {
 }
 
 #[test]
-fn the_words_that_tell_what_there_is_are_seen() {
-    let told = json!({ "a__b": "no `b__x`: did you mean c__y?", "c": ["{\"n\":\"xy://a/test://1\"}", "plain"] });
-    let words: Vec<String> = telling_words(&told).into_iter().collect();
+fn revealing_words_are_recognized() {
+    let value = json!({ "a__b": "no `b__x`: did you mean c__y?", "c": ["{\"n\":\"xy://a/test://1\"}", "plain"] });
+    let words: Vec<String> = revealing_words(&value).into_iter().collect();
     assert_eq!(words, ["a__b", "b__x", "c__y", "xy://a/test://1"]);
-    let sight = Sight::of("a", &["b__x"], |uri| uri == "test://1");
-    assert!(sight.has("b__x") && sight.has("xy://a/test://1") && sight.has("test://1"));
-    assert!(!sight.has("c__y") && !sight.has("xy://b/test://1") && !sight.has("xy://a"));
+    let visible = Visible::of("a", &["b__x"], |uri| uri == "test://1");
+    assert!(visible.has("b__x") && visible.has("xy://a/test://1") && visible.has("test://1"));
+    assert!(!visible.has("c__y") && !visible.has("xy://b/test://1") && !visible.has("xy://a"));
 }
 
 #[track_caller]
@@ -211,7 +218,7 @@ fn at(home: &Home, path: &str, token: &str) -> McpHttp {
 
 const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"test","version":"1"}}}"#;
 
-/// The names that a client finds by this query.
+/// Returns the names of the tools that a client finds with this query.
 pub(crate) fn found(client: &McpClient, query: &str) -> Vec<String> {
     let result = client.call("search_tools", json!({ "query": query, "limit": 100 }));
     let tools = result["result"]["structuredContent"]["tools"].as_array().cloned();
@@ -219,8 +226,8 @@ pub(crate) fn found(client: &McpClient, query: &str) -> Vec<String> {
     tools.iter().map(|it| it["name"].as_str().unwrap().to_owned()).collect()
 }
 
-/// One guess of a client, at random.
-fn guess(chance: &mut Chance) -> (&'static str, Value) {
+/// Returns a random request.
+fn guess(rng: &mut Rng) -> (&'static str, Value) {
     const SERVERS: [&str; 3] = ["a", "b", "c"];
     const TOOLS: [&str; 12] = [
         "echo",
@@ -250,7 +257,7 @@ fn guess(chance: &mut Chance) -> (&'static str, Value) {
         "other:x",
     ];
     let mut pick =
-        |all: &[&'static str]| all[usize::try_from(chance.below(all.len() as u64)).unwrap()];
+        |all: &[&'static str]| all[usize::try_from(rng.below(all.len() as u64)).unwrap()];
     let server = pick(&SERVERS);
     let (tool, prompt, plain) = (pick(&TOOLS), pick(&PROMPTS), pick(&URIS));
     let name = match pick(&["whole", "whole", "bare"]) {
@@ -309,16 +316,16 @@ fn guess(chance: &mut Chance) -> (&'static str, Value) {
     }
 }
 
-/// Nothing that a server has heard is outside of what it may hear.
+/// Asserts that a server has received nothing that it may not receive.
 #[track_caller]
-fn heard_only(home: &Home, server: &str, may: &May) {
-    let calls = heard_of(home, server, "tools/call");
+fn assert_received_only(home: &Home, server: &str, may: &ServerLimits) {
+    let calls = received_of(home, server, "tools/call");
     for call in &calls {
         let name = call["params"]["name"].as_str().unwrap_or_default();
         assert!((may.is_tool)(name), "{server} was called: {call}");
     }
     let texts = |method: &str, key: &str| -> Vec<String> {
-        let all = heard_of(home, server, method);
+        let all = received_of(home, server, method);
         all.iter().map(|it| it["params"][key].as_str().unwrap_or_default().to_owned()).collect()
     };
     for name in texts("prompts/get", "name") {
@@ -329,7 +336,7 @@ fn heard_only(home: &Home, server: &str, may: &May) {
             assert!((may.is_uri)(&uri), "{server} was asked to {method} {uri}");
         }
     }
-    for it in heard_of(home, server, "completion/complete") {
+    for it in received_of(home, server, "completion/complete") {
         let of = &it["params"]["ref"];
         let is_prompt = of["name"].as_str().is_some_and(|name| may.prompts.contains(name));
         let is_uri = of["uri"].as_str().is_some_and(may.is_uri);
@@ -338,75 +345,79 @@ fn heard_only(home: &Home, server: &str, may: &May) {
     assert!(!calls.is_empty(), "some guesses are right");
 }
 
-/// What each of the three may be told of.
-fn sights(home: &Home) -> [Sight; 3] {
-    let everybody = local(home);
+/// Returns what each of the three profiles may reveal.
+fn all_visible(home: &Home) -> [Visible; 3] {
+    let everybody = local_client(home);
     let mut of_two: Vec<String> = tools_of_servers(&everybody);
     of_two.retain(|name| name.strip_prefix("b__").is_some_and(of_b().is_tool));
-    of_two.extend(["b__greet", "b__all"].map(str::to_owned)); // A prompt, and in instructions.
+    // A prompt, and a name in the instructions.
+    of_two.extend(["b__greet", "b__all"].map(str::to_owned));
     let of_two: Vec<&str> = of_two.iter().map(String::as_str).collect();
     [
-        Sight::of("a", &["a__bump", "a__echo", "b__echo", "a__greet", "a__all"], of_a().is_uri),
-        Sight::of_finder("b", &of_two, of_b().is_uri),
-        Sight::of_finder("a", &["a__bump", "b__sum", "a__all"], |uri| {
+        Visible::of("a", &["a__bump", "a__echo", "b__echo", "a__greet", "a__all"], of_a().is_uri),
+        Visible::of_finder("b", &of_two, of_b().is_uri),
+        Visible::of_finder("a", &["a__bump", "b__sum", "a__all"], |uri| {
             uri.starts_with("test://item/1")
         }),
     ]
 }
 
 #[test]
-fn whatever_clients_guess_they_reach_and_are_told_only_what_their_profiles_show() {
+fn random_requests_reveal_only_what_the_profile_shows() {
     let home = home();
     for name in ["a", "b"] {
-        serve_noting(&home, name, &["--instructions", &format!("How to use {name}__all")]);
+        serve_recorded(&home, name, &["--instructions", &format!("How to use {name}__all")]);
     }
     profiles(&home);
     home.daemon();
     ready(&home, &["a", "b"]);
-    let sights = sights(&home);
-    let one = stranger_at(&home, &json!({ "profile": "one" }));
-    let three = stranger_at(&home, &json!({ "profile": "three" }));
+    let all_visible = all_visible(&home);
+    let one = uninitialized_client_at(&home, &json!({ "profile": "one" }));
+    let three = uninitialized_client_at(&home, &json!({ "profile": "three" }));
     let bound =
         ["one", "two", "three"].map(|it| token(&home, json!({ "name": it, "profile": it })));
     let two = at(&home, "/mcp", &bound[1]);
     let old: [&McpClient; 3] = [&one, &two, &three];
     let modern = bound.map(|it| McpModern::http(&home.gateway_address(), "/mcp", &it));
-    for ((client, modern), sight) in old.iter().zip(&modern).zip(&sights) {
+    for ((client, modern), visible) in old.iter().zip(&modern).zip(&all_visible) {
         let hello = client.initialize();
-        sight.holds(&hello, &Value::Null);
+        visible.assert_reveals_nothing(&hello, &Value::Null);
         let discovered = modern.request("server/discover", json!({}));
-        sight.holds(&discovered, &Value::Null);
-        for said in [&hello, &discovered["result"]] {
-            let all = format!("{}__all", sight.server);
-            assert!(said["instructions"].as_str().is_some_and(|it| it.contains(&all)), "{said}");
+        visible.assert_reveals_nothing(&discovered, &Value::Null);
+        for input_responses in [&hello, &discovered["result"]] {
+            let all = format!("{}__all", visible.server);
+            assert!(
+                input_responses["instructions"].as_str().is_some_and(|it| it.contains(&all)),
+                "{input_responses}"
+            );
         }
     }
     assert_eq!(two.open_stream(), 200);
-    let mut chance = Chance::new();
+    let mut rng = Rng::new();
     for _ in 0..400 {
-        let (method, params) = guess(&mut chance);
-        for (client, sight) in old.iter().zip(&sights) {
-            let told = client.request(method, params.clone());
-            sight.holds(&told, &params);
-            sight.hides(&told, &params);
+        let (method, params) = guess(&mut rng);
+        for (client, visible) in old.iter().zip(&all_visible) {
+            let response = client.request(method, params.clone());
+            visible.assert_reveals_nothing(&response, &params);
+            visible.assert_unknown(&response, &params);
         }
-        // These have other words for what they watch.
+        // Modern clients subscribe with another method.
         let (method, params) = match method {
             "resources/subscribe" | "resources/unsubscribe" => {
-                let wanted = json!({ "resourceSubscriptions": [params["uri"]] });
-                ("subscriptions/listen", json!({ "notifications": wanted }))
+                let filter = json!({ "resourceSubscriptions": [params["uri"]] });
+                ("subscriptions/listen", json!({ "notifications": filter }))
             }
             _ => (method, params),
         };
-        for (client, sight) in modern.iter().zip(&sights) {
+        for (client, visible) in modern.iter().zip(&all_visible) {
             if method == "subscriptions/listen" {
-                let told = client.start(method, params.clone(), &[]).next_message().unwrap();
-                // Nothing else may be accepted, although it was asked for.
-                sight.holds(&told, &Value::Null);
+                let response = client.start(method, params.clone(), &[]).next_message().unwrap();
+                // The acknowledgement must not accept anything else, although it was requested.
+                visible.assert_reveals_nothing(&response, &Value::Null);
             } else {
-                let told = client.request(method, params.clone());
-                sight.holds(&told, &params);
-                sight.hides(&told, &params);
+                let response = client.request(method, params.clone());
+                visible.assert_reveals_nothing(&response, &params);
+                visible.assert_unknown(&response, &params);
             }
         }
     }
@@ -414,28 +425,28 @@ fn whatever_clients_guess_they_reach_and_are_told_only_what_their_profiles_show(
     let pinned: Vec<String> = two.tool_names();
     assert_eq!(pinned, ["search_tools", "describe_tool", "call_tool", "b__sum"]);
     for query in ["echo", "process", "environment", "crash", "who", "numbers", "a__echo"] {
-        for (client, sight) in [(old[1], &sights[1]), (old[2], &sights[2])] {
+        for (client, visible) in [(old[1], &all_visible[1]), (old[2], &all_visible[2])] {
             for name in found(client, query) {
-                assert!(sight.names.contains(&name), "{query}: {name}");
+                assert!(visible.names.contains(&name), "{query}: {name}");
             }
         }
     }
     assert!(found(&two, "add numbers").contains(&"b__sum".to_owned()));
-    heard_only(&home, "a", &of_a());
-    heard_only(&home, "b", &of_b());
-    updates_reach_whom_they_are_shown(&home, &old, &modern, &sights);
+    assert_received_only(&home, "a", &of_a());
+    assert_received_only(&home, "b", &of_b());
+    updates_reach_whom_they_are_shown(&home, &old, &modern, &all_visible);
 }
 
-/// Both counters change: those who may see one and watch it are told, and nobody else is.
+/// Changes both counters: only clients that subscribed and may see a counter are notified.
 #[track_caller]
 fn updates_reach_whom_they_are_shown(
     home: &Home,
     old: &[&McpClient; 3],
     modern: &[McpModern; 3],
-    sights: &[Sight; 3],
+    all_visible: &[Visible; 3],
 ) {
     let uris = ["xy://a/test://counter", "xy://b/test://counter"];
-    let everybody = local(home);
+    let everybody = local_client(home);
     for uri in uris {
         everybody.request("resources/subscribe", json!({ "uri": uri }));
         for client in old {
@@ -443,11 +454,11 @@ fn updates_reach_whom_they_are_shown(
         }
     }
     let mut listening = modern.each_ref().map(|client| {
-        let wanted = json!({ "resourceSubscriptions": uris });
-        client.start("subscriptions/listen", json!({ "notifications": wanted }), &[])
+        let filter = json!({ "resourceSubscriptions": uris });
+        client.start("subscriptions/listen", json!({ "notifications": filter }), &[])
     });
-    for (stream, sight) in listening.iter_mut().zip(sights) {
-        sight.holds(&stream.next_message().unwrap(), &Value::Null);
+    for (stream, visible) in listening.iter_mut().zip(all_visible) {
+        visible.assert_reveals_nothing(&stream.next_message().unwrap(), &Value::Null);
     }
     let is_of = |uri: &'static str| move |it: &Value| it["params"]["uri"] == uri;
     for (tool, uri) in ["a__bump", "b__bump"].into_iter().zip(uris) {
@@ -455,12 +466,13 @@ fn updates_reach_whom_they_are_shown(
         everybody.wait_notification_that(uri, is_of(uri));
     }
     old[1].wait_notification_that("the counter of b", is_of(uris[1]));
-    let told = listening[1].next_message().unwrap();
-    assert_eq!(told["params"]["uri"], uris[1], "{told}");
-    for (client, sight) in old.iter().zip(sights) {
-        client.request("ping", json!({})); // What was told before has come by now.
-        for told in client.notifications() {
-            sight.holds(&told, &Value::Null);
+    let notification = listening[1].next_message().unwrap();
+    assert_eq!(notification["params"]["uri"], uris[1], "{notification}");
+    for (client, visible) in old.iter().zip(all_visible) {
+        // The response shows that all earlier notifications have arrived.
+        client.request("ping", json!({}));
+        for notification in client.notifications() {
+            visible.assert_reveals_nothing(&notification, &Value::Null);
         }
     }
     for other in [0, 2] {
@@ -469,14 +481,14 @@ fn updates_reach_whom_they_are_shown(
 }
 
 #[test]
-fn a_reload_changes_what_living_clients_are_shown() {
+fn reload_changes_what_connected_clients_see() {
     let home = home();
-    serve_noting(&home, "a", &[]);
-    serve_noting(&home, "b", &[]);
+    serve_recorded(&home, "a", &[]);
+    serve_recorded(&home, "b", &[]);
     profiles(&home);
     home.daemon();
     ready(&home, &["a", "b"]);
-    let one = stranger_at(&home, &json!({ "profile": "one" }));
+    let one = uninitialized_client_at(&home, &json!({ "profile": "one" }));
     one.initialize();
     assert_eq!(one.tool_names(), ["a__bump", "a__echo", "who", "b__echo"]);
     home.write_config("profiles/one.kdl", "servers \"b\"\nmanage #false\nallow \"b__echo\"");
@@ -484,7 +496,7 @@ fn a_reload_changes_what_living_clients_are_shown() {
     assert_eq!(reloaded["profiles"], json!(["one"]));
     one.wait_notification("notifications/tools/list_changed");
     assert_eq!(one.tool_names(), ["b__echo"]);
-    assert_eq!(code(&one.call("a__echo", json!({ "message": "m" }))), -32602);
+    assert_eq!(error_code(&one.call("a__echo", json!({ "message": "m" }))), -32602);
     home.write_config("profiles/one.kdl", "servers 7");
     assert!(home.call("reload", Value::Null).is_err(), "nothing changes by a file with a mistake");
     assert_eq!(one.tool_names(), ["b__echo"]);
@@ -493,13 +505,13 @@ fn a_reload_changes_what_living_clients_are_shown() {
     one.wait_notification("notifications/tools/list_changed");
     assert!(one.tool_names().is_empty());
     let refused = one.call("b__echo", json!({ "message": "m" }));
-    assert!(words(&refused).contains("no profile named `one`"), "{refused}");
+    assert!(error_message(&refused).contains("no profile named `one`"), "{refused}");
     let gone = at(&home, "/mcp/p/one", &home.gateway_token()).post(INITIALIZE);
     assert_eq!(gone.status, 404, "{gone:?}");
 }
 
 #[test]
-fn a_token_opens_its_profile_and_nothing_else_until_it_is_removed() {
+fn token_opens_only_its_profile_until_it_is_removed() {
     let home = home_of_two();
     profiles(&home);
     home.write_config("profiles/whole.kdl", "servers \"b\"\nmanage #false");
@@ -520,7 +532,7 @@ fn a_token_opens_its_profile_and_nothing_else_until_it_is_removed() {
         ("/mcp/p/two", &laptop, 403, "the profile `one` only"),
         ("/mcp/p/default", &laptop, 403, "the profile `one` only"),
         ("/mcp/s/a", &laptop, 403, "does not show all of the server `a`"),
-        // Nothing tells what is hidden from what does not exist.
+        // A hidden server is answered like a missing one.
         ("/mcp/s/b", &laptop, 404, "there is no server named `b`"),
         ("/mcp/s/a", &whole, 404, "there is no server named `a`"),
         ("/mcp/s/c", &whole, 404, "there is no server named `c`"),
@@ -534,7 +546,7 @@ fn a_token_opens_its_profile_and_nothing_else_until_it_is_removed() {
         assert_eq!(status(path, &home.gateway_token()).0, 200, "{path}");
         assert_eq!(status(path, &manager).0, 200, "{path}");
     }
-    // Numbers are of all servers.
+    // Metrics cover all servers.
     let numbers = |token: &str| {
         let value = format!("Bearer {token}");
         at(&home, "/metrics", "").exchange("GET", &[("Authorization", &value)], "")
@@ -562,7 +574,8 @@ fn a_token_opens_its_profile_and_nothing_else_until_it_is_removed() {
     assert_eq!(names, ["laptop", "manager", "whole"]);
     assert!(!listed.to_string().contains(&laptop));
     let listed = home.xy(&["token", "list"]).stdout;
-    let lines: Vec<&str> = listed.lines().map(|it| it.split(", made ").next().unwrap()).collect();
+    let lines: Vec<&str> =
+        listed.lines().map(|it| it.split(", created ").next().unwrap()).collect();
     let expected = [
         "laptop   profile one",
         "manager  every profile, manages servers",
@@ -584,7 +597,7 @@ fn a_token_opens_its_profile_and_nothing_else_until_it_is_removed() {
 }
 
 #[test]
-fn a_person_is_told_which_line_decided() {
+fn explain_names_the_deciding_line() {
     let home = home_of_two();
     profiles(&home);
     ask(&home, "reload", Value::Null);
@@ -592,7 +605,7 @@ fn a_person_is_told_which_line_decided() {
         let ran = home.xy(&[&["explain", "one"], rest].concat());
         ran.stdout
     };
-    home.wait_until("what servers offer is known", || {
+    home.wait_until("the servers are known", || {
         explain(&["a__echo"]).contains("because: `allow` names it").then_some(())
     });
     assert!(
@@ -618,7 +631,7 @@ fn a_person_is_told_which_line_decided() {
 }
 
 #[test]
-fn a_person_finds_tools_of_one_server_and_as_many_as_are_wanted() {
+fn search_command_filters_by_server_and_limit() {
     let home = home_of_two();
     let found = |more: &[&str]| {
         let ran = home.xy(&[&["search"], more, &["add", "numbers"]].concat());
@@ -640,7 +653,7 @@ fn a_person_finds_tools_of_one_server_and_as_many_as_are_wanted() {
 }
 
 #[test]
-fn a_line_that_is_about_nothing_is_told_where_people_look() {
+fn profile_line_without_effect_is_reported() {
     let home = home_of_two();
     home.write_config(
         "profiles/odd.kdl",
@@ -649,30 +662,30 @@ fn a_line_that_is_about_nothing_is_told_where_people_look() {
     let checked = ask(&home, "check", Value::Null);
     assert!(checked.to_string().contains("no server is named `zzz`"), "{checked}");
     ask(&home, "reload", Value::Null);
-    home.wait_until("it is told", || {
+    home.wait_until("the server gets the cancellation", || {
         let info = ask(&home, "info", Value::Null);
-        let told = info["warnings"].to_string();
-        (told.contains("profiles/odd.kdl:2") && told.contains("profiles/odd.kdl:3")).then_some(())
+        let text = info["warnings"].to_string();
+        (text.contains("profiles/odd.kdl:2") && text.contains("profiles/odd.kdl:3")).then_some(())
     });
-    // Lines that are each about something, and show nothing together; whatever is not known of
-    // a server that never comes up.
+    // Each line has an effect, but together they show no tool. A server that never starts must not
+    // hide this.
     home.write_config("servers/dead.kdl", "command \"sleep\"\nargs \"1000\"");
     home.write_config("profiles/odd.kdl", "servers \"a\"\nallow \"b__echo\"");
     ask(&home, "reload", Value::Null);
-    home.wait_until("it is told", || {
-        let told = ask(&home, "info", Value::Null)["warnings"].to_string();
-        told.contains("profiles/odd.kdl shows no tool").then_some(())
+    home.wait_until("the server gets the cancellation", || {
+        let text = ask(&home, "info", Value::Null)["warnings"].to_string();
+        text.contains("profiles/odd.kdl shows no tool").then_some(())
     });
     assert!(home.xy(&["list"]).stderr.contains("profiles/odd.kdl shows no tool"));
     home.write_config("profiles/odd.kdl", "servers \"a\"");
     ask(&home, "reload", Value::Null);
-    home.wait_until("it is told no more", || {
+    home.wait_until("the warning is gone", || {
         ask(&home, "info", Value::Null).get("warnings").is_none().then_some(())
     });
-    // And a client that is shown more than it can take.
-    let client = stranger_at(&home, &json!({ "profile": "default" }));
+    // A client that sees more tools than it supports.
+    let client = uninitialized_client_at(&home, &json!({ "profile": "default" }));
     client.initialize_as(json!({ "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": { "name": "cursor-vscode", "version": "1" } }));
     assert!(client.tool_names().len() > 40);
-    let told = ask(&home, "info", Value::Null)["warnings"].to_string();
-    assert!(told.contains("cursor-vscode") && told.contains("search"), "{told}");
+    let text = ask(&home, "info", Value::Null)["warnings"].to_string();
+    assert!(text.contains("cursor-vscode") && text.contains("search"), "{text}");
 }

@@ -1,4 +1,4 @@
-//! Sessions over HTTP that outlive the daemon they began in.
+//! HTTP sessions that outlive their daemon.
 
 use std::fs;
 use std::net::TcpStream;
@@ -9,31 +9,31 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use xy_testkit::{Daemon, Home, McpHttp, free_port};
 
-use crate::stage::{
-    capabilities, code, echoes, heard_of, home, ready, serve, serve_noting, tools_of_servers, web,
-    who,
+use crate::fixtures::{
+    assert_echo, capabilities, error_code, home, http_client, ready, received_of, serve,
+    serve_recorded, tools_of_servers, who,
 };
 use crate::support::ask;
 
 const COUNTER: &str = "xy://a/test://counter";
 const UPDATED: &str = "notifications/resources/updated";
 const LISTS: [&str; 3] = ["tools", "prompts", "resources"];
-const SOON: Duration = Duration::from_secs(30);
+const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A home whose daemons all listen on one port, with the servers `a` and `b`.
+/// Returns a home whose daemons all listen on one port, with the servers `a` and `b`.
 #[track_caller]
 fn home_with_port(more: &str) -> (Home, Daemon) {
     let home = home();
     let listen = format!("gateway {{ listen \"127.0.0.1:{}\"; {more} }}\n", free_port());
     home.write_config("xy.kdl", &listen);
-    serve_noting(&home, "a", &[]);
+    serve_recorded(&home, "a", &[]);
     serve(&home, "b", &[]);
     let daemon = home.daemon();
     ready(&home, &["a", "b"]);
     (home, daemon)
 }
 
-/// Kills a daemon and starts another.
+/// Kills a daemon and starts the next one.
 #[track_caller]
 fn next_daemon(home: &Home, daemon: &Daemon) -> Daemon {
     daemon.kill9();
@@ -42,10 +42,10 @@ fn next_daemon(home: &Home, daemon: &Daemon) -> Daemon {
     next
 }
 
-/// Begins a session that has said everything that a session can say.
+/// Opens a session with a log level and a subscription.
 #[track_caller]
 fn begin(home: &Home) -> McpHttp {
-    let client = web(home);
+    let client = http_client(home);
     for (method, params) in [
         ("logging/setLevel", json!({ "level": "error" })),
         ("resources/subscribe", json!({ "uri": COUNTER })),
@@ -55,34 +55,34 @@ fn begin(home: &Home) -> McpHttp {
     client
 }
 
-/// A session goes on in another daemon as if nothing had happened.
+/// Checks that a session continues in another daemon without a visible difference.
 #[track_caller]
-fn goes_on(home: &Home, client: &McpHttp, session: Option<&str>) {
+fn assert_continues(home: &Home, client: &McpHttp, session: Option<&str>) {
     client.break_connections();
     assert_eq!(client.open_stream(), 200);
     for list in LISTS {
         client.wait_notification(&format!("notifications/{list}/list_changed"));
     }
     assert_eq!(client.session().as_deref(), session);
-    echoes(client, "a");
+    assert_echo(client, "a");
     assert!(tools_of_servers(client).contains(&"a__echo".to_owned()));
-    home.wait_until("it is watched again", || {
+    home.wait_until("the subscription is renewed", || {
         who(client, "a__who")["subscribed"] == json!(["test://counter"])
     });
     client.call_text("a__bump", json!({}));
     assert_eq!(client.wait_notification(UPDATED)["params"]["uri"], COUNTER);
 }
 
-/// The status of a request in a session.
+/// Returns the status of a request in a session.
 #[track_caller]
 fn ping(client: &McpHttp) -> u16 {
     client.post(r#"{"jsonrpc":"2.0","id":"ping","method":"ping"}"#).status
 }
 
 #[test]
-fn session_survives_a_replaced_daemon_and_nobody_is_refused() {
+fn session_survives_a_replaced_daemon_without_refused_connections() {
     let home = home();
-    serve_noting(&home, "a", &[]);
+    serve_recorded(&home, "a", &[]);
     let first = home.daemon();
     ready(&home, &["a"]);
     let client = begin(&home);
@@ -92,17 +92,17 @@ fn session_survives_a_replaced_daemon_and_nobody_is_refused() {
     thread::scope(|scope| {
         let knocking = scope.spawn(|| {
             while !is_over.load(Ordering::Relaxed) {
-                TcpStream::connect(&address).expect("somebody listens");
+                TcpStream::connect(&address).expect("the stream is open");
             }
         });
         home.daemon_with(&["--replace"]);
         assert!(first.wait().success(), "{}", first.stderr());
-        // Its port was any that was free, and is the same still.
+        // The port was chosen by the system, and stays the same.
         assert_eq!(home.gateway_address(), address);
         is_over.store(true, Ordering::Relaxed);
         knocking.join().unwrap();
     });
-    goes_on(&home, &client, session.as_deref());
+    assert_continues(&home, &client, session.as_deref());
     client.close();
     home.finish();
 }
@@ -114,24 +114,24 @@ fn session_survives_killed_daemons() {
     let session = client.session();
     for _ in 0..2 {
         daemon = next_daemon(&home, &daemon);
-        goes_on(&home, &client, session.as_deref());
+        assert_continues(&home, &client, session.as_deref());
     }
     client.close();
     daemon = next_daemon(&home, &daemon);
-    client_is_gone(&home, session.as_deref());
+    assert_session_gone(&home, session.as_deref());
     drop(daemon);
     home.finish();
 }
 
 #[track_caller]
-fn client_is_gone(home: &Home, session: Option<&str>) {
+fn assert_session_gone(home: &Home, session: Option<&str>) {
     let client = home.mcp_http("/mcp");
     client.set_session(session);
     assert_eq!(ping(&client), 404);
 }
 
 #[test]
-fn late_answer_to_a_dead_daemon_answers_nothing() {
+fn late_answer_to_a_dead_daemon_is_ignored() {
     let (home, daemon) = home_with_port("");
     let client = home.mcp_http("/mcp");
     client.initialize_with(&capabilities());
@@ -139,7 +139,7 @@ fn late_answer_to_a_dead_daemon_answers_nothing() {
     let old = client.wait_question();
     let _daemon = next_daemon(&home, &daemon);
     client.break_connections();
-    // One that was taken over may still have calls of the other daemon's clients.
+    // An adopted server may still have calls of the other daemon's clients.
     ask(&home, "restart", json!({ "name": "b" }));
     let call = client.start_call("b__ask_elicitation", json!({}));
     let new = client.wait_question();
@@ -150,36 +150,36 @@ fn late_answer_to_a_dead_daemon_answers_nothing() {
     };
     assert_eq!(client.post(&answer(&old, "Old")).status, 202);
     assert_eq!(client.post(&answer(&new, "New")).status, 202);
-    let told = client.wait_answer(call).to_string();
-    assert!(told.contains("New") && !told.contains("Old"), "{told}");
+    let text = client.wait_answer(call).to_string();
+    assert!(text.contains("New") && !text.contains("Old"), "{text}");
     home.finish();
 }
 
 #[test]
 fn call_of_a_killed_daemon_has_an_unknown_outcome_and_is_not_repeated() {
     let (home, daemon) = home_with_port("");
-    let client = web(&home);
+    let client = http_client(&home);
     let call = client.start_call("a__slow_echo", json!({ "message": "late", "ms": 600_000 }));
     let last = home.wait_until("it becomes a stream", || client.last_event_id());
     let _daemon = next_daemon(&home, &daemon);
     client.break_connections();
     assert_eq!(client.open_stream_after(Some(&last)), 200);
-    let answer = client.answer_within(call, SOON).unwrap();
-    assert_eq!(code(&answer), -32010, "{answer}");
-    assert_eq!(heard_of(&home, "a", "tools/call").len(), 1);
+    let answer = client.answer_within(call, TEST_TIMEOUT).unwrap();
+    assert_eq!(error_code(&answer), -32010, "{answer}");
+    assert_eq!(received_of(&home, "a", "tools/call").len(), 1);
     home.finish();
 }
 
 #[test]
-fn session_does_not_outlive_its_tokens_secret() {
+fn session_ends_when_its_token_changes() {
     let (home, daemon) = home_with_port("");
-    let session = web(&home).session();
+    let session = http_client(&home).session();
     daemon.kill9();
     let file = home.root().join("state/xy/token");
     fs::write(&file, "another-token-of-its-owner\n").unwrap();
     let daemon = home.daemon();
-    client_is_gone(&home, session.as_deref());
-    let anew = web(&home).session();
+    assert_session_gone(&home, session.as_deref());
+    let anew = http_client(&home).session();
     let _daemon = next_daemon(&home, &daemon);
     let client = home.mcp_http("/mcp");
     client.set_session(anew.as_deref());
@@ -188,7 +188,7 @@ fn session_does_not_outlive_its_tokens_secret() {
 }
 
 #[test]
-fn rotated_or_removed_token_ends_its_sessions_for_later_daemons_too() {
+fn sessions_of_rotated_or_removed_tokens_stay_ended() {
     let (home, daemon) = home_with_port("");
     let add = |name: &str| {
         ask(&home, "token_add", json!({ "name": name }))["token"].as_str().unwrap().to_owned()
@@ -225,7 +225,7 @@ fn rotated_or_removed_token_ends_its_sessions_for_later_daemons_too() {
 }
 
 #[test]
-fn session_of_anybody_does_not_become_a_tokens() {
+fn unauthenticated_session_does_not_become_a_tokens() {
     let (home, daemon) = home_with_port("auth \"none\"");
     let port = home.gateway_address();
     let anybody = McpHttp::new(&port, "/mcp", "");
@@ -233,14 +233,14 @@ fn session_of_anybody_does_not_become_a_tokens() {
     let kdl = format!("gateway {{ listen \"{port}\" }}\n");
     home.write_config("xy.kdl", &kdl);
     let _daemon = next_daemon(&home, &daemon);
-    client_is_gone(&home, anybody.session().as_deref());
+    assert_session_gone(&home, anybody.session().as_deref());
     home.finish();
 }
 
 #[test]
-fn damaged_journal_is_put_aside_and_sessions_begin_anew() {
+fn damaged_journal_is_moved_away_and_sessions_start_anew() {
     let (home, daemon) = home_with_port("");
-    let session = web(&home).session();
+    let session = http_client(&home).session();
     daemon.kill9();
     let file = home.root().join("state/xy/http-sessions");
     let mut text = fs::read(&file).unwrap();
@@ -248,13 +248,13 @@ fn damaged_journal_is_put_aside_and_sessions_begin_anew() {
     text[middle] ^= 1;
     fs::write(&file, text).unwrap();
     let daemon = home.daemon();
-    client_is_gone(&home, session.as_deref());
+    assert_session_gone(&home, session.as_deref());
     assert!(daemon.stderr().contains("HTTP sessions begin anew"), "{}", daemon.stderr());
     assert!(home.root().join("state/xy/http-sessions.damaged").exists());
-    let client = web(&home);
+    let client = http_client(&home);
     let _daemon = next_daemon(&home, &daemon);
     client.break_connections();
-    echoes(&client, "a");
+    assert_echo(&client, "a");
     home.expect_left("state/xy/http-sessions.damaged");
     home.finish();
 }

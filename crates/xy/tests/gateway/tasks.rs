@@ -1,11 +1,11 @@
-//! Tasks: each is its client's alone, for as long as its server lives.
+//! Tasks of legacy clients: each belongs to one client, as long as its server lives.
 
 use serde_json::{Value, json};
 use xy_testkit::{Home, McpClient};
 
-use crate::stage::{
-    capabilities, capable, code, heard, home, linger, local, local_of, ready, serve, serve_noting,
-    serve_with, told, words,
+use crate::fixtures::{
+    capabilities, capable_client, error_code, error_message, home, linger, local_client,
+    notification_count, ready, received, serve, serve_recorded, serve_with, single_server_client,
 };
 
 const STATUS: &str = "notifications/tasks/status";
@@ -21,7 +21,7 @@ fn home_of_tasks() -> Home {
     home
 }
 
-/// Begins a task; its id.
+/// Starts a task, and returns its id.
 #[track_caller]
 fn begin(client: &McpClient, tool: &str, arguments: &Value) -> String {
     let params = json!({ "name": tool, "arguments": arguments, "task": { "ttl": 60_000 } });
@@ -45,9 +45,9 @@ fn ids(answer: &Value) -> Vec<String> {
 }
 
 #[test]
-fn what_servers_can_do_with_tasks_is_told_and_done() {
+fn task_capabilities_of_servers_are_offered_and_work() {
     let home = home_of_tasks();
-    let client = crate::stage::stranger(&home);
+    let client = crate::fixtures::uninitialized_client(&home);
     let hello = client.initialize();
     let all = json!({ "list": {}, "cancel": {}, "requests": { "tools": { "call": {} } } });
     assert_eq!(hello["capabilities"]["tasks"], all);
@@ -70,18 +70,18 @@ fn what_servers_can_do_with_tasks_is_told_and_done() {
 }
 
 #[test]
-fn nobody_else_finds_a_task_in_either_view() {
+fn task_is_hidden_from_other_clients() {
     let home = home_of_tasks();
-    let (one, other) = (local(&home), local(&home));
-    let (plain, stranger) = (local_of(&home, "a"), local_of(&home, "a"));
+    let (one, other) = (local_client(&home), local_client(&home));
+    let (plain, stranger) = (single_server_client(&home, "a"), single_server_client(&home, "a"));
     let mine = begin(&one, "a__job", &json!({ "message": "mine" }));
     let theirs = begin(&plain, "job", &json!({ "message": "theirs" }));
     for client in [&other, &stranger] {
         for task in [&mine, &theirs, &"never".to_owned()] {
             for method in ["tasks/get", "tasks/result", "tasks/cancel"] {
                 let answer = client.request(method, json!({ "taskId": task }));
-                assert_eq!(code(&answer), -32602, "{answer}");
-                assert!(words(&answer).contains("not found"), "{answer}");
+                assert_eq!(error_code(&answer), -32602, "{answer}");
+                assert!(error_message(&answer).contains("not found"), "{answer}");
             }
         }
         assert_eq!(ids(&client.request("tasks/list", json!({}))), [""; 0]);
@@ -91,19 +91,19 @@ fn nobody_else_finds_a_task_in_either_view() {
     let listed = plain.request("tasks/list", json!({}));
     assert_eq!((ids(&listed), &listed["result"]["kept"]), (vec![theirs], &json!(1.5)));
     assert_eq!(ids(&one.request("tasks/list", json!({}))), [mine]);
-    // At another server it is not found either.
-    let elsewhere = local_of(&home, "b");
-    assert_eq!(code(&elsewhere.request("tasks/get", json!({ "taskId": "first-1" }))), -32602);
+    // The task is not found at another server either.
+    let elsewhere = single_server_client(&home, "b");
+    assert_eq!(error_code(&elsewhere.request("tasks/get", json!({ "taskId": "first-1" }))), -32602);
     home.finish();
 }
 
 #[test]
-fn what_is_said_about_a_task_is_its_owners_though_others_call() {
+fn messages_of_a_task_go_to_its_owner() {
     let home = home_of_tasks();
-    let (one, other) = (capable(&home), capable(&home));
+    let (one, other) = (capable_client(&home), capable_client(&home));
     one.answer_with(|question| {
-        let said = question["params"]["message"].clone();
-        Some(Ok(json!({ "action": "accept", "content": { "name": said } })))
+        let name = question["params"]["message"].clone();
+        Some(Ok(json!({ "action": "accept", "content": { "name": name } })))
     });
     let busy = other.start_call("a__never", json!({}));
     let params = json!({
@@ -129,9 +129,9 @@ fn what_is_said_about_a_task_is_its_owners_though_others_call() {
 }
 
 #[test]
-fn what_a_task_says_without_its_name_is_not_taken_for_somebody_elses() {
+fn unmarked_messages_of_a_task_reach_no_other_client() {
     let home = home_of_tasks();
-    let (one, other) = (local(&home), local(&home));
+    let (one, other) = (local_client(&home), local_client(&home));
     let arguments = json!({ "message": "whose is this", "ms": 50, "complain": "unmarked" });
     let task = begin(&one, "a__job", &arguments);
     let busy = other.start_call("a__never", json!({}));
@@ -139,55 +139,55 @@ fn what_a_task_says_without_its_name_is_not_taken_for_somebody_elses() {
         xy_testkit::read_log_lines(&home, "a").iter().any(|it| it.contains("whose is this"))
     });
     result(&one, &task);
-    // It is over, so there is no doubt any more.
+    // The task has ended, so attribution is clear again.
     other.call_text("a__log", json!({ "level": "error", "message": "other's" }));
-    let heard = other.wait_notification("notifications/message");
-    assert_eq!(heard["params"]["data"], "other's");
+    let received = other.wait_notification("notifications/message");
+    assert_eq!(received["params"]["data"], "other's");
     other.cancel(&json!(busy));
     home.finish();
 }
 
 #[test]
-fn a_task_ends_with_its_server_and_that_is_said() {
+fn task_ends_with_its_server() {
     let home = home_of_tasks();
-    let (one, other) = (local(&home), local(&home));
+    let (one, other) = (local_client(&home), local_client(&home));
     let task = begin(&one, "a__job", &json!({ "ms": 60_000 }));
     let waiting = one.start_request("tasks/result", json!({ "taskId": task }));
     other.call("a__crash", json!({}));
-    assert_eq!(code(&one.wait_answer(waiting)), -32010);
+    assert_eq!(error_code(&one.wait_answer(waiting)), -32010);
     let answer = one.request("tasks/get", json!({ "taskId": task }));
-    assert_eq!(code(&answer), -32602, "{answer}");
-    assert!(words(&answer).contains("ended"), "{answer}");
+    assert_eq!(error_code(&answer), -32602, "{answer}");
+    assert!(error_message(&answer).contains("ended"), "{answer}");
     assert_eq!(ids(&one.request("tasks/list", json!({}))), [""; 0]);
-    // The next life gives the same id to somebody else.
-    crate::stage::who_at_last(&home, &other, "a__who");
+    // The next process gives the same id to another client.
+    crate::fixtures::who_once_up(&home, &other, "a__who");
     assert_eq!(begin(&other, "a__job", &json!({ "message": "new" })), task);
-    assert_eq!(code(&one.request("tasks/result", json!({ "taskId": task }))), -32602);
+    assert_eq!(error_code(&one.request("tasks/result", json!({ "taskId": task }))), -32602);
     assert_eq!(text(&result(&other, &task)), "new");
     home.finish();
 }
 
 #[test]
-fn the_same_id_of_two_servers_is_not_guessed() {
+fn task_id_of_two_servers_is_ambiguous() {
     let home = home();
     for name in ["a", "b"] {
         serve(&home, name, &["--tasks", "--name", "same"]);
     }
     home.daemon();
     ready(&home, &["a", "b"]);
-    let client = local(&home);
+    let client = local_client(&home);
     let (one, other) = (begin(&client, "a__job", &json!({})), begin(&client, "b__job", &json!({})));
     assert_eq!(one, other);
     let answer = client.request("tasks/get", json!({ "taskId": one }));
-    assert_eq!(code(&answer), -32602);
-    assert!(words(&answer).contains("several servers"), "{answer}");
+    assert_eq!(error_code(&answer), -32602);
+    assert!(error_message(&answer).contains("several servers"), "{answer}");
     home.finish();
 }
 
 #[test]
-fn a_long_task_keeps_nobody_waiting_at_a_server_that_asks() {
+fn long_task_does_not_block_other_clients() {
     let home = home_of_tasks();
-    let (one, other) = (capable(&home), capable(&home));
+    let (one, other) = (capable_client(&home), capable_client(&home));
     one.answer_with(|_| Some(Ok(json!({ "action": "decline" }))));
     one.call_text("a__ask_elicitation", json!({}));
     let task = begin(&one, "a__job", &json!({ "ms": 60_000 }));
@@ -198,9 +198,9 @@ fn a_long_task_keeps_nobody_waiting_at_a_server_that_asks() {
     home.finish();
 }
 
-/// A client that does what servers ask as tasks.
-fn helper(home: &Home) -> xy_testkit::McpSocket {
-    let client = crate::stage::stranger(home);
+/// Returns a client that answers server requests with tasks.
+fn task_capable_client(home: &Home) -> xy_testkit::McpSocket {
+    let client = crate::fixtures::uninitialized_client(home);
     let mut can = capabilities();
     can["tasks"] = json!({
         "list": {}, "cancel": {}, "requests": { "elicitation": { "create": {} } },
@@ -226,54 +226,56 @@ fn helper(home: &Home) -> xy_testkit::McpSocket {
 }
 
 #[test]
-fn what_a_client_does_as_a_task_is_for_the_server_that_asked() {
+fn task_of_a_client_belongs_to_the_asking_server() {
     let home = home();
     for name in ["own", "other"] {
-        let diary = crate::stage::diary_file(&home, name);
+        let diary = crate::fixtures::diary_file(&home, name);
         let flags = ["--talks", "--diary", diary.to_str().unwrap()];
         serve_with(&home, name, &flags, "isolation \"client\"\n");
     }
     home.daemon();
-    let client = helper(&home);
-    let asks = |server: &str, method: &str, params: Value| {
+    let client = task_capable_client(&home);
+    let send_request = |server: &str, method: &str, params: Value| {
         let arguments = json!({ "method": method, "params": params.to_string() });
         client.call(&format!("{server}__ask"), arguments)
     };
-    let elicit =
-        |server, task| asks(server, "elicitation/create", json!({ "message": task, "task": {} }));
+    let elicit = |server, task| {
+        send_request(server, "elicitation/create", json!({ "message": task, "task": {} }))
+    };
     assert!(text(&elicit("own", "own-1")).contains("own-1"));
     assert!(text(&elicit("other", "own-2")).contains("own-2"));
     for method in ["tasks/get", "tasks/result", "tasks/cancel"] {
-        let mine = asks("own", method, json!({ "taskId": "own-1" }));
+        let mine = send_request("own", method, json!({ "taskId": "own-1" }));
         assert_ne!(mine["result"]["isError"], true, "{mine}");
         for not_its_own in ["own-2", "private"] {
-            let answer = asks("own", method, json!({ "taskId": not_its_own }));
+            let answer = send_request("own", method, json!({ "taskId": not_its_own }));
             assert!(text(&answer).contains("-32602"), "{answer}");
         }
     }
-    let listed: Value = serde_json::from_str(text(&asks("own", "tasks/list", json!({})))).unwrap();
+    let listed: Value =
+        serde_json::from_str(text(&send_request("own", "tasks/list", json!({})))).unwrap();
     let only = json!([{ "taskId": "own-1", "status": "working", "ttl": null, "n": 1 }]);
     assert_eq!((&listed["tasks"], &listed["kept"]), (&only, &json!(1)));
     client.notify(STATUS, json!({ "taskId": "own-1", "status": "completed" }));
     client.notify(STATUS, json!({ "taskId": "private", "status": "completed" }));
     let told_of = |name| -> Vec<Value> {
-        let all = heard(&home, name).into_iter().filter(|it| it["method"] == STATUS);
+        let all = received(&home, name).into_iter().filter(|it| it["method"] == STATUS);
         all.map(|it| it["params"]["taskId"].clone()).collect()
     };
-    home.wait_until("it is told", || told_of("own") == [json!("own-1")]);
+    home.wait_until("the server gets the cancellation", || told_of("own") == [json!("own-1")]);
     linger();
     assert_eq!((told_of("own").len(), told_of("other").len()), (1, 0));
     home.finish();
 }
 
 #[test]
-fn a_client_without_tasks_is_not_asked_about_any() {
+fn client_without_tasks_is_not_asked_about_any() {
     let home = home();
     serve_with(&home, "own", &["--talks"], "isolation \"client\"\n");
-    serve_noting(&home, "shared", &["--talks"]);
+    serve_recorded(&home, "shared", &["--talks"]);
     home.daemon();
     ready(&home, &["shared"]);
-    let client = capable(&home);
+    let client = capable_client(&home);
     for (server, method, expected) in [
         ("own", "tasks/list", "-32601"),
         ("own", "tasks/get", "-32602"),
@@ -284,6 +286,6 @@ fn a_client_without_tasks_is_not_asked_about_any() {
         let answer = client.call(&format!("{server}__ask"), arguments);
         assert!(text(&answer).contains(expected), "{server} {method} {answer}");
     }
-    assert_eq!(told(&client, STATUS), 0);
+    assert_eq!(notification_count(&client, STATUS), 0);
     home.finish();
 }

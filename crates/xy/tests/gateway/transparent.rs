@@ -1,11 +1,11 @@
-//! One server with nothing between: as if a client spoke with it alone.
+//! The endpoint of one server: clients get what they would get from the server itself.
 
 use serde_json::{Value, json};
 use xy_testkit::McpStdio;
 
-use crate::stage::{
-    capabilities, heard_of, home, local_of, ready, serve, serve_noting, serve_with, stranger_at,
-    web_at,
+use crate::fixtures::{
+    capabilities, home, http_client_at, ready, received_of, serve, serve_recorded, serve_with,
+    single_server_client, uninitialized_client_at,
 };
 use crate::support::status;
 
@@ -21,7 +21,7 @@ const FLAGS: [&str; 8] = [
 ];
 
 #[test]
-fn everything_is_as_if_the_client_spoke_with_the_server_alone() {
+fn single_server_endpoint_answers_like_the_server_itself() {
     let home = home();
     serve(&home, "a", &FLAGS);
     home.daemon();
@@ -30,7 +30,7 @@ fn everything_is_as_if_the_client_spoke_with_the_server_alone() {
     command.args(FLAGS);
     let direct = McpStdio::start(command);
     let (through, http) =
-        (stranger_at(&home, &json!({ "server": "a" })), home.mcp_http("/mcp/s/a"));
+        (uninitialized_client_at(&home, &json!({ "server": "a" })), home.mcp_http("/mcp/s/a"));
     let expected = direct.initialize();
     assert_eq!(through.initialize(), expected);
     assert_eq!(http.initialize(), expected);
@@ -72,21 +72,21 @@ fn everything_is_as_if_the_client_spoke_with_the_server_alone() {
 }
 
 #[test]
-fn each_client_is_answered_in_its_own_revision() {
+fn each_client_is_answered_in_its_revision() {
     let home = home();
     serve(&home, "a", &[]);
     home.daemon();
     ready(&home, &["a"]);
     for view in [json!({ "server": "a" }), json!({ "profile": "default" })] {
-        for (asked, answered) in [
+        for (request, answered) in [
             ("2024-11-05", "2024-11-05"),
             ("2025-03-26", "2025-03-26"),
             ("2025-06-18", "2025-06-18"),
             ("2025-11-25", "2025-11-25"),
             ("1999-01-01", "2025-11-25"),
         ] {
-            let client = stranger_at(&home, &view);
-            let params = json!({ "protocolVersion": asked, "capabilities": {} });
+            let client = uninitialized_client_at(&home, &view);
+            let params = json!({ "protocolVersion": request, "capabilities": {} });
             let answer = client.initialize_as(params);
             assert_eq!(answer["result"]["protocolVersion"], answered, "{answer}");
         }
@@ -95,55 +95,56 @@ fn each_client_is_answered_in_its_own_revision() {
 }
 
 #[test]
-fn notifications_of_a_client_reach_its_server() {
+fn client_notifications_reach_the_server() {
     let home = home();
-    serve_noting(&home, "a", &[]);
+    serve_recorded(&home, "a", &[]);
     home.daemon();
     ready(&home, &["a"]);
-    let client = stranger_at(&home, &json!({ "server": "a" }));
+    let client = uninitialized_client_at(&home, &json!({ "server": "a" }));
     client.initialize_with(&capabilities());
     client.notify("notifications/vendor", json!({ "x": 1.5 }));
-    let heard =
-        home.wait_until("it is there", || heard_of(&home, "a", "notifications/vendor").pop());
-    assert_eq!(heard["params"]["x"], 1.5);
-    // What concerns one client alone is not for a server that others share.
+    let notification = home.wait_until("the server has the call", || {
+        received_of(&home, "a", "notifications/vendor").pop()
+    });
+    assert_eq!(notification["params"]["x"], 1.5);
+    // A notification about one client alone does not go to a shared server.
     client.notify("notifications/roots/list_changed", Value::Null);
     client.call_text("echo", json!({ "message": "x" }));
-    assert_eq!(heard_of(&home, "a", "notifications/roots/list_changed").len(), 0);
-    assert_eq!(heard_of(&home, "a", "notifications/initialized").len(), 1, "ours alone");
+    assert_eq!(received_of(&home, "a", "notifications/roots/list_changed").len(), 0);
+    assert_eq!(received_of(&home, "a", "notifications/initialized").len(), 1, "only xy's own");
     home.finish();
 }
 
 #[test]
-fn a_server_that_is_not_there_yet_is_waited_for() {
+fn initialize_waits_for_a_starting_server() {
     let home = home();
     serve(&home, "a", &["--slow-init", "500", "--name", "slow one"]);
     home.daemon();
     let http = home.mcp_http("/mcp/s/a");
     assert_eq!(http.initialize()["serverInfo"]["name"], "slow one");
-    let client = local_of(&home, "a");
+    let client = single_server_client(&home, "a");
     assert!(client.tool_names().contains(&"echo".to_owned()));
     home.finish();
 }
 
 #[test]
-fn one_that_was_there_before_is_introduced_at_once_as_it_was_then() {
+fn remembered_server_is_introduced_at_once() {
     let home = home();
     serve(&home, "a", &["--slow-init", "4000", "--name", "slow one"]);
     let daemon = home.daemon();
     ready(&home, &["a"]);
     let file = home.root().join("state/xy/manifests/a.json");
-    home.wait_until("it is remembered", || file.exists());
+    home.wait_until("the manifest is saved", || file.exists());
     daemon.terminate();
     home.daemon();
     let http = home.mcp_http("/mcp/s/a");
     assert_eq!(http.initialize()["serverInfo"]["name"], "slow one");
-    assert_eq!(status(&home, "a")["state"], "starting", "nobody has waited for it");
+    assert_eq!(status(&home, "a")["state"], "starting", "the list has not waited for the server");
     home.finish();
 }
 
 #[test]
-fn one_that_never_answers_does_not_keep_its_client_waiting_for_ever() {
+fn initialize_does_not_wait_forever() {
     let home = home();
     serve_with(&home, "a", &["--never-init"], "ready { within \"1h\" }\n");
     home.daemon();
@@ -155,13 +156,13 @@ fn one_that_never_answers_does_not_keep_its_client_waiting_for_ever() {
 }
 
 #[test]
-fn a_server_that_is_removed_is_gone_for_its_clients() {
+fn removed_server_is_gone_for_its_clients() {
     let home = home();
     serve(&home, "a", &[]);
     serve(&home, "b", &[]);
     home.daemon();
     ready(&home, &["a", "b"]);
-    let client = web_at(&home, "/mcp/s/a");
+    let client = http_client_at(&home, "/mcp/s/a");
     client.call_text("echo", json!({ "message": "x" }));
     home.remove_server("a");
     home.call("reload", Value::Null).unwrap();

@@ -1,18 +1,17 @@
-//! Whatever a client asks or tells, its server gets the very bytes that were written, but for
-//! the id, the token, and the name or URI where several servers share a door.
+//! A server gets the exact bytes that a client wrote, except for the id, the token, and the name or
+//! URI at endpoints of several servers.
 //!
-//! What is written is odd and legal: a careless reader that takes it apart and puts it together
-//! again would change it.
+//! The messages are unusual but legal: parsing and serializing them again would change them.
 
 use serde_json::json;
 use xy_testkit::{Home, McpClient, McpHttp, free_port};
 
-use crate::stage::{
-    bridged, diary_file, heard_text, home, local, local_of, ready, serve_noting, serve_with, web,
-    web_at,
+use crate::fixtures::{
+    bridge_client, diary_file, home, http_client, http_client_at, local_client, ready,
+    received_lines, serve_recorded, serve_with, single_server_client,
 };
 
-/// What stands in params besides what is meant.
+/// Returns unusual members to add to params.
 fn oddities() -> [String; 6] {
     let deep = format!("\"deep\":{}1.0{}", "[".repeat(100), "]".repeat(100));
     [
@@ -25,49 +24,48 @@ fn oddities() -> [String; 6] {
     ]
 }
 
-/// One thing to say: its method, and its params but for what is odd. `NAME` stands for a name or
-/// URI.
-struct Saying {
+/// A request: its method, and its params without unusual members. `NAME` stands for a name or URI.
+struct RawRequest {
     method: &'static str,
     params: &'static str,
-    /// The name or URI as the server knows it, and as the door of all servers does.
+    /// The name or URI at the server, and at the endpoint of all servers.
     inside: &'static str,
     outside: &'static str,
 }
 
-const REQUESTS: [Saying; 6] = [
-    Saying {
+const REQUESTS: [RawRequest; 6] = [
+    RawRequest {
         method: r"tools\/call",
         params: r#""n\u0061me":NAME,"arguments":{"message":"\u00e9"}"#,
         inside: r#""echo""#,
         outside: r#""a__ech\u006f""#,
     },
-    Saying {
+    RawRequest {
         method: "resources/read",
         params: r#""uri" : NAME"#,
         inside: r#""test://static""#,
         outside: r#""xy:\/\/a/test://static""#,
     },
-    Saying {
+    RawRequest {
         method: r"prompts\u002fget",
         params: r#""arguments":{"name":"a__Ada","z":"1"},"name":NAME"#,
         inside: r#""greet""#,
         outside: r#""a__greet""#,
     },
-    Saying {
+    RawRequest {
         method: "completion/complete",
         params: r#""argument":{"name":"name","value":"a__"},"ref":{"x":1.0,"type":"ref/prompt", "name":NAME ,"y":-0}"#,
         inside: r#""greet""#,
         outside: r#""a__greet""#,
     },
-    Saying {
+    RawRequest {
         method: "completion/complete",
         params: r#""ref":{"uri":NAME,"type":"ref\/resource"},"argument":{"name":"id","value":""}"#,
         inside: r#""test://item/{id}""#,
         outside: r#""xy://a/test://item/{id}""#,
     },
-    // It is not known to be of any server: its owner is found by what it offers.
-    Saying {
+    // This URI names no server: its owner is found by the offered resources.
+    RawRequest {
         method: "resources/read",
         params: r#""uri":NAME"#,
         inside: r#""test://st\u0061tic""#,
@@ -75,8 +73,8 @@ const REQUESTS: [Saying; 6] = [
     },
 ];
 
-impl Saying {
-    /// The request as it is written, with what is odd; the order of its parts is too.
+impl RawRequest {
+    /// Returns the request text, with unusual members and member order.
     fn request(&self, id: &str, token: &str, name: &str, odd: &str) -> String {
         let (method, params) = (self.method, self.params.replace("NAME", name));
         format!(
@@ -87,36 +85,36 @@ impl Saying {
     }
 }
 
-/// Something that no other message says, to find it by.
+/// Returns a unique member to find a message by.
 fn mark(number: u64) -> String {
     format!("\"mark\":\"no. {number}\"")
 }
 
-/// What the server has heard with this mark.
+/// Returns the message with this mark that the server has received.
 #[track_caller]
-fn heard(home: &Home, mark: &str) -> String {
-    home.wait_until("it has heard it", || {
-        heard_text(home, "a").into_iter().find(|it| it.contains(mark))
+fn received(home: &Home, mark: &str) -> String {
+    home.wait_until("the server has the message", || {
+        received_lines(home, "a").into_iter().find(|it| it.contains(mark))
     })
 }
 
-/// The id that xy gave to this request.
+/// Returns the id that xy gave to this request.
 #[track_caller]
 fn id_in(line: &str) -> String {
     let (_, after) = line.rsplit_once("\"id\" :").unwrap_or_else(|| panic!("no id: {line}"));
-    let ours = after.split(',').next().unwrap_or_default().to_owned();
-    assert!(ours.parse::<u64>().is_ok(), "{line}");
-    ours
+    let upstream_id = after.split(',').next().unwrap_or_default().to_owned();
+    assert!(upstream_id.parse::<u64>().is_ok(), "{line}");
+    upstream_id
 }
 
-/// A client, however it sends what it has written.
-enum Door<'c> {
+/// A client over any transport.
+enum AnyClient<'c> {
     Line(&'c McpClient),
     Web(&'c McpHttp),
 }
 
-impl Door<'_> {
-    /// Asks; what comes of it.
+impl AnyClient<'_> {
+    /// Sends a request, and returns the response text.
     #[track_caller]
     fn ask(&self, id: &str, text: &str) -> String {
         match self {
@@ -128,7 +126,7 @@ impl Door<'_> {
         }
     }
 
-    /// Says what is not answered.
+    /// Sends a notification.
     #[track_caller]
     fn tell(&self, text: &str) {
         match self {
@@ -138,48 +136,53 @@ impl Door<'_> {
     }
 }
 
-/// Writes the file of a server that answers whatever it is asked: by pipes, or at a port.
+/// Writes the config file of a server that answers every method, over pipes or HTTP.
 #[track_caller]
 fn serve_at(home: &Home, has_port: bool) {
     if !has_port {
-        return serve_noting(home, "a", &["--pass-unknown"]);
+        return serve_recorded(home, "a", &["--pass-unknown"]);
     }
     let (port, diary) = (free_port(), diary_file(home, "a"));
     let flags = ["--pass-unknown", "--http", &port.to_string(), "--diary", diary.to_str().unwrap()];
     serve_with(home, "a", &flags, &format!("transport \"http\"\nport {port}\npath \"/mcp\"\n"));
 }
 
-/// Numbers, each once.
+/// A counter.
 #[derive(Default)]
-struct Numbers(std::cell::Cell<u64>);
+struct Counter(std::cell::Cell<u64>);
 
-impl Numbers {
+impl Counter {
     fn next(&self) -> u64 {
         self.0.set(self.0.get() + 1);
         self.0.get()
     }
 }
 
-/// Has all of it said at a door, and compares what the server hears.
+/// Sends all requests, and compares what the server receives.
 #[track_caller]
-fn asks(home: &Home, numbers: &Numbers, door: &Door<'_>, is_alone: bool) {
-    for saying in &REQUESTS {
+fn assert_requests_verbatim(
+    home: &Home,
+    numbers: &Counter,
+    client: &AnyClient<'_>,
+    is_alone: bool,
+) {
+    for request in &REQUESTS {
         for odd in oddities() {
             let number = numbers.next();
             let odd = format!("{},{odd}", mark(number));
             let (id, token) = (format!("\"n\\u006f {number}\""), format!("\"t\\u0020{number}\""));
-            let name = if is_alone { saying.inside } else { saying.outside };
-            let answer = door.ask(&id, &saying.request(&id, &token, name, &odd));
+            let name = if is_alone { request.inside } else { request.outside };
+            let answer = client.ask(&id, &request.request(&id, &token, name, &odd));
             assert!(answer.contains(&id), "{answer}");
-            let heard = heard(home, &mark(number));
-            let ours = id_in(&heard);
-            assert_eq!(heard, saying.request(&ours, &ours, saying.inside, &odd));
+            let received = received(home, &mark(number));
+            let upstream_id = id_in(&received);
+            assert_eq!(received, request.request(&upstream_id, &upstream_id, request.inside, &odd));
         }
     }
 }
 
 #[test]
-fn every_request_arrives_as_it_was_written_but_for_id_token_and_name() {
+fn requests_arrive_verbatim_except_id_token_and_name() {
     for has_port in [false, true] {
         requests_arrive_as_written(has_port);
     }
@@ -191,15 +194,15 @@ fn requests_arrive_as_written(has_port: bool) {
     serve_at(&home, has_port);
     home.daemon();
     ready(&home, &["a"]);
-    let (one, one_web) = (local_of(&home, "a"), web_at(&home, "/mcp/s/a"));
-    let (all, all_web, bridge) = (local(&home), web(&home), bridged(&home));
-    all.tool_names(); // By now all that it offers is known.
-    let numbers = Numbers::default();
-    for door in [Door::Line(&one), Door::Web(&one_web)] {
-        asks(&home, &numbers, &door, true);
+    let (one, one_web) = (single_server_client(&home, "a"), http_client_at(&home, "/mcp/s/a"));
+    let (all, all_web, bridge) = (local_client(&home), http_client(&home), bridge_client(&home));
+    all.tool_names(); // By now all offered items are known.
+    let numbers = Counter::default();
+    for client in [AnyClient::Line(&one), AnyClient::Web(&one_web)] {
+        assert_requests_verbatim(&home, &numbers, &client, true);
     }
-    for door in [Door::Line(&all), Door::Web(&all_web), Door::Line(&bridge)] {
-        asks(&home, &numbers, &door, false);
+    for client in [AnyClient::Line(&all), AnyClient::Web(&all_web), AnyClient::Line(&bridge)] {
+        assert_requests_verbatim(&home, &numbers, &client, false);
     }
     assert_eq!(numbers.next(), 5 * 6 * 6 + 1, "all of it was compared");
     bridge.close();
@@ -207,81 +210,84 @@ fn requests_arrive_as_written(has_port: bool) {
 }
 
 #[test]
-fn what_only_one_server_can_mean_reaches_it_alone_and_as_it_was_written() {
+fn messages_for_a_single_server_arrive_verbatim_and_only_there() {
     for has_port in [false, true] {
-        the_rest_arrives_as_written(has_port);
+        single_server_messages_arrive_as_written(has_port);
     }
 }
 
 #[track_caller]
-fn the_rest_arrives_as_written(has_port: bool) {
+fn single_server_messages_arrive_as_written(has_port: bool) {
     let home = home();
     serve_at(&home, has_port);
     home.daemon();
     ready(&home, &["a"]);
-    let (one, one_web) = (local_of(&home, "a"), web_at(&home, "/mcp/s/a"));
-    let (all, all_web) = (local(&home), web(&home));
-    let numbers = Numbers::default();
-    let unknown = Saying {
+    let (one, one_web) = (single_server_client(&home, "a"), http_client_at(&home, "/mcp/s/a"));
+    let (all, all_web) = (local_client(&home), http_client(&home));
+    let numbers = Counter::default();
+    let unknown = RawRequest {
         method: r"vendor\/unheard-\u006ff",
         params: r#""name":NAME,"uri":"xy://a/x""#,
         inside: r#""a__echo""#,
         outside: r#""a__echo""#,
     };
-    let told = |number, odd: &str| {
+    let message_of = |number, odd: &str| {
         let mark = mark(number);
         format!(
             " {{\"params\" :{{{mark},\"name\":\"a__echo\",\"_meta\":{{\"progressToken\":\"x\"}}, {odd}}},\
              \"method\":\"notifications\\/vendor\", \"jsonrpc\":\"2.0\",\"extra\":1.0 }}"
         )
     };
-    // Half of a pair of surrogates is legal there, and so is what no server has to read.
+    // Lone surrogates are legal here, as are members that no server must read.
     let bare = format!(r#""half":"\ud800","deeper":{}{}"#, "[".repeat(5000), "]".repeat(5000));
     let odd: Vec<String> = oddities().into_iter().chain([bare]).collect();
-    for (door, is_alone) in [
-        (Door::Line(&one), true),
-        (Door::Web(&one_web), true),
-        (Door::Line(&all), false),
-        (Door::Web(&all_web), false),
+    for (client, is_alone) in [
+        (AnyClient::Line(&one), true),
+        (AnyClient::Web(&one_web), true),
+        (AnyClient::Line(&all), false),
+        (AnyClient::Web(&all_web), false),
     ] {
         for odd in &odd {
             let number = numbers.next();
-            let text = told(number, odd);
-            door.tell(&text);
+            let text = message_of(number, odd);
+            client.tell(&text);
             if is_alone {
-                assert_eq!(heard(&home, &mark(number)), text);
+                assert_eq!(received(&home, &mark(number)), text);
             }
         }
         for odd in oddities() {
             let number = numbers.next();
             let (id, odd) = (format!("\"\\u0069 {number}\""), format!("{},{odd}", mark(number)));
-            let answer = door.ask(&id, &unknown.request(&id, "7.0", unknown.inside, &odd));
+            let answer = client.ask(&id, &unknown.request(&id, "7.0", unknown.inside, &odd));
             assert!(answer.contains(&id), "{answer}");
             if is_alone {
-                let heard = heard(&home, &mark(number));
-                let ours = id_in(&heard);
-                assert_eq!(heard, unknown.request(&ours, &ours, unknown.inside, &odd));
+                let received = received(&home, &mark(number));
+                let upstream_id = id_in(&received);
+                assert_eq!(
+                    received,
+                    unknown.request(&upstream_id, &upstream_id, unknown.inside, &odd)
+                );
             } else {
                 assert!(answer.contains("-32601"), "{answer}");
             }
         }
     }
-    // Of what was said to all of them at once it has heard nothing, and never will.
+    // The server has received nothing of what was sent to all servers.
     all.call_text("a__echo", json!({ "message": "last" }));
-    let lines = heard_text(&home, "a");
+    let lines = received_lines(&home, "a");
     let marks = lines.iter().filter(|it| it.contains("\"mark\":")).count();
     assert_eq!(marks as u64, numbers.0.get() / 2, "each once");
     home.finish();
 }
 
 #[test]
-fn a_call_is_cancelled_in_the_words_of_its_client() {
+fn cancellation_arrives_verbatim_except_its_id() {
     let home = home();
-    serve_noting(&home, "a", &[]);
+    serve_recorded(&home, "a", &[]);
     home.daemon();
     ready(&home, &["a"]);
-    let (one, all) = (local_of(&home, "a"), local(&home));
-    let numbers = Numbers::default();
+    let (one, all) = (single_server_client(&home, "a"), local_client(&home));
+    let numbers = Counter::default();
     for (client, name) in [(&one, "never"), (&all, "a__never")] {
         for odd in oddities() {
             let number = numbers.next();
@@ -290,7 +296,7 @@ fn a_call_is_cancelled_in_the_words_of_its_client() {
             client.send_raw(&format!(
                 "{{\"jsonrpc\":\"2.0\",\"method\":\"tools/call\",\"params\":{{\"name\":\"{name}\",{call_mark}}},\"id\" :{id},\"x\":1}}"
             ));
-            let ours = id_in(&heard(&home, &call_mark));
+            let upstream_id = id_in(&received(&home, &call_mark));
             let mark = mark(numbers.next());
             let cancel = |id: &str| {
                 format!(
@@ -298,7 +304,7 @@ fn a_call_is_cancelled_in_the_words_of_its_client() {
                 )
             };
             client.send_raw(&cancel(&id));
-            assert_eq!(heard(&home, &mark), cancel(&ours));
+            assert_eq!(received(&home, &mark), cancel(&upstream_id));
         }
     }
     home.finish();

@@ -1,4 +1,4 @@
-//! How servers crash, and come back.
+//! Crashes and restarts of servers.
 
 use std::fs;
 
@@ -7,15 +7,15 @@ use serde_json::{Value, json};
 use xy_testkit::{Home, is_alive, marked_processes};
 
 #[cfg(target_os = "linux")]
-use crate::start::mirrored;
+use crate::start::mirror_record;
 use crate::support::{
-    ask, changes_in, home, pid_in, refused, running, running_after, says, signal, sleeper, status,
-    stays_in,
+    ask, changes_in, home, millis_in, pid_in, refused, running, running_after, signal, sleeper,
+    status, wait_for_line,
 };
-use crate::{TWO_CLOCKS, lives_of, mortal};
+use crate::{CLOCK_TOLERANCE_MS, lives_of, mortal};
 
 #[test]
-fn a_server_that_keeps_crashing_waits_longer_each_time() {
+fn backoff_grows_with_each_crash() {
     let home = home();
     let rules = "restart { backoff-initial \"150ms\"; backoff-max \"400ms\"; jitter #false; \
                  max-attempts 3; max-retries-per-minute 0 }\n";
@@ -30,30 +30,30 @@ fn a_server_that_keeps_crashing_waits_longer_each_time() {
     assert_eq!(states, [life, life, life, last].concat());
     let reasons: Vec<&str> =
         changes.iter().filter(|it| it.to == "starting").map(|it| it.reason.as_str()).collect();
-    let tries = ["attempt 1 of 3", "attempt 2 of 3", "last attempt (3 of 3)"];
+    let tries = ["attempt 1 of 3", "attempt 2 of 3", "final restart attempt (3 of 3)"];
     assert_eq!(reasons[1..], tries);
 
-    let waits = stays_in("restarting", &failed);
+    let waits = millis_in("restarting", &failed);
     assert_eq!(waits.len(), 3);
     for (wait, least) in waits.iter().zip([150, 300, 400]) {
-        assert!(*wait + TWO_CLOCKS >= least, "{waits:?}");
+        assert!(*wait + CLOCK_TOLERANCE_MS >= least, "{waits:?}");
     }
 }
 
 #[test]
-fn a_server_without_backoff_still_waits_after_a_short_life() {
+fn short_life_is_delayed_without_backoff() {
     let home = home();
     let rules = "restart { backoff-initial \"0s\"; max-attempts 2 }\n";
     home.server("one", &format!("{}{rules}", home.kdl_command("xy-test-exit", &[])));
     home.daemon();
 
-    let waits = stays_in("restarting", &home.wait_for_state("one", "failed"));
+    let waits = millis_in("restarting", &home.wait_for_state("one", "failed"));
     assert_eq!(waits.len(), 2);
-    assert!(waits.iter().all(|wait| wait + TWO_CLOCKS >= 100), "{waits:?}");
+    assert!(waits.iter().all(|wait| wait + CLOCK_TOLERANCE_MS >= 100), "{waits:?}");
 }
 
-/// A daemon with a server that exits cleanly, one that exits dirtily and one that an
-/// outsider kills, each once.
+/// Starts a daemon with three servers that each end once: cleanly, with an error, and by a signal
+/// from outside.
 fn three_deaths(policy: &str) -> Home {
     let home = home();
     let rules = format!("restart {{ policy \"{policy}\"; backoff-initial \"20ms\" }}\n");
@@ -66,7 +66,7 @@ fn three_deaths(policy: &str) -> Home {
 }
 
 #[test]
-fn under_always_every_death_is_followed_by_a_new_life() {
+fn policy_always_restarts_after_every_exit() {
     let home = three_deaths("always");
     let clean = running_after(&home, "clean", 1);
     assert_eq!(
@@ -83,7 +83,7 @@ fn under_always_every_death_is_followed_by_a_new_life() {
 }
 
 #[test]
-fn under_on_failure_only_a_clean_exit_is_the_end() {
+fn policy_on_failure_restarts_unless_exit_is_clean() {
     let home = three_deaths("on-failure");
     let clean = home.wait_for_state("clean", "stopped");
     assert_eq!(clean["reason"], "exited with code 0");
@@ -94,7 +94,7 @@ fn under_on_failure_only_a_clean_exit_is_the_end() {
 }
 
 #[test]
-fn under_never_every_death_is_the_end_and_a_dirty_one_a_failure() {
+fn policy_never_does_not_restart() {
     let home = three_deaths("never");
     let clean = home.wait_for_state("clean", "stopped");
     assert_eq!(clean["reason"], "exited with code 0");
@@ -110,7 +110,7 @@ fn under_never_every_death_is_the_end_and_a_dirty_one_a_failure() {
 }
 
 #[test]
-fn a_killed_server_is_back_with_a_new_process() {
+fn killed_server_gets_a_new_process() {
     let home = home();
     let rules = "restart { backoff-initial \"10ms\" }\n";
     home.server("one", &format!("{}{rules}", sleeper(&home)));
@@ -130,7 +130,7 @@ fn a_killed_server_is_back_with_a_new_process() {
 }
 
 #[test]
-fn the_children_of_a_server_end_with_it_however_it_ends() {
+fn children_end_with_their_server() {
     let home = home();
     let shell = |script: &str| format!("command \"sh\"\nargs \"-c\" \"{script}\"\n");
     let never = "restart { policy \"never\" }\n";
@@ -139,7 +139,7 @@ fn the_children_of_a_server_end_with_it_however_it_ends() {
     home.server("crashed", &format!("{}{never}", shell("sleep 600 & sleep 600 & exit 1")));
     let daemon = home.daemon();
     home.wait_for_state("crashed", "failed");
-    says(&home, "stopped", "two");
+    wait_for_line(&home, "stopped", "two");
 
     ask(&home, "stop", json!({ "name": "stopped" }));
 
@@ -149,12 +149,12 @@ fn the_children_of_a_server_end_with_it_however_it_ends() {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn a_server_whose_shim_is_killed_dies_with_it_and_comes_back() {
+fn server_with_a_killed_shim_is_restarted() {
     let home = home();
     let rules = "restart { backoff-initial \"10ms\" }\n";
     home.server("one", &format!("{}{rules}", home.kdl_command("xy-test-mirror", &[])));
     home.daemon();
-    let before = mirrored(&home, "one");
+    let before = mirror_record(&home, "one");
 
     signal(u32::try_from(before["ppid"].as_u64().unwrap()).unwrap(), Signal::KILL);
 
@@ -165,7 +165,7 @@ fn a_server_whose_shim_is_killed_dies_with_it_and_comes_back() {
 }
 
 #[test]
-fn too_many_restarts_in_a_row_are_a_failure_with_the_last_words_until_somebody_starts_it() {
+fn repeated_restarts_fail_until_a_start() {
     let home = home();
     let rules = "restart { backoff-initial \"10ms\"; max-attempts 2 }\n";
     home.server("one", &format!("{}{rules}", mortal(&home, "one", "4", "3")));
@@ -188,7 +188,7 @@ fn too_many_restarts_in_a_row_are_a_failure_with_the_last_words_until_somebody_s
 }
 
 #[test]
-fn too_many_exits_in_a_minute_are_a_failure_until_somebody_restarts_it() {
+fn too_many_exits_per_minute_fail_until_a_restart() {
     let home = home();
     let rules = "restart { backoff-initial \"10ms\"; max-retries-per-minute 2; max-attempts 0 }\n";
     home.server("one", &format!("{}{rules}", mortal(&home, "one", "5", "3")));
@@ -207,7 +207,7 @@ fn too_many_exits_in_a_minute_are_a_failure_until_somebody_restarts_it() {
 }
 
 #[test]
-fn a_program_that_cannot_be_started_fails_at_once_and_says_what_to_do() {
+fn unstartable_program_fails_with_a_hint() {
     let home = home();
     let script = home.root().join("home/script");
     fs::write(&script, "#!/bin/sh\n").unwrap();
@@ -239,7 +239,7 @@ fn a_program_that_cannot_be_started_fails_at_once_and_says_what_to_do() {
     }
 }
 
-/// The file of a shell script that is not restarted.
+/// Returns the file of a shell script that is not restarted.
 fn script(text: &str) -> String {
     let never = "restart { policy \"never\" }\nstop { grace \"2s\" }\n";
     format!("command \"/bin/sh\"\nargs \"-c\" \"{text}\"\n{never}")
@@ -254,25 +254,28 @@ fn failed_start_shows_last_stderr() {
     for verb in ["start", "restart", "reload"] {
         let ran = home.xy(&[verb, "one"]);
         assert_eq!(ran.code, 1, "{ran:?}");
-        for told in ["server `one` did not start", "exited with code 3", "boom: no key"] {
-            assert!(ran.stderr.contains(told), "{verb}, {told}: {ran:?}");
+        for expected in ["server `one` did not start", "exited with code 3", "boom: no key"] {
+            assert!(ran.stderr.contains(expected), "{verb}, {expected}: {ran:?}");
         }
     }
     home.finish();
 }
 
 #[test]
-fn server_that_logs_to_stdout_is_told_so() {
+fn server_that_logs_to_stdout_is_reported() {
     let home = home();
     let kdl = script("echo Listening on nothing; exec sleep 1000");
     home.write_config("servers/one.kdl", &format!("{kdl}ready {{ within \"300ms\" }}\n"));
     home.daemon();
     let failed = home.wait_for_state("one", "failed");
-    let told = "not ready within 300ms, and it wrote text to stdout that is not MCP: `Listening on nothing`";
-    assert_eq!(failed["reason"], told);
+    let expected = "not ready within 300ms, and it wrote text to stdout that is not MCP: `Listening on nothing`";
+    assert_eq!(failed["reason"], expected);
     let started = home.xy(&["start", "one"]).stderr;
-    assert!(started.contains(told) && started.contains("print its logs to stderr"), "{started}");
-    // xy sent the signal that ended it.
+    assert!(
+        started.contains(expected) && started.contains("print its logs to stderr"),
+        "{started}"
+    );
+    // xy sent the signal that ended the server.
     let exit = &status(&home, "one")["last_exit"];
     assert_eq!((&exit["signal"], &exit["by_xy"]), (&json!(15), &json!(true)), "{exit}");
     let shown = home.xy(&["status", "one"]).stdout;

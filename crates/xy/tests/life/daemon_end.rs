@@ -1,13 +1,15 @@
-//! The daemon's own end, and what it does to servers.
+//! The shutdown of the daemon, and its effect on servers.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use xy_testkit::{Heard, is_alive};
+use xy_testkit::{WireEvent, is_alive};
 
-use crate::support::{SOON, ask, deaf, home, running, says, signal, sleeper, status};
+use crate::support::{
+    SOON, ask, home, running, signal, sleeper, status, term_ignorer, wait_for_line,
+};
 
 #[test]
-fn what_an_operator_stopped_stays_stopped_under_the_next_daemon() {
+fn stopped_server_stays_stopped_under_the_next_daemon() {
     let home = home();
     home.server("down", &sleeper(&home));
     home.server("up", &sleeper(&home));
@@ -28,7 +30,7 @@ fn what_an_operator_stopped_stays_stopped_under_the_next_daemon() {
 }
 
 #[test]
-fn what_the_daemon_itself_stopped_at_its_end_is_up_again_under_the_next() {
+fn shutdown_does_not_change_the_desired_state() {
     let home = home();
     home.server("one", &sleeper(&home));
     let daemon = home.daemon();
@@ -40,35 +42,35 @@ fn what_the_daemon_itself_stopped_at_its_end_is_up_again_under_the_next() {
     assert_ne!(running(&home, "one"), before);
 }
 
-/// Ends a daemon by `told`, and follows the ends of its servers.
-fn ends_all_at_the_same_time(told: Signal) {
+/// Ends a daemon with the signal, and follows the ends of its servers.
+fn assert_parallel_stop(expected: Signal) {
     let home = home();
     let names = ["one", "two", "three"];
     for name in names {
-        home.server(name, &deaf(&home, "400ms"));
+        home.server(name, &term_ignorer(&home, "400ms"));
     }
     let daemon = home.daemon();
     let pids = names.map(|name| running(&home, name));
     for name in names {
-        says(&home, name, "ready");
+        wait_for_line(&home, name, "ready");
     }
     let mut events = home.connect();
     events.call("events", Value::Null).unwrap();
 
-    signal(daemon.pid, told);
+    signal(daemon.pid, expected);
 
     let mut states = Vec::new();
     loop {
-        match events.hear(SOON) {
-            Heard::Message(event) if event["method"] == "event" => {
+        match events.receive(SOON) {
+            WireEvent::Message(event) if event["method"] == "event" => {
                 states.push(event["params"]["state"].as_str().unwrap().to_owned());
             }
-            Heard::Message(end) => assert_eq!(end["method"], "event_end"),
-            Heard::Closed => break,
-            Heard::Silence => panic!("the daemon does not end"),
+            WireEvent::Message(end) => assert_eq!(end["method"], "event_end"),
+            WireEvent::Closed => break,
+            WireEvent::TimedOut => panic!("the daemon does not end"),
         }
     }
-    // None of them had ended before all had been asked to.
+    // All servers were asked to stop before the first had ended.
     assert_eq!(states, [["stopping"; 3], ["stopped"; 3]].concat());
     assert_eq!(daemon.wait().code(), Some(0));
     assert!(!home.socket().exists());
@@ -76,22 +78,22 @@ fn ends_all_at_the_same_time(told: Signal) {
 }
 
 #[test]
-fn term_ends_all_servers_at_the_same_time_and_then_the_daemon() {
-    ends_all_at_the_same_time(Signal::TERM);
+fn sigterm_stops_servers_in_parallel_then_the_daemon() {
+    assert_parallel_stop(Signal::TERM);
 }
 
 #[test]
-fn int_ends_all_servers_at_the_same_time_and_then_the_daemon() {
-    ends_all_at_the_same_time(Signal::INT);
+fn sigint_stops_servers_in_parallel_then_the_daemon() {
+    assert_parallel_stop(Signal::INT);
 }
 
 #[test]
-fn a_second_term_does_not_wait_for_servers_and_leaves_none() {
+fn second_sigterm_ends_remaining_servers() {
     let home = home();
-    home.server("one", &deaf(&home, "1s"));
+    home.server("one", &term_ignorer(&home, "1s"));
     let daemon = home.daemon();
     let pid = running(&home, "one");
-    says(&home, "one", "ready");
+    wait_for_line(&home, "one", "ready");
     let mut events = home.connect();
     events.call("events", Value::Null).unwrap();
 
@@ -105,7 +107,7 @@ fn a_second_term_does_not_wait_for_servers_and_leaves_none() {
 }
 
 #[test]
-fn a_hang_up_reloads() {
+fn sighup_reloads() {
     let home = home();
     home.server("old", &sleeper(&home));
     let daemon = home.daemon();
@@ -120,7 +122,7 @@ fn a_hang_up_reloads() {
 }
 
 #[test]
-fn a_hang_up_with_a_broken_file_changes_nothing_and_is_told_in_the_log() {
+fn sighup_with_a_broken_file_changes_nothing() {
     let home = home();
     home.server("old", &sleeper(&home));
     let daemon = home.daemon();
@@ -129,13 +131,13 @@ fn a_hang_up_with_a_broken_file_changes_nothing_and_is_told_in_the_log() {
     home.server("new", "comand \"/bin/true\"\n");
     signal(daemon.pid, Signal::HUP);
 
-    home.wait_until("it is told", || daemon.stderr().contains("new.kdl:1:1"));
+    home.wait_until("it is logged", || daemon.stderr().contains("new.kdl:1:1"));
     assert_eq!(running(&home, "old"), old);
     assert_eq!(ask(&home, "list", Value::Null).as_array().unwrap().len(), 1);
 }
 
 #[test]
-fn a_second_daemon_is_refused_and_told_who_has_the_lock() {
+fn second_daemon_is_refused_with_the_lock_owner() {
     let home = home();
     home.server("one", &sleeper(&home));
     let daemon = home.daemon();
@@ -144,8 +146,11 @@ fn a_second_daemon_is_refused_and_told_who_has_the_lock() {
     let second = home.daemon_fails();
 
     assert_eq!(second.status.code(), Some(1));
-    let told = String::from_utf8_lossy(&second.stderr).into_owned();
-    assert!(told.contains(&format!("another daemon runs already, pid {}", daemon.pid)), "{told}");
-    assert!(told.contains("xy.pid"), "{told}");
+    let expected = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(
+        expected.contains(&format!("another daemon is already running, pid {}", daemon.pid)),
+        "{expected}"
+    );
+    assert!(expected.contains("xy.pid"), "{expected}");
     assert_eq!(running(&home, "one"), pid);
 }

@@ -1,4 +1,4 @@
-//! How servers come up, and with what.
+//! The start of servers, and their environment.
 
 #[cfg(target_os = "linux")]
 use rustix::process::Signal;
@@ -10,7 +10,7 @@ use crate::support::signal;
 use crate::support::{ask, home, running, sleeper, status, tail};
 
 #[test]
-fn every_configured_server_is_up_with_the_daemon() {
+fn configured_servers_start_with_the_daemon() {
     let home = home();
     home.server("b-http", &format!("{}port 8421\n", sleeper(&home)));
     home.server("a-stdio", &sleeper(&home));
@@ -20,23 +20,23 @@ fn every_configured_server_is_up_with_the_daemon() {
     let pids = ["a-stdio", "b-http", "c-sse"].map(|name| running(&home, name));
     assert!(pids.iter().all(|&pid| is_alive(pid)), "{pids:?}");
     let list = ask(&home, "list", Value::Null);
-    let told: Vec<_> =
+    let values: Vec<_> =
         list.as_array().unwrap().iter().map(|it| (&it["name"], &it["pid"])).collect();
-    assert_eq!(told.len(), 3);
-    for (at, (name, pid)) in told.into_iter().enumerate() {
+    assert_eq!(values.len(), 3);
+    for (at, (name, pid)) in values.into_iter().enumerate() {
         assert_eq!((name, pid), (&json!(["a-stdio", "b-http", "c-sse"][at]), &json!(pids[at])));
     }
-    let told = |key: &str| list.as_array().unwrap().iter().map(|it| it[key].clone()).collect();
-    assert_eq!(Value::Array(told("port")), json!([null, 8421, 8422]));
-    assert_eq!(Value::Array(told("transport")), json!(["stdio", "http", "sse"]));
-    assert_eq!(Value::Array(told("wanted")), json!(["up", "up", "up"]));
-    assert_eq!(Value::Array(told("restart_count")), json!([0, 0, 0]));
+    let values = |key: &str| list.as_array().unwrap().iter().map(|it| it[key].clone()).collect();
+    assert_eq!(Value::Array(values("port")), json!([null, 8421, 8422]));
+    assert_eq!(Value::Array(values("transport")), json!(["stdio", "http", "sse"]));
+    assert_eq!(Value::Array(values("wanted")), json!(["up", "up", "up"]));
+    assert_eq!(Value::Array(values("restart_count")), json!([0, 0, 0]));
 }
 
-/// What `xy-test-mirror` saw at its start.
-pub(super) fn mirrored(home: &Home, name: &str) -> Value {
+/// Returns the environment that `xy-test-mirror` recorded at its start.
+pub(super) fn mirror_record(home: &Home, name: &str) -> Value {
     running(home, name);
-    home.wait_until("the mirror has spoken", || {
+    home.wait_until("the mirror has written its record", || {
         let lines = tail(home, name, 1);
         lines.first().map(|line| serde_json::from_str(line["line"].as_str().unwrap()).unwrap())
     })
@@ -54,19 +54,19 @@ fn assert_clean(seen: &Value) {
 }
 
 #[test]
-fn a_server_gets_a_clean_process() {
+fn server_gets_a_clean_process() {
     let home = home();
     home.server("one", &home.kdl_command("xy-test-mirror", &["a b", "", "*"]));
     home.server("two", &format!("{}port 8421\n", home.kdl_command("xy-test-mirror", &[])));
     home.daemon();
 
-    let one = mirrored(&home, "one");
+    let one = mirror_record(&home, "one");
     assert_clean(&one);
     assert_eq!(one["pid"], status(&home, "one")["pid"]);
     assert_eq!(one["argv"].as_array().unwrap()[1..], [json!("a b"), json!(""), json!("*")]);
     assert_eq!([&one["stdin"], &one["stdout"], &one["stderr"]], ["pipe"; 3]);
 
-    let two = mirrored(&home, "two");
+    let two = mirror_record(&home, "two");
     assert_clean(&two);
     assert_eq!([&two["stdin"], &two["stdout"], &two["stderr"]], ["null", "pipe", "pipe"]);
     assert_ne!(one["sid"], two["sid"]);
@@ -74,7 +74,7 @@ fn a_server_gets_a_clean_process() {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn a_server_gets_a_clean_process_from_a_daemon_that_had_none() {
+fn unclean_daemon_gives_servers_a_clean_process() {
     let home = home();
     home.server("one", &home.kdl_command("xy-test-mirror", &[]));
     let xy = home.command(&["daemon"]);
@@ -86,7 +86,7 @@ fn a_server_gets_a_clean_process_from_a_daemon_that_had_none() {
     daemon.stdin(null()).stdout(null()).stderr(null());
     let mut daemon = daemon.spawn().unwrap();
 
-    assert_clean(&mirrored(&home, "one"));
+    assert_clean(&mirror_record(&home, "one"));
 
     signal(daemon.id(), Signal::TERM);
     let ended = home.wait_until("the daemon has ended", || daemon.try_wait().unwrap());
@@ -94,7 +94,7 @@ fn a_server_gets_a_clean_process_from_a_daemon_that_had_none() {
 }
 
 #[test]
-fn a_server_has_the_environment_of_the_daemon_and_its_file_wins() {
+fn server_file_overrides_daemon_environment() {
     let home = home()
         .with_env("FROM_DAEMON", "kept")
         .with_env("IN_BOTH", "of the daemon")
@@ -103,9 +103,9 @@ fn a_server_has_the_environment_of_the_daemon_and_its_file_wins() {
     home.server("one", &format!("{}{env}", home.kdl_command("xy-test-mirror", &[])));
     home.daemon();
 
-    let env = mirrored(&home, "one")["env"].take();
-    let told = ["FROM_DAEMON", "IN_BOTH", "DEBUG", "RETRIES", "EMPTY"].map(|name| &env[name]);
-    assert_eq!(told, ["kept", "of the file", "true", "3", ""]);
+    let env = mirror_record(&home, "one")["env"].take();
+    let values = ["FROM_DAEMON", "IN_BOTH", "DEBUG", "RETRIES", "EMPTY"].map(|name| &env[name]);
+    assert_eq!(values, ["kept", "of the file", "true", "3", ""]);
     let ours: Vec<_> =
         env.as_object().unwrap().keys().filter(|name| name.starts_with("XY_")).collect();
     assert_eq!(ours, ["XY_INSTANCE", "XY_SERVER"]);
@@ -113,7 +113,7 @@ fn a_server_has_the_environment_of_the_daemon_and_its_file_wins() {
 }
 
 #[test]
-fn a_server_runs_in_its_working_dir() {
+fn server_runs_in_its_working_dir() {
     let home = home();
     let folder = home.root().join("tmp");
     let working_dir = format!("working-dir \"{}\"\n", folder.display());
@@ -121,8 +121,8 @@ fn a_server_runs_in_its_working_dir() {
     home.server("none", &home.kdl_command("xy-test-mirror", &[]));
     home.daemon();
 
-    assert_eq!(mirrored(&home, "own")["cwd"], folder.to_str().unwrap());
+    assert_eq!(mirror_record(&home, "own")["cwd"], folder.to_str().unwrap());
     // The harness starts a daemon there.
     let of_the_daemon = home.root().join("home");
-    assert_eq!(mirrored(&home, "none")["cwd"], of_the_daemon.to_str().unwrap());
+    assert_eq!(mirror_record(&home, "none")["cwd"], of_the_daemon.to_str().unwrap());
 }

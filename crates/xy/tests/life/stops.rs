@@ -1,23 +1,24 @@
-//! How servers are stopped, started and restarted.
+//! Stops, starts and restarts of servers on request.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use xy_testkit::{is_alive, marked_processes};
 
 use crate::support::{
-    ask, deaf, home, pid_in, refused, running, says, signal, sleeper, status, stays_in, tail, texts,
+    ask, home, millis_in, pid_in, refused, running, signal, sleeper, status, tail, term_ignorer,
+    texts, wait_for_line,
 };
-use crate::{TWO_CLOCKS, lives_of, mortal};
+use crate::{CLOCK_TOLERANCE_MS, lives_of, mortal};
 
 #[test]
-fn a_stdio_server_is_stopped_by_closing_its_stdin_and_an_http_one_by_term() {
+fn stop_closes_stdin_or_sends_sigterm() {
     let home = home();
     home.server("stdio", &sleeper(&home));
     home.server("http", &format!("{}port 8421\n", sleeper(&home)));
     home.daemon();
     let pids = ["stdio", "http"].map(|name| running(&home, name));
     for (name, pid) in ["stdio", "http"].into_iter().zip(pids) {
-        says(&home, name, &format!("started {pid}"));
+        wait_for_line(&home, name, &format!("started {pid}"));
         let stopped = ask(&home, "stop", json!({ "name": name }));
         assert_eq!(stopped, json!({ "stopped": [name], "not_running": [] }));
     }
@@ -35,13 +36,13 @@ fn a_stdio_server_is_stopped_by_closing_its_stdin_and_an_http_one_by_term() {
 }
 
 #[test]
-fn a_server_that_ignores_term_is_killed_after_its_grace_and_not_before() {
+fn server_that_ignores_term_is_killed_after_its_grace() {
     let home = home();
-    home.server("stdio", &deaf(&home, "600ms"));
-    home.server("http", &format!("{}port 8421\n", deaf(&home, "600ms")));
+    home.server("stdio", &term_ignorer(&home, "600ms"));
+    home.server("http", &format!("{}port 8421\n", term_ignorer(&home, "600ms")));
     home.daemon();
     for name in ["stdio", "http"] {
-        says(&home, name, "ready");
+        wait_for_line(&home, name, "ready");
     }
 
     let stopped = ask(&home, "stop", json!({ "all": true }));
@@ -49,8 +50,8 @@ fn a_server_that_ignores_term_is_killed_after_its_grace_and_not_before() {
 
     for name in ["stdio", "http"] {
         let stopped = status(&home, name);
-        let took = stays_in("stopping", &stopped);
-        assert!(took.len() == 1 && took[0] + TWO_CLOCKS >= 600, "{took:?}");
+        let took = millis_in("stopping", &stopped);
+        assert!(took.len() == 1 && took[0] + CLOCK_TOLERANCE_MS >= 600, "{took:?}");
         assert_eq!(texts(&tail(&home, name, 1)), ["got TERM"]);
         assert_eq!(stopped["last_exit"]["signal"], 9);
         assert_eq!(stopped["last_exit"]["expected"], true);
@@ -58,7 +59,7 @@ fn a_server_that_ignores_term_is_killed_after_its_grace_and_not_before() {
 }
 
 #[test]
-fn a_stop_during_the_backoff_is_final() {
+fn stop_during_backoff_is_final() {
     let home = home();
     let rules = "restart { backoff-initial \"1h\"; backoff-max \"1h\" }\n";
     home.server("one", &format!("{}{rules}", mortal(&home, "one", "1", "1")));
@@ -74,7 +75,7 @@ fn a_stop_during_the_backoff_is_final() {
 }
 
 #[test]
-fn a_start_during_the_backoff_does_not_wait_for_its_end() {
+fn start_during_backoff_is_immediate() {
     let home = home();
     let rules = "restart { backoff-initial \"1h\"; backoff-max \"1h\" }\n";
     home.server("one", &format!("{}{rules}", mortal(&home, "one", "1", "1")));
@@ -87,7 +88,7 @@ fn a_start_during_the_backoff_does_not_wait_for_its_end() {
 }
 
 #[test]
-fn a_stop_during_the_start_is_final_and_leaves_nothing() {
+fn stop_during_start_is_final() {
     let home = home();
     home.server("one", &sleeper(&home));
     let daemon = home.daemon();
@@ -107,7 +108,7 @@ fn a_stop_during_the_start_is_final_and_leaves_nothing() {
 }
 
 #[test]
-fn a_restart_gives_a_new_process_and_is_no_failure() {
+fn restart_gives_a_new_process_without_failure() {
     let home = home();
     home.server("one", &sleeper(&home));
     home.daemon();
@@ -125,7 +126,7 @@ fn a_restart_gives_a_new_process_and_is_no_failure() {
 }
 
 #[test]
-fn a_restart_of_a_stopped_server_starts_it() {
+fn restart_starts_a_stopped_server() {
     let home = home();
     home.server("one", &sleeper(&home));
     home.daemon();
@@ -137,7 +138,7 @@ fn a_restart_of_a_stopped_server_starts_it() {
 }
 
 #[test]
-fn what_is_already_so_is_told_apart_from_what_was_done() {
+fn unchanged_servers_are_reported_as_unchanged() {
     let home = home();
     home.server("a", &sleeper(&home));
     home.server("b", &sleeper(&home));
@@ -161,9 +162,9 @@ fn what_is_already_so_is_told_apart_from_what_was_done() {
 }
 
 #[test]
-fn what_is_on_its_way_is_started_and_what_each_client_has_for_itself_runs_nowhere() {
+fn starting_and_isolated_servers_are_reported() {
     let home = home();
-    // It never says a word, and has a minute to do so.
+    // The server never completes its handshake, for which it has a minute.
     let silent = home.kdl_command("xy-test-sleep-server", &[]);
     home.server("late", &format!("{silent}ready {{ probe \"mcp\"; within \"60s\"; }}\n"));
     home.server("own", &format!("{}isolation \"client\"\n", home.kdl_mcp(&[])));
@@ -180,7 +181,7 @@ fn what_is_on_its_way_is_started_and_what_each_client_has_for_itself_runs_nowher
 }
 
 #[test]
-fn a_reload_tells_which_servers_did_not_come_up() {
+fn reload_reports_servers_that_did_not_start() {
     let home = home();
     home.server("good", &sleeper(&home));
     home.server("later", &sleeper(&home));
@@ -191,21 +192,21 @@ fn a_reload_tells_which_servers_did_not_come_up() {
     home.server("later", "command \"/no/such/program\"\n");
     home.server("own", &format!("{}isolation \"client\"\n", home.kdl_mcp(&[])));
 
-    let told = home.xy(&["reload"]);
-    assert_eq!(told.code, 1, "{told:?}");
-    assert!(told.stdout.contains("+ bad"), "what was done is told all the same: {told:?}");
+    let ran = home.xy(&["reload"]);
+    assert_eq!(ran.code, 1, "{ran:?}");
+    assert!(ran.stdout.contains("+ bad"), "the changes are printed too: {ran:?}");
     for server in ["bad", "later"] {
         let error = format!("error: server `{server}` did not start\n");
-        assert_eq!(told.stderr.matches(&error).count(), 1, "{told:?}");
+        assert_eq!(ran.stderr.matches(&error).count(), 1, "{ran:?}");
     }
-    assert!(!told.stderr.contains("`good`") && !told.stderr.contains("`own`"), "{told:?}");
+    assert!(!ran.stderr.contains("`good`") && !ran.stderr.contains("`own`"), "{ran:?}");
     let nothing_new = home.xy(&["reload"]);
     assert_eq!(nothing_new.code, 0, "{nothing_new:?}");
     assert!(!nothing_new.stderr.contains("did not start"), "{nothing_new:?}");
 }
 
 #[test]
-fn one_server_that_cannot_start_does_not_spoil_the_answer_for_all() {
+fn failed_start_does_not_fail_the_others() {
     let home = home();
     home.server("bad", "command \"/no/such/program\"\n");
     home.server("good", &sleeper(&home));
@@ -227,12 +228,12 @@ fn one_server_that_cannot_start_does_not_spoil_the_answer_for_all() {
 }
 
 #[test]
-fn who_does_not_want_to_wait_is_answered_at_once() {
+fn request_without_wait_is_answered_immediately() {
     let home = home();
-    home.server("one", &deaf(&home, "10m"));
+    home.server("one", &term_ignorer(&home, "10m"));
     home.daemon();
     let pid = running(&home, "one");
-    says(&home, "one", "ready");
+    wait_for_line(&home, "one", "ready");
 
     let answer = ask(&home, "stop", json!({ "name": "one", "wait": false }));
     assert_eq!(answer, json!({ "stopped": ["one"], "not_running": [] }));
@@ -250,7 +251,7 @@ fn who_does_not_want_to_wait_is_answered_at_once() {
 }
 
 #[test]
-fn an_unknown_server_is_an_error_that_names_the_nearest() {
+fn unknown_server_error_suggests_a_name() {
     let home = home();
     home.server("github", &sleeper(&home));
     home.daemon();

@@ -1,11 +1,11 @@
-//! Several messages in one array, which one revision of MCP has.
+//! JSON-RPC batches, which one revision of MCP has.
 
 use serde_json::{Value, json};
 use xy_testkit::{Home, McpSocket};
 
 use crate::home_with_mcp;
 
-/// Waits, says something back, cancels the first, and has two parts that are no messages.
+/// A slow call, an echo, a cancellation of the first call, and two parts that are not messages.
 const BATCH: &str = r#"[
     {"jsonrpc":"2.0","id":101,"method":"tools/call","params":{"name":"one__never"}},
     {"jsonrpc":"2.0","id":102,"method":"tools/call","params":{"name":"one__echo","arguments":{"message":"a"}}},
@@ -27,7 +27,7 @@ fn home() -> Home {
 }
 
 #[test]
-fn over_http_each_call_of_a_batch_is_answered_and_then_the_stream_ends() {
+fn http_batch_answers_each_call_and_ends_the_stream() {
     let home = home();
     let client = home.mcp_http("/mcp");
     client.initialize_as(old());
@@ -45,7 +45,7 @@ fn over_http_each_call_of_a_batch_is_answered_and_then_the_stream_ends() {
 }
 
 #[test]
-fn at_the_local_door_each_call_of_a_batch_is_answered_on_its_own() {
+fn local_batch_answers_each_call_separately() {
     let home = home();
     let client = McpSocket::connect(&home.mcp_socket(), HELLO);
     client.initialize_as(old());
@@ -57,7 +57,7 @@ fn at_the_local_door_each_call_of_a_batch_is_answered_on_its_own() {
 }
 
 #[test]
-fn no_depth_of_batches_ends_the_daemon() {
+fn deeply_nested_batch_is_refused() {
     let home = home();
     let client = home.mcp_http("/mcp");
     client.initialize_as(old());

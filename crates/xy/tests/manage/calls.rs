@@ -6,7 +6,7 @@ use crate::home_with_mcp;
 use crate::support::{ask, home, refused};
 
 #[test]
-fn tools_are_listed_by_the_names_they_are_called_by() {
+fn tools_are_listed_by_their_public_names() {
     let home = home_with_mcp(&["--only-tools", "--v2"]);
     home.mcp_server("two", &["--only-tools"]);
     ask(&home, "reload", Value::Null);
@@ -38,7 +38,7 @@ fn tools_are_listed_by_the_names_they_are_called_by() {
 }
 
 #[test]
-fn a_tool_is_called_and_its_text_is_printed() {
+fn call_prints_the_text_of_the_result() {
     let home = home_with_mcp(&["--only-tools"]);
     let echo = home.xy(&["call", "one__echo", "message=hello world"]);
     assert_eq!((echo.code, echo.stdout.as_str(), echo.stderr.as_str()), (0, "hello world\n", ""));
@@ -55,7 +55,7 @@ fn a_tool_is_called_and_its_text_is_printed() {
 }
 
 #[test]
-fn what_a_server_says_before_the_result_is_no_result() {
+fn messages_before_the_result_are_not_printed() {
     let home = home_with_mcp(&[]);
     let flood = home.xy(&["call", "one__flood", "count=50"]);
     assert_eq!((flood.code, flood.stdout.as_str()), (0, "flooded\n"), "{flood:?}");
@@ -63,7 +63,7 @@ fn what_a_server_says_before_the_result_is_no_result() {
 }
 
 #[test]
-fn what_is_no_text_is_a_line() {
+fn non_text_content_is_one_line() {
     let home = home_with_mcp(&["--only-tools"]);
     let raw = |result: &str| {
         let arguments = json!({ "result": result }).to_string();
@@ -76,11 +76,11 @@ fn what_is_no_text_is_a_line() {
 }
 
 #[test]
-fn a_tool_that_fails_ends_with_1_and_its_words_are_on_stderr() {
+fn failing_tool_exits_with_1_and_prints_to_stderr() {
     let home = home_with_mcp(&["--only-tools"]);
     let failed = home.xy(&["call", "one__sum", "a=x"]);
-    let told = "`a` and `b` are numbers\n";
-    assert_eq!((failed.code, failed.stdout.as_str(), failed.stderr.as_str()), (1, "", told));
+    let text = "`a` and `b` are numbers\n";
+    assert_eq!((failed.code, failed.stdout.as_str(), failed.stderr.as_str()), (1, "", text));
     let json = home.xy(&["call", "one__sum", "--json"]);
     assert_eq!((json.code, json.stderr.as_str()), (1, ""));
     let result: Value = serde_json::from_str(&json.stdout).unwrap();
@@ -89,7 +89,7 @@ fn a_tool_that_fails_ends_with_1_and_its_words_are_on_stderr() {
 }
 
 #[test]
-fn each_reason_why_there_is_no_result_has_its_kind() {
+fn each_cause_of_a_missing_result_has_its_kind() {
     let home = home_with_mcp(&["--only-tools"]);
     let kind = |words: &[&str]| {
         let ran = home.xy(&[&["call"], words, &["--json"]].concat());
@@ -110,7 +110,7 @@ fn each_reason_why_there_is_no_result_has_its_kind() {
 }
 
 #[test]
-fn arguments_that_cannot_be_read_are_wrong_usage() {
+fn malformed_arguments_are_wrong_usage() {
     let home = home();
     for words in [
         &["call"][..],
@@ -130,7 +130,7 @@ fn arguments_that_cannot_be_read_are_wrong_usage() {
 }
 
 #[test]
-fn xys_own_tools_can_be_called_too() {
+fn own_tools_can_be_called() {
     let home = home_with_mcp(&["--only-tools"]);
     let listed = home.xy(&["call", "list_servers"]);
     let list: Value = serde_json::from_str(&listed.stdout).unwrap();
@@ -139,17 +139,18 @@ fn xys_own_tools_can_be_called_too() {
 }
 
 #[test]
-fn a_call_that_nobody_waits_for_any_more_is_cancelled() {
+fn interrupted_call_is_cancelled() {
     let home = home();
     let diary = home.root().join("harness/diary");
     home.mcp_server("one", &["--only-tools", "--diary", diary.to_str().unwrap()]);
     home.daemon();
     home.wait_for_state("one", "running");
-    let heard = |what: &str| std::fs::read_to_string(&diary).unwrap_or_default().contains(what);
+    let has_received =
+        |what: &str| std::fs::read_to_string(&diary).unwrap_or_default().contains(what);
     let mut calling = home.command(&["call", "one__never"]).spawn().unwrap();
-    home.wait_until("the call has come", || heard("\"never\""));
+    home.wait_until("the call has come", || has_received("\"never\""));
     calling.kill().unwrap();
     calling.wait().unwrap();
-    home.wait_until("it is cancelled", || heard("notifications/cancelled"));
+    home.wait_until("it is cancelled", || has_received("notifications/cancelled"));
     home.finish();
 }

@@ -1,5 +1,5 @@
-//! From the first call to the last: servers that come, change, crash and go while a client
-//! looks on.
+//! The life of a server from the first call to the last: servers that are added, changed, crash and
+//! are removed during a session.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,12 +9,12 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use xy_testkit::Home;
 
-use crate::rights::OWN;
+use crate::permissions::OWN;
 use crate::support::{home, pid_in, signal, status};
 use crate::{CHANGED, add, connect, fails, home_and_client, listed, mcp_program};
 
 #[test]
-fn a_server_is_added_called_and_removed() {
+fn server_is_added_called_and_removed() {
     let (home, client) = home_and_client();
     assert_eq!(client.tool_names(), OWN);
     assert_eq!(client.call_value("list_servers", json!({})), json!({ "servers": [] }));
@@ -44,7 +44,7 @@ fn a_server_is_added_called_and_removed() {
 }
 
 #[test]
-fn all_that_can_be_asked_for_is_what_runs() {
+fn all_settings_of_add_server_take_effect() {
     let (home, client) = home_and_client();
     let folder = home.root().join("tmp");
     let added = json!({
@@ -61,7 +61,10 @@ fn all_that_can_be_asked_for_is_what_runs() {
     let file = home.root().join("config/xy/servers/dev.kdl");
     assert!(file.exists());
     let kept = fails(&client, "remove_server", json!({ "name": "dev" }));
-    assert!(kept.contains("its file `servers/dev.kdl` would bring it back"), "{kept}");
+    assert!(
+        kept.contains("its file `servers/dev.kdl` configures it again at the next reload"),
+        "{kept}"
+    );
     assert_eq!(listed(&client, "dev").unwrap()["status"], "running");
     client.call_value("remove_server", json!({ "name": "dev", "persist": true }));
     assert!(!file.exists());
@@ -70,7 +73,7 @@ fn all_that_can_be_asked_for_is_what_runs() {
 }
 
 #[test]
-fn what_is_null_is_not_given() {
+fn null_arguments_count_as_absent() {
     let (home, client) = home_and_client();
     let added = json!({
         "name": "dev", "command": mcp_program(&home), "args": null, "env": null, "cwd": null,
@@ -84,7 +87,7 @@ fn what_is_null_is_not_given() {
 }
 
 #[test]
-fn one_whose_file_was_deleted_is_removed_without_it() {
+fn server_with_a_deleted_file_is_removed() {
     let (home, client) = home_and_client();
     let added = json!({ "name": "dev", "command": mcp_program(&home), "persist": true });
     client.call_value("add_server", added);
@@ -98,7 +101,7 @@ fn one_whose_file_was_deleted_is_removed_without_it() {
 }
 
 #[test]
-fn one_without_a_file_is_reloaded_as_it_was_added() {
+fn server_without_a_file_is_reloaded_as_added() {
     let (home, client) = home_and_client();
     let folder = home.root().join("tmp");
     let added = json!({
@@ -107,7 +110,7 @@ fn one_without_a_file_is_reloaded_as_it_was_added() {
     });
     let added = client.call_value("add_server", added);
     let reloaded = client.call_value("reload_server", json!({ "name": "dev" }));
-    assert_ne!(reloaded["pid"], added["pid"], "it is another life");
+    assert_ne!(reloaded["pid"], added["pid"], "another process");
     assert_eq!(reloaded["tools"], added["tools"]);
     assert_eq!(client.call_text("dev__env", json!({ "name": "COLOUR" })), "blue");
     let dev = listed(&client, "dev").unwrap();
@@ -122,7 +125,7 @@ fn one_without_a_file_is_reloaded_as_it_was_added() {
 }
 
 #[test]
-fn a_server_without_tools_is_there_all_the_same() {
+fn server_without_tools_can_be_added() {
     let (home, client) = home_and_client();
     let added = add(&home, &client, "quiet", &["--no-tools"]);
     assert_eq!(added["tools"], json!([]));
@@ -131,7 +134,7 @@ fn a_server_without_tools_is_there_all_the_same() {
     home.finish();
 }
 
-/// A script that runs the scriptable MCP server with one more flag.
+/// Writes a script that runs the scriptable MCP server with one more flag.
 fn script(home: &Home, flag: &str) -> PathBuf {
     let file = home.root().join("home/server");
     let text = format!("#!/bin/sh\nexec '{}' --only-tools {flag}\n", mcp_program(home));
@@ -141,7 +144,7 @@ fn script(home: &Home, flag: &str) -> PathBuf {
 }
 
 #[test]
-fn a_server_whose_program_was_replaced_has_its_new_tools_once_it_is_reloaded() {
+fn replaced_program_offers_its_new_tools_after_a_reload() {
     let (home, client) = home_and_client();
     home.expect_left("home/server");
     let program = script(&home, "");
@@ -162,7 +165,7 @@ fn a_server_whose_program_was_replaced_has_its_new_tools_once_it_is_reloaded() {
 }
 
 #[test]
-fn a_server_with_a_file_is_reloaded_from_it() {
+fn server_with_a_file_is_reloaded_from_it() {
     let home = home();
     home.mcp_server("one", &["--only-tools"]);
     home.daemon();
@@ -179,7 +182,7 @@ fn a_server_with_a_file_is_reloaded_from_it() {
 }
 
 #[test]
-fn a_server_that_crashed_loses_its_tools_until_it_is_reloaded() {
+fn crashed_server_loses_its_tools_until_it_is_reloaded() {
     let (home, client) = home_and_client();
     let added = add(&home, &client, "dev", &["--only-tools"]);
     assert!(client.tool_names().contains(&"dev__echo".to_owned()));
@@ -205,7 +208,7 @@ fn a_server_that_crashed_loses_its_tools_until_it_is_reloaded() {
 }
 
 #[test]
-fn a_server_that_ended_by_itself_has_crashed_and_one_that_was_stopped_has_not() {
+fn ended_server_has_crashed_and_stopped_server_has_not() {
     let (home, client) = home_and_client();
     add(&home, &client, "ended", &[]);
     add(&home, &client, "stopped", &[]);
@@ -225,7 +228,7 @@ fn a_server_that_ended_by_itself_has_crashed_and_one_that_was_stopped_has_not() 
 }
 
 #[test]
-fn a_server_that_waits_for_its_next_try_and_one_that_was_given_up_have_crashed() {
+fn waiting_and_given_up_servers_count_as_crashed() {
     let home = home();
     let dies = home.kdl_mcp(&["--die-on", "initialize"]);
     let patient = "restart { backoff-initial \"1h\"; backoff-max \"1h\" }\n";
@@ -237,17 +240,17 @@ fn a_server_that_waits_for_its_next_try_and_one_that_was_given_up_have_crashed()
     home.wait_for_state("never", "failed");
     let client = connect(&home);
     for name in ["again", "never"] {
-        let told = listed(&client, name).unwrap();
-        assert_eq!(told["status"], "crashed", "{told:#}");
-        assert_eq!((&told["pid"], &told["uptime_seconds"]), (&Value::Null, &Value::Null));
-        assert_eq!(told["tools"], json!([]), "{told:#}");
+        let response = listed(&client, name).unwrap();
+        assert_eq!(response["status"], "crashed", "{response:#}");
+        assert_eq!((&response["pid"], &response["uptime_seconds"]), (&Value::Null, &Value::Null));
+        assert_eq!(response["tools"], json!([]), "{response:#}");
     }
     client.close();
     home.finish();
 }
 
 #[test]
-fn one_that_is_added_has_5_s_to_end_and_is_not_started_again_whatever_is_usual() {
+fn added_server_has_5_s_to_stop_and_is_not_restarted() {
     let home = home();
     let usual = "stop { grace \"1s\"; }; restart { policy \"always\"; }";
     home.write_config("xy.kdl", &format!("defaults {{ {usual} }}\n"));
@@ -275,7 +278,7 @@ fn one_that_is_added_has_5_s_to_end_and_is_not_started_again_whatever_is_usual()
 }
 
 #[test]
-fn calls_of_one_client_are_answered_once_each_when_another_removes_their_server() {
+fn removal_by_another_client_answers_each_call_once() {
     let (home, client) = home_and_client();
     let other = connect(&home);
     for round in 0..3 {
@@ -292,8 +295,8 @@ fn calls_of_one_client_are_answered_once_each_when_another_removes_their_server(
             let answer = client.wait_answer(id);
             let text = answer["result"]["content"][0]["text"].as_str();
             let code = answer["error"]["code"].as_i64();
-            let is_told = code.is_some_and(|code| [-32005, -32010, -32602].contains(&code));
-            assert!(text == Some(&number.to_string()) || is_told, "{answer:#}");
+            let is_refused = code.is_some_and(|code| [-32005, -32010, -32602].contains(&code));
+            assert!(text == Some(&number.to_string()) || is_refused, "{answer:#}");
         }
         assert_eq!(client.unclaimed_answers(), [""; 0], "each was answered once");
         assert_eq!(listed(&client, "dev"), None);
@@ -304,7 +307,7 @@ fn calls_of_one_client_are_answered_once_each_when_another_removes_their_server(
 }
 
 #[test]
-fn calls_under_way_are_answered_or_told_when_their_server_is_removed() {
+fn removal_answers_or_fails_each_open_call() {
     let (home, client) = home_and_client();
     add(&home, &client, "dev", &["--only-tools"]);
     let call = |number: u64, time: u64| {
@@ -323,8 +326,8 @@ fn calls_under_way_are_answered_or_told_when_their_server_is_removed() {
         let answer = client.wait_answer(id);
         let is_done = text(&answer) == Some(number.to_string());
         let code = answer["error"]["code"].as_i64();
-        let is_told = code.is_some_and(|code| [-32005, -32010].contains(&code));
-        assert!(is_done || is_told, "{answer:#}");
+        let is_refused = code.is_some_and(|code| [-32005, -32010].contains(&code));
+        assert!(is_done || is_refused, "{answer:#}");
     }
     assert_eq!(client.call_value("list_servers", json!({})), json!({ "servers": [] }));
     client.close();

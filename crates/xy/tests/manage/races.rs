@@ -15,20 +15,20 @@ const NAMES: u64 = 3;
 
 const HELLO: &str = r#"{"xy":"hello","protocol":1,"view":{"profile":"default"}}"#;
 
-/// What may come of any of it: it is done, or it is refused with a reason.
+/// Asserts that an answer is a result or a reasoned refusal.
 #[track_caller]
-fn is_told(answer: &Value) {
+fn assert_answered(answer: &Value) {
     let is_done = answer["result"]["content"][0]["text"].is_string();
-    // Not running, outcome unknown, no such tool.
+    // Not running, outcome unknown, unknown tool.
     let code = answer["error"]["code"].as_i64();
     assert!(is_done || code.is_some_and(|it| [-32005, -32010, -32602].contains(&it)), "{answer}");
 }
 
-/// What one client does.
-fn meddle(program: &str, client: &McpClient, number: u64) {
+/// Runs one client.
+fn run_client(program: &str, client: &McpClient, number: u64) {
     let mut calls = Vec::new();
     for step in 0..STEPS {
-        // The same numbers in every run, and others for each client.
+        // Pseudo-random numbers: the same in every run, and different for each client.
         let chance = (number * 31 + step * 17 + step * step * number) % 97;
         let name = format!("r{}", chance % NAMES);
         let named = json!({ "name": name });
@@ -49,17 +49,17 @@ fn meddle(program: &str, client: &McpClient, number: u64) {
         calls.push(client.start_call(&tool, arguments));
         if step % 3 == 2 {
             for id in calls.drain(..) {
-                is_told(&client.wait_answer(id));
+                assert_answered(&client.wait_answer(id));
             }
         }
     }
     for id in calls {
-        is_told(&client.wait_answer(id));
+        assert_answered(&client.wait_answer(id));
     }
     assert_eq!(client.unclaimed_answers(), [""; 0], "each was answered once");
 }
 
-/// Who runs, by what the daemon says.
+/// Returns the names of all servers that the daemon lists.
 fn names(home: &Home) -> Vec<String> {
     let list = ask(home, "list", Value::Null);
     let names = list.as_array().unwrap().iter().map(|it| it["name"].as_str().unwrap().to_owned());
@@ -67,7 +67,7 @@ fn names(home: &Home) -> Vec<String> {
 }
 
 #[test]
-fn many_who_add_remove_reload_and_call_the_same_servers_end_in_one_truth() {
+fn concurrent_management_ends_in_a_consistent_state() {
     let home = home();
     let daemon = home.daemon();
     let program = mcp_program(&home);
@@ -77,17 +77,21 @@ fn many_who_add_remove_reload_and_call_the_same_servers_end_in_one_truth() {
             scope.spawn(move || {
                 let client = McpSocket::connect(&home.mcp_socket(), HELLO);
                 client.initialize();
-                meddle(program, &client, number);
+                run_client(program, &client, number);
             });
         }
     });
     let client = connect(&home);
-    let told = client.call_value("list_servers", json!({}));
-    let told: Vec<&str> =
-        told["servers"].as_array().unwrap().iter().map(|it| it["name"].as_str().unwrap()).collect();
-    assert_eq!(names(&home), told, "both say the same");
+    let listed_servers = client.call_value("list_servers", json!({}));
+    let listed_servers: Vec<&str> = listed_servers["servers"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| it["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(names(&home), listed_servers, "both say the same");
     for number in 0..NAMES {
-        // Whatever is there can be called, and whatever is not can be added.
+        // A listed server can be called, and a missing one can be added.
         let name = format!("r{number}");
         if listed(&client, &name).is_none() {
             client.call_value("add_server", json!({ "name": name, "command": program }));
@@ -100,11 +104,11 @@ fn many_who_add_remove_reload_and_call_the_same_servers_end_in_one_truth() {
     assert_eq!(names(&home), [""; 0]);
     assert!(daemon.is_running() && !daemon.stderr().contains("panicked"), "{}", daemon.stderr());
     client.close();
-    home.finish(); // No process is left.
+    home.finish(); // Checks that no process is left.
 }
 
 #[test]
-fn of_many_who_add_one_name_at_once_one_is_told_that_it_did() {
+fn concurrent_adds_of_one_name_succeed_once() {
     let home = home();
     home.daemon();
     let program = mcp_program(&home);
@@ -127,8 +131,8 @@ fn of_many_who_add_one_name_at_once_one_is_told_that_it_did() {
         answers.iter().partition(|it| it["result"]["isError"] == true);
     assert_eq!((done.len(), failed.len()), (1, 7), "{answers:#?}");
     for answer in failed {
-        let told = answer["result"]["content"][0]["text"].as_str().unwrap();
-        assert!(told.contains("there is a server of that name"), "{told}");
+        let text = answer["result"]["content"][0]["text"].as_str().unwrap();
+        assert!(text.contains("there is a server of that name"), "{text}");
     }
     let pid = &done[0]["result"]["structuredContent"]["pid"];
     assert_eq!(ask(&home, "status", json!({ "name": "one" }))["pid"], *pid);

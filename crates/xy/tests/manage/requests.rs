@@ -1,4 +1,4 @@
-//! `xy request`, and what `info` and `list` say of the gateway.
+//! `xy request`, and what `info` and `list` report of the gateway.
 
 use std::net::TcpListener;
 
@@ -11,7 +11,7 @@ use crate::home_with_mcp;
 use crate::support::{ask, home, refused};
 
 #[test]
-fn any_request_is_answered_with_the_whole_response() {
+fn request_prints_the_whole_response() {
     let home = home_with_mcp(&["--only-tools", "--pass-unknown"]);
     let ping = home.xy(&["request", "one", "ping"]);
     assert_eq!((ping.code, ping.stderr.as_str()), (0, ""), "{ping:?}");
@@ -25,7 +25,7 @@ fn any_request_is_answered_with_the_whole_response() {
 }
 
 #[test]
-fn a_response_that_is_an_error_is_printed_and_ends_with_1() {
+fn error_response_is_printed_and_exits_with_1() {
     let home = home_with_mcp(&["--only-tools"]);
     let refused = home.xy(&["request", "one", "no/such/method"]);
     assert_eq!((refused.code, refused.stderr.as_str()), (1, ""), "{refused:?}");
@@ -35,7 +35,7 @@ fn a_response_that_is_an_error_is_printed_and_ends_with_1() {
 }
 
 #[test]
-fn each_reason_why_there_is_no_response_has_its_kind() {
+fn each_cause_of_a_missing_response_has_its_kind() {
     let home = home_with_mcp(&["--only-tools", "--die-on", "please/die"]);
     let kind = |words: &[&str]| {
         let ran = home.xy(&[&["request"], words, &["--json"]].concat());
@@ -54,7 +54,7 @@ fn each_reason_why_there_is_no_response_has_its_kind() {
     home.finish();
 }
 
-/// What `xy request` fails with: its kind, and what a person reads.
+/// Returns the error kind and message of a failing `xy request`.
 #[track_caller]
 fn failure(home: &Home, words: &[&str]) -> (String, String) {
     let ran = home.xy(&[&["request"], words, &["--json"]].concat());
@@ -64,13 +64,13 @@ fn failure(home: &Home, words: &[&str]) -> (String, String) {
     (kind.as_str().unwrap().to_owned(), message.as_str().unwrap().to_owned())
 }
 
-/// A call of a tool that is never answered, and what else happens in it.
+/// Returns the params of a tool call that is never answered.
 fn never(arguments: &Value) -> String {
     json!({ "name": "never", "arguments": arguments }).to_string()
 }
 
 #[test]
-fn a_late_answer_a_death_and_a_broken_pipe_are_three_errors() {
+fn timeout_death_and_broken_pipe_have_different_errors() {
     let home = home();
     let tireless = "restart { backoff-initial \"0s\"; max-attempts 0; max-retries-per-minute 0 }";
     let kdl = format!("{}{tireless}\n", home.kdl_mcp(&["--die-on", "please/die"]));
@@ -97,7 +97,7 @@ fn a_late_answer_a_death_and_a_broken_pipe_are_three_errors() {
         let person = never(&json!({ "close": "stdout" }));
         let person = home.xy(&["request", server, "tools/call", "--params", &person]);
         assert_eq!((person.code, person.stdout.as_str()), (1, ""), "{person:?}");
-        for words in ["closed its stdout", "the way to it broke before its answer"] {
+        for words in ["closed its stdout", "the connection broke before it answered"] {
             assert!(person.stderr.contains(words), "{words}: {person:?}");
         }
     }
@@ -105,7 +105,7 @@ fn a_late_answer_a_death_and_a_broken_pipe_are_three_errors() {
 }
 
 #[test]
-fn a_broken_connection_and_a_death_of_a_server_that_listens_are_two_errors() {
+fn broken_connection_and_death_of_an_http_server_have_different_errors() {
     let remote = Remote::start();
     let port = free_port().to_string();
     let home = home();
@@ -131,7 +131,7 @@ fn a_broken_connection_and_a_death_of_a_server_that_listens_are_two_errors() {
 }
 
 #[test]
-fn a_server_for_each_client_is_asked_as_by_a_client() {
+fn request_to_an_isolated_server_starts_an_instance() {
     let home = home();
     let kdl = home.kdl_mcp(&["--only-tools", "--die-on", "please/die"]);
     home.write_config("servers/each.kdl", &format!("{kdl}isolation \"client\"\n"));
@@ -146,7 +146,7 @@ fn a_server_for_each_client_is_asked_as_by_a_client() {
 }
 
 #[test]
-fn the_tokens_are_shown_to_whoever_may_read_their_files() {
+fn info_shows_the_tokens_on_request() {
     let home = home();
     let none = home.xy(&["info", "--token"]);
     assert_eq!(none.code, 1, "{none:?}");
@@ -161,12 +161,12 @@ fn the_tokens_are_shown_to_whoever_may_read_their_files() {
     let info = home.xy(&["info"]).stdout;
     assert!(info.contains("gateway     http://127.0.0.1:"), "{info}");
     assert!(info.contains("run/xy-mcp.sock"), "{info}");
-    assert!(!info.contains(token.stdout.trim_end()), "no secret is told by the way");
+    assert!(!info.contains(token.stdout.trim_end()), "no secret is shown unasked");
     home.finish();
 }
 
 #[test]
-fn list_says_which_limit_keeps_whom_out() {
+fn list_reports_recent_limit_hits() {
     let home = home();
     home.write_config("xy.kdl", "gateway { listen \"127.0.0.1:0\"; sessions 4; }\n");
     home.daemon();
@@ -178,9 +178,9 @@ fn list_says_which_limit_keeps_whom_out() {
     let initialize = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {} });
     let refused = home.mcp_http("/mcp").post(&initialize.to_string());
     assert_eq!(refused.status, 429, "{refused:?}");
-    let told = "a limit was hit 1 time in the last minute: HTTP sessions, by the daemon's token";
+    let text = "a limit was hit 1 time in the last minute: HTTP sessions, by the daemon's token";
     for shown in [home.xy(&["list"]).stderr, home.xy(&["info"]).stdout] {
-        assert!(shown.contains(told), "{shown}");
+        assert!(shown.contains(text), "{shown}");
     }
     let hits = &ask(&home, "info", Value::Null)["limit_hits"];
     let hit = json!([{ "limit": "HTTP sessions", "by": "the daemon's token", "times": 1 }]);
@@ -189,7 +189,7 @@ fn list_says_which_limit_keeps_whom_out() {
 }
 
 #[test]
-fn a_list_warns_that_nobody_can_come_in() {
+fn list_warns_that_the_gateway_is_not_listening() {
     let home = home_with_taken_port();
     let warned = home.0.wait_until("the port is known to be taken", || {
         let list = home.0.xy(&["list"]);
@@ -204,7 +204,7 @@ fn a_list_warns_that_nobody_can_come_in() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_told_everywhere_and_taken_once_it_is_free() {
+fn taken_port_is_reported_and_used_once_it_is_free() {
     let (home, taken, daemon) = home_at_taken_port();
     let address = taken.local_addr().unwrap().to_string();
     let info = home.wait_until("it is known", || {
@@ -214,21 +214,21 @@ fn a_port_that_is_taken_is_told_everywhere_and_taken_once_it_is_free() {
     let problem = info["gateway_problem"].as_str().unwrap();
     assert!(problem.contains(&address) && problem.contains("in use"), "{info:#}");
     assert_eq!(info["gateway_url"], Value::Null, "{info:#}");
-    let told = [
+    let outputs = [
         home.xy(&["info"]).stdout,
         home.xy(&["list"]).stderr,
         ask(&home, "self_test", json!({ "repair": false })).to_string(),
         daemon.stderr(),
     ];
-    for told in &told {
-        assert!(told.contains(&address) && told.contains("in use"), "{told}");
+    for output in &outputs {
+        assert!(output.contains(&address) && output.contains("in use"), "{output}");
     }
-    for told in &told[..3] {
-        assert!(told.contains("tokens that clients send to it may be stolen"), "{told}");
-        assert!(told.contains("then run `xy token rotate`"), "{told}");
+    for output in &outputs[..3] {
+        assert!(output.contains("and may steal tokens that clients send to it"), "{output}");
+        assert!(output.contains("then run `xy token rotate`"), "{output}");
     }
-    assert!(told[3].contains("could not listen for HTTP, and will try again"), "{}", told[3]);
-    // The sockets serve, the one for people and the one for clients.
+    assert!(outputs[3].contains("could not listen for HTTP, and will try again"), "{}", outputs[3]);
+    // The control socket and the socket for clients both work.
     let client = crate::connect(&home);
     assert_eq!(client.call_text("one__echo", json!({ "message": "x" })), "x");
     let called = home.xy(&["call", "one__echo", "message=y"]);
@@ -247,7 +247,7 @@ fn a_port_that_is_taken_is_told_everywhere_and_taken_once_it_is_free() {
     home.finish();
 }
 
-/// A home whose gateway finds somebody else at its address.
+/// Returns a home whose gateway address is taken by another program.
 fn home_with_taken_port() -> (Home, TcpListener) {
     let (home, taken, _) = home_at_taken_port();
     (home, taken)
@@ -264,7 +264,7 @@ fn home_at_taken_port() -> (Home, TcpListener, Daemon) {
 }
 
 #[test]
-fn a_request_to_a_server_that_is_not_ready_yet_is_refused_at_once() {
+fn request_to_a_starting_server_is_refused_at_once() {
     let home = home();
     let kdl = home.kdl_mcp(&["--never-init"]);
     home.write_config("servers/one.kdl", &format!("{kdl}ready {{ within \"1h\" }}\n"));
@@ -272,9 +272,9 @@ fn a_request_to_a_server_that_is_not_ready_yet_is_refused_at_once() {
     home.wait_for_state("one", "starting");
     let (kind, why) = failure(&home, &["one", "ping"]);
     assert_eq!(kind, "NotRunning", "{why}");
-    let told = home.xy(&["request", "one", "ping"]).stderr;
-    assert!(told.contains("`one` is still starting"), "{told}");
-    assert!(told.contains("it is not ready yet"), "{told}");
-    assert!(told.contains("`xy status one`") && !told.contains("xy start"), "{told}");
+    let text = home.xy(&["request", "one", "ping"]).stderr;
+    assert!(text.contains("`one` is still starting"), "{text}");
+    assert!(text.contains("it is not ready yet"), "{text}");
+    assert!(text.contains("`xy status one`") && !text.contains("xy start"), "{text}");
     home.finish();
 }

@@ -1,4 +1,4 @@
-//! `xy token rotate`: a new secret, while clients of the old one are connected.
+//! `xy token rotate`: a new secret while clients of the old one are connected.
 
 use serde_json::{Value, json};
 use xy_testkit::{Home, McpHttp};
@@ -21,7 +21,7 @@ fn metrics(home: &Home, token: &str) -> String {
 }
 
 #[test]
-fn rotating_ends_sessions_of_the_old_secret_and_of_no_other() {
+fn rotation_ends_only_sessions_of_the_old_secret() {
     let home = home_with_mcp(&["--only-tools"]);
     let (laptop, other) = (
         ask(&home, "token_add", json!({ "name": "laptop" }))["token"].as_str().unwrap().to_owned(),
@@ -66,7 +66,7 @@ fn rotating_ends_sessions_of_the_old_secret_and_of_no_other() {
 }
 
 #[test]
-fn rotating_twice_at_once_leaves_one_valid_secret() {
+fn concurrent_rotations_leave_one_valid_secret() {
     let home = home_with_mcp(&["--only-tools"]);
     let secrets: Vec<Value> = std::thread::scope(|scope| {
         let rotate = || ask(&home, "token_rotate", json!({}))["tokens"][0]["token"].clone();
@@ -82,11 +82,11 @@ fn rotating_twice_at_once_leaves_one_valid_secret() {
 }
 
 #[test]
-fn daemon_killed_while_it_rotates_leaves_the_old_or_the_new_secret() {
+fn daemon_killed_during_rotation_leaves_the_old_or_the_new_secret() {
     let home = home();
     let daemon = home.daemon();
     let old = home.gateway_token();
-    let told = std::thread::scope(|scope| {
+    let rotated = std::thread::scope(|scope| {
         let rotating = scope.spawn(|| home.call("token_rotate", json!({})));
         daemon.kill9();
         rotating.join().ok()
@@ -94,7 +94,7 @@ fn daemon_killed_while_it_rotates_leaves_the_old_or_the_new_secret() {
     let _next = home.daemon();
     let now = home.gateway_token();
     assert_eq!(status(&home, &now), 200);
-    match told {
+    match rotated {
         Some(Ok(answer)) => assert_eq!(answer["tokens"][0]["token"], json!(now)),
         _ if now == old => {}
         _ => assert_eq!(status(&home, &old), 401),

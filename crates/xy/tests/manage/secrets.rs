@@ -1,4 +1,4 @@
-//! What no model and no front end is shown.
+//! Secrets that no model and no user interface may see.
 
 use serde_json::json;
 
@@ -15,10 +15,16 @@ fn secrets_of_a_server_are_masked() {
     home.daemon();
     home.wait_for_state("talks", "running");
 
-    let told = status(&home, "talks");
-    assert!(told["command"].as_array().unwrap().contains(&json!("password=***")), "{told:#}");
-    let warnings = told["warnings"].to_string();
-    assert!(warnings.contains("env `API_KEY`: `${API_KEY}` is passed on as it is"), "{told:#}");
+    let response = status(&home, "talks");
+    assert!(
+        response["command"].as_array().unwrap().contains(&json!("password=***")),
+        "{response:#}"
+    );
+    let warnings = response["warnings"].to_string();
+    assert!(
+        warnings.contains("env `API_KEY`: `${API_KEY}` is passed on unchanged"),
+        "{response:#}"
+    );
     let shown = home.xy(&["status", "talks"]).stdout;
     assert!(shown.contains("password=***") && !shown.contains("s3cret"), "{shown}");
 
@@ -26,7 +32,7 @@ fn secrets_of_a_server_are_masked() {
     let entry = listed(&client, "talks").unwrap();
     assert!(entry["args"].as_array().unwrap().contains(&json!("password=***")), "{entry:#}");
     assert!(!entry.to_string().contains("s3cret"), "{entry:#}");
-    let logs = home.wait_until("it has spoken", || {
+    let logs = home.wait_until("the server has logged a line", || {
         let logs = client.call_value("server_logs", json!({ "name": "talks" }));
         (!logs["lines"].as_array().unwrap().is_empty()).then_some(logs)
     });

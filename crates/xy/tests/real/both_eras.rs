@@ -1,9 +1,8 @@
 //! Servers of both eras on real SDKs: each client is served in its own era.
 //!
-//! These SDKs ask a client in the middle of a call in the legacy era only, and by rounds in the
-//! modern one. So a legacy client has to reach the server in the legacy era to be asked as
-//! without xy, and a modern one in the modern era. Every answer is compared with the answer to
-//! the same client without xy.
+//! These SDKs ask a client during a call in the legacy era only, and by rounds in the modern one.
+//! So a legacy client must reach the server in the legacy era, and a modern client in the modern
+//! era. Each answer is compared with the answer to the same client without xy.
 
 use serde_json::{Value, json};
 
@@ -15,7 +14,7 @@ use crate::stage::Stage;
 const LEGACY: &str = "2025-11-25";
 const MODERN: &str = "2026-07-28";
 
-/// Returns what each client of the legacy era calls.
+/// Returns the calls of each legacy client.
 fn legacy_calls() -> Value {
     json!([
         ["test_simple_text", {}],
@@ -24,7 +23,7 @@ fn legacy_calls() -> Value {
     ])
 }
 
-/// Returns what each client calls that is asked by rounds.
+/// Returns the calls of each client that is asked by rounds.
 fn round_calls() -> Value {
     json!([
         ["test_simple_text", {}],
@@ -65,7 +64,7 @@ impl Client {
         if self.is_legacy() { LEGACY } else { MODERN }
     }
 
-    /// Starts the client, connects it by this way, and waits until it is connected.
+    /// Starts the client with these arguments, and waits until it is connected.
     #[track_caller]
     fn connect(self, stage: &Stage, label: &str, way: &[String]) -> Peer {
         let mut command = match self {
@@ -74,41 +73,41 @@ impl Client {
             Self::Python2 => stage.python_of("auto", way),
             Self::TypeScript2 => stage.typescript_of("auto", way),
         };
-        find_sdk(&mut command); // For a server that it starts itself.
+        find_sdk(&mut command); // For a server that the client starts.
         let peer = Peer::start(stage, &format!("{}-{label}", self.name()), command);
-        assert_eq!(peer.hear()["ready"], true, "{}", peer.name);
+        assert_eq!(peer.receive()["ready"], true, "{}", peer.name);
         peer
     }
 
-    /// Has the client list the tools and make these calls; it does not wait.
+    /// Has the client list the tools and make these calls, without waiting.
     #[track_caller]
     fn begin(self, peer: &mut Peer, calls: &Value) {
         peer.send(&json!({ "do": "use", "name": self.name(), "calls": calls }));
     }
 
-    /// Returns what the client sees without xy.
+    /// Returns the client's results without xy.
     #[track_caller]
-    fn directly(self, stage: &Stage, way: &[String], calls: &Value) -> Value {
+    fn run_directly(self, stage: &Stage, way: &[String], calls: &Value) -> Value {
         let mut peer = self.connect(stage, "direct", way);
         self.begin(&mut peer, calls);
-        let seen = peer.hear();
+        let seen = peer.receive();
         peer.leave(stage);
         seen
     }
 }
 
-/// A server of both eras behind xy, and the way to it without xy.
-struct Both {
-    /// The server, if it is a process of this test. It ends before the stage looks for
-    /// processes that are left.
+/// A server of both eras behind xy, and the client arguments that reach it without xy.
+struct DualEraServer {
+    /// The server, if it is a child of this test. It ends before the stage checks for leftover
+    /// processes.
     fixture: Option<Fixture>,
     stage: Stage,
     way: Vec<String>,
     has_rounds: bool,
 }
 
-impl Both {
-    /// A server that xy starts, and reaches over stdio.
+impl DualEraServer {
+    /// Creates a server that xy starts and reaches over stdio.
     #[track_caller]
     fn over_stdio(sdk: Sdk) -> Self {
         let stage = Stage::of(&[]);
@@ -117,7 +116,7 @@ impl Both {
         Self { fixture: None, stage, way, has_rounds: sdk != Sdk::FastMcp }
     }
 
-    /// A server that xy reaches by its URL.
+    /// Creates a server that xy reaches by its URL.
     #[track_caller]
     fn by_url(sdk: Sdk) -> Self {
         let stage = Stage::of(&[]);
@@ -127,7 +126,7 @@ impl Both {
         Self { fixture: Some(fixture), stage, way, has_rounds: true }
     }
 
-    /// Returns what a client is asked to call, so that it is asked in its own era.
+    /// Returns the calls for a client, which cause requests in its own era.
     fn calls(&self, client: Client) -> Value {
         match (client.is_legacy(), self.has_rounds) {
             (true, _) => legacy_calls(),
@@ -136,32 +135,33 @@ impl Both {
         }
     }
 
-    /// Returns these clients, connected through xy.
+    /// Connects these clients through xy.
     #[track_caller]
     fn connect(&self, clients: &[Client]) -> Vec<Peer> {
         let way = [Stage::by_stdio(), vec!["--server".to_owned(), "both".to_owned()]].concat();
         clients.iter().map(|client| client.connect(&self.stage, "xy", &way)).collect()
     }
 
-    /// Has these clients use the server through xy, and returns what each saw. The first uses it
-    /// alone: from then on xy knows that the server asks. The others use it at the same time.
+    /// Has these clients use the server through xy, and returns their results. The first client
+    /// uses it alone: from then on xy knows that the server sends requests. The others use it at
+    /// the same time.
     #[track_caller]
     fn use_at_once(&self, clients: &[Client], peers: &mut [Peer]) -> Vec<Value> {
         clients[0].begin(&mut peers[0], &self.calls(clients[0]));
-        let first = peers[0].hear();
+        let first = peers[0].receive();
         for (client, peer) in clients.iter().zip(&mut *peers).skip(1) {
             client.begin(peer, &self.calls(*client));
         }
-        let others = peers[1..].iter().map(Peer::hear);
+        let others = peers[1..].iter().map(Peer::receive);
         std::iter::once(first).chain(others).collect()
     }
 
-    /// Checks that each client saw through xy what it sees without xy.
+    /// Checks that each client's results through xy equal those without xy.
     #[track_caller]
-    fn assert_as_directly(&self, clients: &[Client], seen: &[Value]) {
+    fn assert_same_as_direct(&self, clients: &[Client], seen: &[Value]) {
         let mut problems = Vec::new();
         for (client, seen) in clients.iter().zip(seen) {
-            let expected = client.directly(&self.stage, &self.way, &self.calls(*client));
+            let expected = client.run_directly(&self.stage, &self.way, &self.calls(*client));
             assert_eq!(expected["version"], client.version(), "{client:?} without xy");
             if client.is_legacy() {
                 assert_was_asked(*client, &expected);
@@ -176,13 +176,13 @@ impl Both {
         assert!(problems.is_empty(), "{}", problems.join("\n"));
     }
 
-    /// Checks that each client sees through xy what it sees without xy.
+    /// Runs these clients through xy, and checks that their results equal those without xy.
     #[track_caller]
-    fn serves_as_directly(self, clients: &[Client]) {
+    fn check(self, clients: &[Client]) {
         let _daemon = self.stage.home.daemon();
         let mut peers = self.connect(clients);
         let seen = self.use_at_once(clients, &mut peers);
-        self.assert_as_directly(clients, &seen);
+        self.assert_same_as_direct(clients, &seen);
         self.finish(peers);
     }
 
@@ -198,7 +198,7 @@ impl Both {
     }
 }
 
-/// Checks that a client was asked for a thought and for a person's words.
+/// Checks that a client answered a sampling and an elicitation request.
 #[track_caller]
 fn assert_was_asked(client: Client, seen: &Value) {
     let (name, answers) = (client.name(), seen["answers"].to_string());
@@ -206,10 +206,10 @@ fn assert_was_asked(client: Client, seen: &Value) {
     assert!(answers.contains(&format!("{name} says")), "{name}: {answers}");
 }
 
-/// Clients of both eras at a server of both over stdio: one process for each era.
+/// Checks that a server of both eras over stdio has one process per era.
 #[track_caller]
-fn each_era_has_a_process(sdk: Sdk) {
-    let both = Both::over_stdio(sdk);
+fn check_processes(sdk: Sdk) {
+    let both = DualEraServer::over_stdio(sdk);
     let _daemon = both.stage.home.daemon();
     let mut peers = both.connect(&ALL_CLIENTS);
     let seen = both.use_at_once(&ALL_CLIENTS, &mut peers);
@@ -219,61 +219,61 @@ fn each_era_has_a_process(sdk: Sdk) {
     pids.sort();
     pids.dedup();
     assert_eq!(pids.len(), 2, "the processes of the server: {status:#}");
-    let said = both.stage.home.xy(&["status", "both"]).stdout;
-    assert!([LEGACY, MODERN].iter().all(|it| said.contains(it)), "{said}");
-    both.assert_as_directly(&ALL_CLIENTS, &seen);
+    let stdout = both.stage.home.xy(&["status", "both"]).stdout;
+    assert!([LEGACY, MODERN].iter().all(|it| stdout.contains(it)), "{stdout}");
+    both.assert_same_as_direct(&ALL_CLIENTS, &seen);
     both.finish(peers);
 }
 
 #[test]
-fn legacy_clients_are_asked_by_a_server_of_both_eras_on_typescript() {
-    Both::over_stdio(Sdk::TypeScript2).serves_as_directly(&LEGACY_CLIENTS);
+fn dual_era_typescript_server_asks_legacy_clients() {
+    DualEraServer::over_stdio(Sdk::TypeScript2).check(&LEGACY_CLIENTS);
 }
 
 #[test]
-fn legacy_clients_are_asked_by_a_server_of_both_eras_on_python() {
-    Both::over_stdio(Sdk::Python2).serves_as_directly(&LEGACY_CLIENTS);
+fn dual_era_python_server_asks_legacy_clients() {
+    DualEraServer::over_stdio(Sdk::Python2).check(&LEGACY_CLIENTS);
 }
 
 #[test]
-fn legacy_clients_are_asked_by_a_server_of_both_eras_on_fastmcp() {
-    Both::over_stdio(Sdk::FastMcp).serves_as_directly(&LEGACY_CLIENTS);
+fn dual_era_fastmcp_server_asks_legacy_clients() {
+    DualEraServer::over_stdio(Sdk::FastMcp).check(&LEGACY_CLIENTS);
 }
 
 #[test]
-fn each_era_has_a_process_of_a_server_of_both_eras_on_typescript() {
-    each_era_has_a_process(Sdk::TypeScript2);
+fn dual_era_typescript_server_has_one_process_per_era() {
+    check_processes(Sdk::TypeScript2);
 }
 
 #[test]
-fn each_era_has_a_process_of_a_server_of_both_eras_on_python() {
-    each_era_has_a_process(Sdk::Python2);
+fn dual_era_python_server_has_one_process_per_era() {
+    check_processes(Sdk::Python2);
 }
 
 #[test]
-fn each_era_has_a_process_of_a_server_of_both_eras_on_fastmcp() {
-    each_era_has_a_process(Sdk::FastMcp);
+fn dual_era_fastmcp_server_has_one_process_per_era() {
+    check_processes(Sdk::FastMcp);
 }
 
 #[test]
-fn each_client_has_its_era_at_a_url_with_sessions() {
-    Both::by_url(Sdk::Python2).serves_as_directly(&ALL_CLIENTS);
+fn url_with_sessions_serves_each_client_in_its_era() {
+    DualEraServer::by_url(Sdk::Python2).check(&ALL_CLIENTS);
 }
 
 #[test]
-fn modern_clients_have_their_era_at_a_url_without_sessions() {
-    Both::by_url(Sdk::TypeScript2).serves_as_directly(&MODERN_CLIENTS);
+fn url_without_sessions_serves_modern_clients_in_their_era() {
+    DualEraServer::by_url(Sdk::TypeScript2).check(&MODERN_CLIENTS);
 }
 
-/// Without a session the server itself cannot ask a legacy client; xy can, by rounds.
+/// Without a session the server cannot send a legacy client requests; xy can, by rounds.
 #[test]
-fn legacy_clients_are_asked_by_rounds_at_a_url_without_sessions() {
-    let both = Both::by_url(Sdk::TypeScript2);
+fn url_without_sessions_asks_legacy_clients_by_rounds() {
+    let both = DualEraServer::by_url(Sdk::TypeScript2);
     let _daemon = both.stage.home.daemon();
     let mut peers = both.connect(&LEGACY_CLIENTS);
     for (client, peer) in LEGACY_CLIENTS.into_iter().zip(&mut peers) {
         client.begin(peer, &round_calls());
-        let seen = peer.hear();
+        let seen = peer.receive();
         assert_eq!(seen["version"], LEGACY, "{client:?}");
         assert_was_asked(client, &seen);
     }

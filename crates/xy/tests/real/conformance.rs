@@ -1,11 +1,13 @@
-//! The official conformance suite: what passes against a server passes through xy.
+//! The official conformance suite: each check that passes at a server must pass through xy.
 //!
-//! The server is our fixture, which passes everything by itself, in either era. xy stands in
-//! front of it as a daemon that asks nobody for a token, since the suite has none to give; the
-//! fixture behind it may be of the other era. Compared are the checks, one by one, not what
-//! the suite ends with. What no bridge between the eras can do is in a list, with the reason
-//! (`conformance/excused.rs`): anything else is a fault, and so is an entry that passes.
-//! `conformance/sdks.rs` does the same with fixtures on other people's SDKs.
+//! The server is `xy-test-fixture`, which passes everything directly, in either era. xy stands in
+//! front of it as a daemon without authentication, because the suite sends no token. The fixture
+//! behind xy may be of the other era.
+//!
+//! The tests compare single checks, not the exit code of the suite. `conformance/excused.rs` lists
+//! the checks that no bridge between the eras can pass, each with its reason. Any other difference
+//! is a fault, and so is an excused check that passes. `conformance/sdks.rs` runs the suite with
+//! fixtures on published SDKs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -20,28 +22,29 @@ mod sdks;
 use self::excused::Excused;
 use crate::lab::{Era, Fixture, Lab, Upstream};
 
-/// A suite: the package, its arguments, and how many checks pass at least, so that one which
-/// runs nothing is not taken for one that passes.
+/// A suite: its package, its arguments, and the minimum number of passed checks. The minimum
+/// catches a suite that runs nothing.
 type Suite = (&'static str, &'static [&'static str], usize);
 
 /// The suites of the legacy era.
 const SUITES: [Suite; 3] =
     [("conformance", &["--suite", "active"], 38), ("conformance", &["--suite", "all"], 46), LEGACY];
 
-/// What the last revision with `initialize` requires.
+/// The requirements of the last revision with `initialize`.
 const LEGACY: Suite = ("conformance-next", &["--requirements", "2025-11-25"], 83);
 
-/// What the revision after it requires, with the extensions that the suite knows.
+/// The requirements of the revision after it, with the extensions that the suite knows.
 const MODERN: Suite = ("conformance-next", &["--requirements", "2026-07-28"], 180);
 
-/// The suite hangs up after 10 s if the server does not before, and comes back for 5 s. xy has
-/// no reason to hang up, so behind it the call that is to be taken up again takes that long.
-const AWAY: &str = "env { FIXTURE_AWAY_MS 12000 }\n";
+/// Delay of the call that the client is to resume. The suite disconnects after 10 s if the server
+/// has not done so, and reconnects for 5 s. xy has no reason to disconnect, so the call must take
+/// longer than 10 s.
+const RESUME_DELAY: &str = "env { FIXTURE_AWAY_MS 12000 }\n";
 
-/// What became of each check, by scenario and check: the worst, if there were several.
+/// The outcome of each check, by scenario and check: the worst, if there are several.
 type Checks = BTreeMap<String, Outcome>;
 
-/// From the best to the worst.
+/// The outcome of a check, from best to worst.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Outcome {
     Success,
@@ -52,160 +55,160 @@ enum Outcome {
 }
 
 #[test]
-fn the_fixture_passes_every_suite_by_itself() {
-    the_fixture_passes(Era::Legacy, &SUITES);
+fn fixture_passes_every_suite_directly() {
+    assert_fixture_passes(Era::Legacy, &SUITES);
 }
 
 #[test]
-fn the_modern_fixture_passes_the_modern_suite_by_itself() {
-    the_fixture_passes(Era::Modern, &[MODERN]);
+fn modern_fixture_passes_modern_suite_directly() {
+    assert_fixture_passes(Era::Modern, &[MODERN]);
 }
 
 #[test]
-fn the_fixture_of_both_eras_passes_the_suites_of_both_by_itself() {
-    the_fixture_passes(Era::Both, &[LEGACY, MODERN]);
+fn dual_era_fixture_passes_both_suites_directly() {
+    assert_fixture_passes(Era::Both, &[LEGACY, MODERN]);
 }
 
 #[test]
-fn every_check_passes_through_xy_with_a_server_over_stdio() {
-    Passage::of(Era::Legacy, Upstream::Stdio, &SUITES).shows();
+fn legacy_checks_pass_with_stdio_server() {
+    Comparison::of(Era::Legacy, Upstream::Stdio, &SUITES).check();
 }
 
 #[test]
-fn every_check_passes_through_xy_with_a_server_over_streamable_http() {
-    Passage::of(Era::Legacy, Upstream::Http, &SUITES).shows();
+fn legacy_checks_pass_with_streamable_http_server() {
+    Comparison::of(Era::Legacy, Upstream::Http, &SUITES).check();
 }
 
 #[test]
-fn every_check_passes_through_xy_with_a_server_over_the_older_http() {
-    Passage::of(Era::Legacy, Upstream::Sse, &SUITES).shows();
+fn legacy_checks_pass_with_legacy_sse_server() {
+    Comparison::of(Era::Legacy, Upstream::Sse, &SUITES).check();
 }
 
 #[test]
-fn every_modern_check_passes_through_xy_with_a_modern_server_over_stdio() {
-    Passage::of(Era::Modern, Upstream::Stdio, &[MODERN]).shows();
+fn modern_checks_pass_with_modern_stdio_server() {
+    Comparison::of(Era::Modern, Upstream::Stdio, &[MODERN]).check();
 }
 
 #[test]
-fn every_modern_check_passes_through_xy_with_a_modern_server_over_http() {
-    Passage::of(Era::Modern, Upstream::Http, &[MODERN]).shows();
+fn modern_checks_pass_with_modern_http_server() {
+    Comparison::of(Era::Modern, Upstream::Http, &[MODERN]).check();
 }
 
 #[test]
-fn the_checks_of_both_eras_pass_through_xy_with_a_server_of_both_over_stdio() {
-    Passage::of(Era::Both, Upstream::Stdio, &[LEGACY, MODERN]).shows();
+fn checks_of_both_eras_pass_with_dual_era_stdio_server() {
+    Comparison::of(Era::Both, Upstream::Stdio, &[LEGACY, MODERN]).check();
 }
 
 #[test]
-fn the_checks_of_both_eras_pass_through_xy_with_a_server_of_both_over_http() {
-    Passage::of(Era::Both, Upstream::Http, &[LEGACY, MODERN]).shows();
+fn checks_of_both_eras_pass_with_dual_era_http_server() {
+    Comparison::of(Era::Both, Upstream::Http, &[LEGACY, MODERN]).check();
 }
 
 #[test]
-fn modern_checks_pass_through_xy_with_a_legacy_server_over_stdio() {
+fn modern_checks_pass_with_legacy_stdio_server() {
     let excused = &[excused::LEGACY_BEHIND, excused::SHARED];
-    let passage = Passage::of(Era::Modern, Upstream::Stdio, &[MODERN]);
-    Passage { behind: Era::Legacy, excused, ..passage }.shows();
+    let comparison = Comparison::of(Era::Modern, Upstream::Stdio, &[MODERN]);
+    Comparison { behind: Era::Legacy, excused, ..comparison }.check();
 }
 
 #[test]
-fn modern_checks_pass_through_xy_with_a_legacy_server_over_http() {
+fn modern_checks_pass_with_legacy_http_server() {
     let excused = &[excused::LEGACY_BEHIND, excused::SHARED];
-    let passage = Passage::of(Era::Modern, Upstream::Http, &[MODERN]);
-    Passage { behind: Era::Legacy, excused, ..passage }.shows();
+    let comparison = Comparison::of(Era::Modern, Upstream::Http, &[MODERN]);
+    Comparison { behind: Era::Legacy, excused, ..comparison }.check();
 }
 
 #[test]
-fn modern_checks_pass_through_xy_with_a_legacy_server_for_clients_of_one_token() {
-    let passage = Passage::of(Era::Modern, Upstream::Stdio, &[MODERN]);
+fn modern_checks_pass_with_isolated_legacy_server() {
+    let comparison = Comparison::of(Era::Modern, Upstream::Stdio, &[MODERN]);
     let (more, excused) = ("isolation \"client\"\n", &[excused::LEGACY_BEHIND]);
-    Passage { behind: Era::Legacy, more, excused, ..passage }.shows();
+    Comparison { behind: Era::Legacy, more, excused, ..comparison }.check();
 }
 
 #[test]
-fn legacy_checks_pass_through_xy_with_a_modern_server_over_stdio() {
-    let passage = Passage::of(Era::Legacy, Upstream::Stdio, &[LEGACY]);
-    Passage { behind: Era::Modern, ..passage }.shows();
+fn legacy_checks_pass_with_modern_stdio_server() {
+    let comparison = Comparison::of(Era::Legacy, Upstream::Stdio, &[LEGACY]);
+    Comparison { behind: Era::Modern, ..comparison }.check();
 }
 
 #[test]
-fn legacy_checks_pass_through_xy_with_a_modern_server_over_http() {
-    let passage = Passage::of(Era::Legacy, Upstream::Http, &[LEGACY]);
-    Passage { behind: Era::Modern, ..passage }.shows();
+fn legacy_checks_pass_with_modern_http_server() {
+    let comparison = Comparison::of(Era::Legacy, Upstream::Http, &[LEGACY]);
+    Comparison { behind: Era::Modern, ..comparison }.check();
 }
 
-/// The suite `active`, with the fixture in a container. `./test engines` asks for these, as they
-/// need an engine too.
-fn in_a_container(engine: &'static str, is_http: bool) {
+/// Runs the suite `active` with the fixture in a container. `./test engines` runs these tests,
+/// because they need an engine too.
+fn check_in_container(engine: &'static str, is_http: bool) {
     let upstream = Upstream::Container { engine, is_http };
-    let passage = Passage::of(Era::Legacy, upstream, &SUITES[..1]);
-    Passage { more: "", ..passage }.shows();
+    let comparison = Comparison::of(Era::Legacy, upstream, &SUITES[..1]);
+    Comparison { more: "", ..comparison }.check();
 }
 
 #[test]
 #[ignore = "it needs an engine"]
-fn every_check_passes_through_xy_with_a_server_in_docker_over_stdio() {
-    in_a_container("docker", false);
+fn checks_pass_with_docker_stdio_server() {
+    check_in_container("docker", false);
 }
 
 #[test]
 #[ignore = "it needs an engine"]
-fn every_check_passes_through_xy_with_a_server_in_docker_over_http() {
-    in_a_container("docker", true);
+fn checks_pass_with_docker_http_server() {
+    check_in_container("docker", true);
 }
 
 #[test]
 #[ignore = "it needs an engine"]
-fn every_check_passes_through_xy_with_a_server_in_podman_over_stdio() {
-    in_a_container("podman", false);
+fn checks_pass_with_podman_stdio_server() {
+    check_in_container("podman", false);
 }
 
 #[test]
 #[ignore = "it needs an engine"]
-fn every_check_passes_through_xy_with_a_server_in_podman_over_http() {
-    in_a_container("podman", true);
+fn checks_pass_with_podman_http_server() {
+    check_in_container("podman", true);
 }
 
 #[track_caller]
-fn the_fixture_passes(era: Era, suites: &[Suite]) {
+fn assert_fixture_passes(era: Era, suites: &[Suite]) {
     let lab = Lab::new();
     let fixture = Fixture::start(&lab, era);
     for suite in suites {
-        directly(&lab, &fixture, *suite);
+        run_directly(&lab, &fixture, *suite);
     }
     fixture.end(&lab.home);
     lab.home.finish();
 }
 
-/// Suites that a fixture passes by itself, and the way through xy on which they are to pass.
-struct Passage {
-    /// The era of the fixture by itself.
-    by_itself: Era,
-    /// The era of the one behind xy.
+/// Suites that a fixture passes directly, and the way through xy on which they must pass.
+struct Comparison {
+    /// The era of the fixture without xy.
+    direct: Era,
+    /// The era of the fixture behind xy.
     behind: Era,
     upstream: Upstream,
-    /// What else is in the file of that.
+    /// Further lines for the file of the fixture behind xy.
     more: &'static str,
     suites: &'static [Suite],
     excused: &'static [&'static [Excused]],
 }
 
-impl Passage {
-    /// With fixtures of the same era, and nothing that is excused.
+impl Comparison {
+    /// Returns a passage with fixtures of the same era and no excused checks.
     const fn of(era: Era, upstream: Upstream, suites: &'static [Suite]) -> Self {
-        Self { by_itself: era, behind: era, upstream, more: AWAY, suites, excused: &[] }
+        Self { direct: era, behind: era, upstream, more: RESUME_DELAY, suites, excused: &[] }
     }
 
     #[track_caller]
-    fn shows(&self) {
+    fn check(&self) {
         let lab = Lab::new();
-        let fixture = Fixture::start(&lab, self.by_itself);
+        let fixture = Fixture::start(&lab, self.direct);
         let _daemon = lab.daemon(self.upstream, self.behind, self.more);
         let url = format!("http://{}/mcp/s/fixture", lab.home.gateway_address());
         let mut problems = Vec::new();
         let mut unused: BTreeSet<&str> = self.excused().collect();
         for suite in self.suites {
-            let expected = directly(&lab, &fixture, *suite);
+            let expected = run_directly(&lab, &fixture, *suite);
             let seen = run(&lab, *suite, &url);
             for (check, problem) in differences(&expected, &seen) {
                 if self.excused().any(|it| it == check) {
@@ -226,7 +229,8 @@ impl Passage {
     }
 }
 
-/// The checks that pass at a fixture and not through xy, and those that are bad only there.
+/// Returns the checks that pass directly but not through xy, and those that are bad only through
+/// xy.
 fn differences(expected: &Checks, seen: &Checks) -> Vec<(String, String)> {
     let fails = |(check, outcome): (&String, &Outcome)| match (outcome, seen.get(check)) {
         (Outcome::Success, Some(Outcome::Success)) => None,
@@ -239,9 +243,9 @@ fn differences(expected: &Checks, seen: &Checks) -> Vec<(String, String)> {
     expected.iter().filter_map(fails).chain(more).collect()
 }
 
-/// Runs a suite against the fixture itself, which passes everything.
+/// Runs a suite against the fixture directly; the fixture must pass every check.
 #[track_caller]
-fn directly(lab: &Lab, fixture: &Fixture, suite: Suite) -> Checks {
+fn run_directly(lab: &Lab, fixture: &Fixture, suite: Suite) -> Checks {
     let checks = run(lab, suite, &fixture.url());
     let bad: Vec<_> = checks.iter().filter(|(_, it)| **it >= Outcome::Warning).collect();
     assert!(bad.is_empty(), "the fixture does not pass {suite:?}: {bad:#?}");
@@ -251,7 +255,7 @@ fn directly(lab: &Lab, fixture: &Fixture, suite: Suite) -> Checks {
     checks
 }
 
-/// Runs a suite: what became of each check.
+/// Runs a suite, and returns the outcome of each check.
 #[track_caller]
 fn run(lab: &Lab, (package, args, _): Suite, url: &str) -> Checks {
     let output = tempfile::tempdir_in(lab.home.root().join("harness")).unwrap();
@@ -265,12 +269,12 @@ fn run(lab: &Lab, (package, args, _): Suite, url: &str) -> Checks {
     let mut child = command.spawn().unwrap();
     Lab::wait_for(&mut child, package);
     let checks = read(&results);
-    let said = || fs::read_to_string(&log).unwrap_or_default();
-    assert!(!checks.is_empty(), "{package} {args:?} has checked nothing:\n{}", said());
+    let read_log = || fs::read_to_string(&log).unwrap_or_default();
+    assert!(!checks.is_empty(), "{package} {args:?} has checked nothing:\n{}", read_log());
     checks
 }
 
-/// Reads what a suite has written: a folder for each scenario, `server-<name>-<time>`.
+/// Reads the results of a suite: a folder per scenario, `server-<name>-<time>`.
 #[track_caller]
 fn read(results: &Path) -> Checks {
     let mut all = Checks::new();

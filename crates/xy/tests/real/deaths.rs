@@ -1,68 +1,68 @@
-//! A server is killed, then the daemon: clients that know nothing of that go on.
+//! Clients continue after a server, or the daemon, is killed.
 
 use rustix::process::{Pid, Signal};
 use xy_testkit::{Home, marked_processes};
 
 use crate::peer::Peer;
 use crate::stage::Stage;
-use crate::tour::{remembers, saw_the_calls};
+use crate::tour::{assert_saw_calls, check_memory};
 
-/// The process of the everything server: below its shim, whatever runs it.
+/// Returns the process of the everything server, which is below its shim.
 fn everything(home: &Home) -> Option<u32> {
     let is_it = |cmdline: &str| cmdline.contains("server-everything/dist/index.js");
     marked_processes(home.mark()).into_iter().find(|it| is_it(&it.cmdline)).map(|it| it.pid)
 }
 
 #[track_caller]
-fn kill_everything(home: &Home) {
+fn kill_everything_server(home: &Home) {
     let pid = home.wait_until("the server runs", || everything(home));
     let known = Pid::from_raw(pid.try_into().unwrap()).unwrap();
     rustix::process::kill_process(known, Signal::KILL).unwrap();
     home.wait_until("it is gone", || !xy_testkit::is_alive(pid));
 }
 
-/// Every client has begun a call that takes long, and the server has begun to answer it.
+/// Has every client begin a long call, and waits until the server has begun to answer.
 #[track_caller]
-fn are_in_a_long_call(stage: &Stage, peers: &mut [Peer]) {
+fn begin_long_calls(stage: &Stage, peers: &mut [Peer]) {
     for peer in &mut *peers {
         peer.begin(stage, "slow");
     }
     for peer in peers {
-        assert_eq!(peer.hear()["begun"], true, "{}", peer.name);
+        assert_eq!(peer.receive()["begun"], true, "{}", peer.name);
     }
 }
 
-/// Every client calls every server.
+/// Checks that every client can call every server.
 #[track_caller]
-fn all_calls_work(stage: &Stage, peers: &mut [Peer]) {
+fn assert_all_calls_work(stage: &Stage, peers: &mut [Peer]) {
     for peer in &mut *peers {
         peer.begin(stage, "calls");
     }
     for peer in &*peers {
-        saw_the_calls(&peer.name, &peer.hear());
+        assert_saw_calls(&peer.name, &peer.receive());
     }
     for peer in peers {
-        remembers(stage, peer);
+        check_memory(stage, peer);
     }
 }
 
 #[test]
-fn the_next_call_of_every_client_works_after_a_server_was_killed() {
+fn next_call_works_after_server_is_killed() {
     let (stage, _daemon) = Stage::with_daemon();
     let mut peers = Peer::all(&stage);
-    are_in_a_long_call(&stage, &mut peers);
-    kill_everything(&stage.home);
-    // The server's own list says that this may be done twice: its successor begins it again.
+    begin_long_calls(&stage, &mut peers);
+    kill_everything_server(&stage.home);
+    // The server's tool list says that this call is safe to repeat, so xy sends it again.
     for peer in &peers {
-        assert_eq!(peer.hear()["begun"], true, "{}", peer.name);
+        assert_eq!(peer.receive()["begun"], true, "{}", peer.name);
     }
-    kill_everything(&stage.home);
+    kill_everything_server(&stage.home);
     for peer in &peers {
-        let error = peer.hear()["error"].take();
+        let error = peer.receive()["error"].take();
         let message = error["message"].as_str().unwrap_or_default();
         assert!(message.contains("`everything`"), "{}: {error}", peer.name);
     }
-    all_calls_work(&stage, &mut peers);
+    assert_all_calls_work(&stage, &mut peers);
 
     for peer in peers {
         peer.leave(&stage);
@@ -71,22 +71,22 @@ fn the_next_call_of_every_client_works_after_a_server_was_killed() {
 }
 
 #[test]
-fn clients_over_stdio_go_on_after_the_daemon_was_killed() {
+fn stdio_clients_survive_daemon_kill() {
     let (stage, daemon) = Stage::with_daemon();
     let mut peers = Peer::all(&stage);
     peers.retain(Peer::is_stdio);
     let before = everything(&stage.home);
 
-    are_in_a_long_call(&stage, &mut peers);
+    begin_long_calls(&stage, &mut peers);
     daemon.kill9();
     for peer in &peers {
-        let error = peer.hear()["error"].take();
-        assert_eq!(error["code"], -32010, "{}: {error}", peer.name); // Its outcome is unknown.
+        let error = peer.receive()["error"].take();
+        assert_eq!(error["code"], -32010, "{}: {error}", peer.name); // The outcome is unknown.
     }
-    all_calls_work(&stage, &mut peers);
+    assert_all_calls_work(&stage, &mut peers);
     for peer in &mut peers {
-        let heard = peer.ask(&stage, "changes");
-        assert_ne!(heard["changed"], 0, "{} was not told to look at the lists again", peer.name);
+        let seen = peer.ask(&stage, "changes");
+        assert_ne!(seen["changed"], 0, "{} got no `list_changed` notification", peer.name);
     }
     assert_eq!(everything(&stage.home), before, "the server has lived on");
 

@@ -1,8 +1,8 @@
-//! Direct against through: one script of messages, driven at a server itself and through every
-//! door of xy, and every answer, notification and question compared as text.
+//! Compares a server with itself through xy: one script of messages, driven directly and through
+//! every endpoint of xy. Every answer, notification and server request is compared as text.
 //!
-//! What differs is in a list, each entry with its reason (`differential/allowed.rs`): anything
-//! else is a fault, and so is an entry of which nothing is seen any more.
+//! `differential/allowed.rs` lists the allowed differences, each with its reason. Any other
+//! difference is a fault, and so is an entry that matches nothing.
 
 mod allowed;
 mod compare;
@@ -12,8 +12,8 @@ mod script;
 use xy_testkit::McpStdio;
 use xy_testkit::text::Text;
 
-use self::compare::{Allowed, Differs, compare};
-use self::drive::{Reach, Record, Step, drive};
+use self::compare::{Allowed, AllowedDifference, compare};
+use self::drive::{Record, Step, Target, drive};
 use crate::lab::{Lab, Upstream};
 
 /// A way through xy.
@@ -23,9 +23,9 @@ pub(crate) enum Way {
     Connect,
     /// `/mcp/s/S`.
     Http,
-    /// `xy connect`, where the server stands among others.
+    /// `xy connect`, with the server among others.
     AllConnect,
-    /// `/mcp`, where it does so too.
+    /// `/mcp`, with the server among others.
     AllHttp,
 }
 
@@ -40,13 +40,13 @@ impl Way {
 /// A server and its script.
 struct Subject {
     name: &'static str,
-    /// The program and its arguments, over stdio.
+    /// The program and its arguments for stdio.
     words: fn(&Lab) -> Vec<String>,
-    /// Its file.
+    /// The server's file.
     file: fn(&Lab) -> String,
     script: fn() -> Vec<Step>,
     answers: fn(&str) -> String,
-    allowed: &'static [&'static [Differs]],
+    allowed: &'static [&'static [AllowedDifference]],
 }
 
 /// A fixture that all clients share.
@@ -60,30 +60,30 @@ const SHARED: Subject = Subject {
 };
 
 #[test]
-fn the_fixture_says_the_same_through_xy_when_it_is_shared() {
-    says_the_same(&SHARED);
+fn shared_fixture_answers_as_without_xy() {
+    assert_same(&SHARED);
 }
 
 #[test]
-fn the_fixture_says_the_same_through_xy_when_it_is_reached_by_streamable_http() {
-    says_the_same(&Subject { file: |lab| lab.kdl(Upstream::Http), ..SHARED });
+fn streamable_http_fixture_answers_as_without_xy() {
+    assert_same(&Subject { file: |lab| lab.kdl(Upstream::Http), ..SHARED });
 }
 
 #[test]
-fn the_fixture_says_the_same_through_xy_when_it_is_reached_by_the_older_http() {
-    says_the_same(&Subject { file: |lab| lab.kdl(Upstream::Sse), ..SHARED });
+fn legacy_sse_fixture_answers_as_without_xy() {
+    assert_same(&Subject { file: |lab| lab.kdl(Upstream::Sse), ..SHARED });
 }
 
 #[test]
-fn the_fixture_says_the_same_through_xy_to_a_client_of_its_own() {
+fn isolated_fixture_answers_as_without_xy() {
     let allowed = &[allowed::ALWAYS, allowed::FIXTURE, allowed::OF_ONE_CLIENT];
     let file = |lab: &Lab| format!("{}isolation \"client\"\n", lab.kdl(Upstream::Stdio));
-    says_the_same(&Subject { file, allowed, ..SHARED });
+    assert_same(&Subject { file, allowed, ..SHARED });
 }
 
 #[test]
-fn the_everything_server_says_the_same_through_xy() {
-    says_the_same(&Subject {
+fn everything_server_answers_as_without_xy() {
+    assert_same(&Subject {
         name: "everything",
         words: everything_words,
         file: |lab| {
@@ -105,12 +105,12 @@ fn everything_words(lab: &Lab) -> Vec<String> {
 }
 
 #[track_caller]
-fn says_the_same(subject: &Subject) {
-    let direct = directly(subject);
+fn assert_same(subject: &Subject) {
+    let direct = run_directly(subject);
     let allowed = Allowed::new(subject.allowed);
     let mut problems = Vec::new();
     for way in Way::EVERY {
-        let through = through(subject, way, &allowed.expected(way, &direct));
+        let through = run_through(subject, way, &allowed.expected(way, &direct));
         problems.extend(compare(way, &direct, &through, &allowed));
     }
     problems.extend(allowed.unused());
@@ -118,42 +118,42 @@ fn says_the_same(subject: &Subject) {
     assert!(problems.is_empty(), "{count} differences:\n{}", problems.join("\n"));
 }
 
-/// What the server says by itself. It says more than its answers, or nothing is shown.
+/// Returns the messages of the server without xy. Each step must have messages.
 #[track_caller]
-fn directly(subject: &Subject) -> Vec<Record> {
+fn run_directly(subject: &Subject) -> Vec<Record> {
     let lab = Lab::new();
     let words = (subject.words)(&lab);
     let args: Vec<&str> = words[1..].iter().map(String::as_str).collect();
     let client = McpStdio::start(lab.home.command_of(words[0].as_ref(), &args));
     let (answers, is_odd) = (&subject.answers, subject.name == "fixture");
-    let reach = Reach { client: &client, among_others: None, is_odd, answers, expected: None };
-    let records = drive(&reach, || (), &(subject.script)());
+    let target = Target { client: &client, among_others: None, is_odd, answers, expected: None };
+    let records = drive(&target, || (), &(subject.script)());
     for record in &records {
-        assert!(!record.heard.is_empty(), "nothing is heard at {}", record.label);
+        assert!(!record.messages.is_empty(), "no messages at {}", record.label);
     }
-    drop(client); // Not every server ends with its stdin.
+    drop(client); // Some servers do not end with their stdin.
     lab.home.finish();
     records
 }
 
-/// Has a client come first and leave: xy knows the server from then on, and what it says of
-/// it does not depend on who was faster.
+/// Connects and disconnects a first client. From then on xy knows the server, and its description
+/// does not depend on timing.
 #[track_caller]
-fn become_known(lab: &Lab, server: &str) {
+fn warm_up(lab: &Lab, server: &str) {
     let first = lab.home.mcp_connect(&["--server", server]);
     first.initialize_with(&drive::capabilities());
     assert!(!first.tool_names().is_empty());
     assert!(first.close().success());
 }
 
-/// What it says through xy, with its own names.
+/// Returns the messages of the server through xy, with its original names.
 #[track_caller]
-fn through(subject: &Subject, way: Way, expected: &[usize]) -> Vec<Record> {
+fn run_through(subject: &Subject, way: Way, expected: &[usize]) -> Vec<Record> {
     let lab = Lab::new();
     let file = (subject.file)(&lab);
     lab.home.write_config(&format!("servers/{}.kdl", subject.name), &file);
     let _daemon = lab.home.daemon();
-    become_known(&lab, subject.name);
+    warm_up(&lab, subject.name);
     let (answers, is_odd) = (&subject.answers, subject.name == "fixture");
     let among_others = way.is_among_others().then_some(subject.name);
     let expected = Some(expected);
@@ -162,17 +162,17 @@ fn through(subject: &Subject, way: Way, expected: &[usize]) -> Vec<Record> {
         Way::Connect | Way::AllConnect => {
             let args: &[&str] = if among_others.is_some() { &[] } else { &server };
             let client = lab.home.mcp_connect(args);
-            let reach = Reach { client: &client, among_others, is_odd, answers, expected };
-            let records = drive(&reach, || (), &(subject.script)());
+            let target = Target { client: &client, among_others, is_odd, answers, expected };
+            let records = drive(&target, || (), &(subject.script)());
             assert!(client.close().success());
             records
         }
         Way::Http | Way::AllHttp => {
             let path = if among_others.is_some() { "/mcp" } else { &path };
             let client = lab.http(path);
-            let reach = Reach { client: &client, among_others, is_odd, answers, expected };
+            let target = Target { client: &client, among_others, is_odd, answers, expected };
             let open_stream = || assert_eq!(client.open_stream(), 200);
-            let records = drive(&reach, open_stream, &(subject.script)());
+            let records = drive(&target, open_stream, &(subject.script)());
             assert_eq!(client.strays(), [""; 0]);
             client.close();
             records
@@ -180,13 +180,13 @@ fn through(subject: &Subject, way: Way, expected: &[usize]) -> Vec<Record> {
     };
     lab.home.finish();
     if let Some(server) = among_others {
-        records.iter_mut().flat_map(|it| &mut it.heard).for_each(|it| own_names(server, it));
+        records.iter_mut().flat_map(|it| &mut it.messages).for_each(|it| own_names(server, it));
     }
     records
 }
 
-/// Gives entries of lists, and what is said of resources, the names that the server itself
-/// has for them. What is not the server's leaves the lists.
+/// Replaces the names in lists and resource updates with the server's original names. Removes
+/// entries of other servers from the lists.
 fn own_names(server: &str, message: &mut Text) {
     let (name, uri) = (format!("\"{server}__"), format!("\"xy://{server}/"));
     if message.word("method") == "notifications/resources/updated" {

@@ -1,5 +1,5 @@
-//! Clients of both eras, and a server of each, with one daemon between them: every client is
-//! served in its own era, every server is spoken with in its own, all at the same time.
+//! Clients of both eras and a server of each era, with one daemon between them. Each client and
+//! each server uses its own era, all at the same time.
 
 use serde_json::{Value, json};
 use xy_testkit::Daemon;
@@ -10,76 +10,76 @@ use crate::stage::Stage;
 const LEGACY: &str = "2025-11-25";
 const MODERN: &str = "2026-07-28";
 
-/// One server of each era: the first knows `initialize` only, the second is bound to the modern.
+/// One server of each era: the first only knows `initialize`, the second is set to modern.
 const SERVERS: [&str; 2] = ["everything", "time"];
 
 const WATCHED: &str = "xy://everything/demo://resource/dynamic/text/1";
 
-/// What a client in this mode must agree on: xy serves both.
-fn agreed(name: &str) -> &'static str {
+/// Returns the revision that a client in this mode must negotiate; xy serves both.
+fn expected_version(name: &str) -> &'static str {
     let is_legacy = name.contains("-legacy-") || name.contains("-default-");
     if is_legacy { LEGACY } else { MODERN }
 }
 
 fn of_both_eras() -> (Stage, Daemon, Vec<Peer>) {
     let stage = Stage::of(&SERVERS);
-    // It speaks both, and would be spoken with in the era of each client.
+    // The server speaks both eras, and would use the era of each client.
     stage.append_config("time", "era \"modern\"\n");
-    let (stage, daemon) = stage.started();
+    let (stage, daemon) = stage.start();
     for (server, version) in SERVERS.into_iter().zip([LEGACY, MODERN]) {
         let status = stage.home.xy_json(&["status", server]);
         assert_eq!(status["protocol"], version, "{server}");
-        let said = stage.home.xy(&["status", server]).stdout;
-        assert!(said.contains(version), "{server}: {said}");
+        let output = stage.home.xy(&["status", server]).stdout;
+        assert!(output.contains(version), "{server}: {output}");
     }
     let peers = Peer::all_of_both_eras(&stage);
     (stage, daemon, peers)
 }
 
-/// Lets everybody leave; the daemon has had nothing to complain about.
+/// Closes all clients, and checks that the daemon has logged no warning.
 fn leave(stage: Stage, daemon: &Daemon, peers: Vec<Peer>) {
     for peer in peers {
         peer.leave(&stage);
     }
-    let said = daemon.stderr();
+    let output = daemon.stderr();
     let is_stray = |line: &&str| line.contains("ERROR") || line.contains("WARN");
-    let strays: Vec<&str> = said.lines().filter(is_stray).collect();
+    let strays: Vec<&str> = output.lines().filter(is_stray).collect();
     assert!(strays.is_empty(), "the daemon's log: {strays:#?}");
     stage.home.finish();
 }
 
 #[test]
-fn clients_of_both_eras_use_servers_of_both_eras_at_once() {
+fn clients_and_servers_of_both_eras_mix() {
     let (stage, daemon, mut peers) = of_both_eras();
     for peer in &mut peers {
         peer.begin(&stage, "tour");
     }
     for peer in &peers {
-        saw_everything(&peer.name, &peer.hear());
+        assert_saw_everything(&peer.name, &peer.receive());
     }
     leave(stage, &daemon, peers);
 }
 
 #[test]
-fn what_an_older_server_asks_is_answered_by_clients_of_both_eras() {
+fn clients_of_both_eras_answer_legacy_server() {
     let (stage, daemon, mut peers) = of_both_eras();
-    // The first alone: from then on xy knows that this server asks, and lets one client at a
-    // time call it.
+    // The first client alone: from then on xy knows that this server sends requests, and serializes
+    // the calls of its clients.
     let (first, others) = peers.split_first_mut().unwrap();
-    was_asked(&first.name.clone(), &first.ask(&stage, "asked"));
+    assert_was_asked(&first.name.clone(), &first.ask(&stage, "asked"));
     for peer in &mut *others {
         peer.begin(&stage, "asked");
     }
     for peer in others {
-        was_asked(&peer.name, &peer.hear());
+        assert_was_asked(&peer.name, &peer.receive());
     }
     leave(stage, &daemon, peers);
 }
 
 #[test]
-fn clients_of_both_eras_hear_that_a_resource_has_changed() {
+fn clients_of_both_eras_receive_resource_updates() {
     let (stage, daemon, mut peers) = of_both_eras();
-    // One after another: the server has one switch for all of its clients.
+    // One at a time: the server has one switch for all of its clients.
     for peer in &mut peers {
         let seen = peer.ask(&stage, "watch");
         assert_eq!(seen["updated"], WATCHED, "{}", peer.name);
@@ -87,8 +87,8 @@ fn clients_of_both_eras_hear_that_a_resource_has_changed() {
     leave(stage, &daemon, peers);
 }
 
-fn was_asked(name: &str, seen: &Value) {
-    assert_eq!(seen["version"], agreed(name), "{name}");
+fn assert_was_asked(name: &str, seen: &Value) {
+    assert_eq!(seen["version"], expected_version(name), "{name}");
     let text = |what: &str| seen[what].as_str().unwrap_or_else(|| panic!("{name}: no {what}"));
     assert!(text("sampled").contains(&format!("{name} has thought")), "{name}: {seen}");
     let elicited = text("elicited");
@@ -96,14 +96,14 @@ fn was_asked(name: &str, seen: &Value) {
     assert!(seen["details"].to_string().contains(&format!("{name} says")), "{name}: {seen}");
 }
 
-fn saw_everything(name: &str, seen: &Value) {
-    assert_eq!(seen["version"], agreed(name), "{name}");
-    // Who takes a revision without asking has not been told who it speaks with.
+fn assert_saw_everything(name: &str, seen: &Value) {
+    assert_eq!(seen["version"], expected_version(name), "{name}");
+    // A client that assumes a revision does not ask for the server's name.
     let server = if name.contains(MODERN) { Value::Null } else { json!("xy") };
     assert_eq!(seen["server"], server, "{name}");
-    saw_the_lists(name, seen);
-    saw_the_answers(name, seen);
-    saw_progress(name, seen);
+    assert_saw_lists(name, seen);
+    assert_saw_answers(name, seen);
+    assert_saw_progress(name, seen);
 
     let refused = seen["bad_arguments"].as_str().unwrap();
     assert!(refused.starts_with("error: ") && refused.contains("expected number"), "{refused}");
@@ -111,7 +111,7 @@ fn saw_everything(name: &str, seen: &Value) {
     assert_eq!(seen["unknown_resource"]["code"], -32602, "{name}");
 }
 
-fn saw_the_lists(name: &str, seen: &Value) {
+fn assert_saw_lists(name: &str, seen: &Value) {
     for (list, wanted) in [
         ("tools", "everything__echo"),
         ("tools", "everything__trigger-elicitation-request"),
@@ -126,7 +126,7 @@ fn saw_the_lists(name: &str, seen: &Value) {
     }
 }
 
-fn saw_the_answers(name: &str, seen: &Value) {
+fn assert_saw_answers(name: &str, seen: &Value) {
     assert_eq!(seen["echo"], format!("Echo: written by {name}"), "{name}");
     assert_eq!(seen["sum"], "The sum of 2 and 40 is 42.", "{name}");
     assert_eq!(seen["time"]["timezone"], "UTC", "{name}");
@@ -139,15 +139,15 @@ fn saw_the_answers(name: &str, seen: &Value) {
     assert_eq!(seen["word"], json!(["Engineering"]), "{name}");
 }
 
-fn saw_progress(name: &str, seen: &Value) {
-    // As floats: Python tells whole numbers as 1.0, JavaScript as 1.
+fn assert_saw_progress(name: &str, seen: &Value) {
+    // As floats: Python writes whole numbers as 1.0, JavaScript as 1.
     let progress: Vec<[f64; 2]> = serde_json::from_value(seen["progress"].clone()).unwrap();
     let steps = [[1.0, 4.0], [2.0, 4.0], [3.0, 4.0], [4.0, 4.0]];
-    // TypeScript's SDK forgets a step, without xy too, that comes with the answer in one read.
+    // The TypeScript SDK drops a step that arrives in one read with the answer, without xy too.
     let may_miss_the_last = name.starts_with("typescript") && progress == steps[..3];
     assert!(may_miss_the_last || progress == steps, "{name}: {progress:?}");
     assert!(seen["long"].as_str().unwrap().contains("completed"), "{name}: {}", seen["long"]);
-    // What each SDK calls a call that took too long.
+    // The error code of each SDK for a call that timed out.
     let code = if name.starts_with("python") { json!(-32001) } else { json!("REQUEST_TIMEOUT") };
     assert_eq!(seen["gave_up"]["code"], code, "{name}");
 }

@@ -1,4 +1,4 @@
-//! Real clients that find tools instead of listing them: search, describe, call.
+//! Real clients that use the tool search instead of lists: search, describe, call.
 
 use serde_json::{Value, json};
 
@@ -6,16 +6,16 @@ use crate::inspector::ask;
 use crate::peer::Peer;
 use crate::stage::Stage;
 
-/// Tools of other servers that are found too, and what is in their answers.
-const FRIENDS: [(&str, &str); 2] =
+/// Tools of other servers to search for, each with a part of its answer.
+const OTHER_TOOLS: [(&str, &str); 2] =
     [("time__get_current_time", "UTC"), ("memory__read_graph", "entities")];
 
-/// A home whose clients find the tools of all servers; they are known to the daemon.
+/// Returns a home whose clients search the tools of all servers, which the daemon knows.
 #[track_caller]
-fn searching() -> (Stage, xy_testkit::Daemon) {
+fn start_with_search() -> (Stage, xy_testkit::Daemon) {
     let stage = Stage::new();
     stage.home.write_config("profiles/default.kdl", "tools \"search\"\n");
-    let (stage, daemon) = stage.started();
+    let (stage, daemon) = stage.start();
     stage.home.wait_until("the sum can be found", || {
         let found = stage.home.call("search", json!({ "query": "add two numbers" })).unwrap();
         let all_are_known = ["time", "memory"].into_iter().all(|server| {
@@ -37,7 +37,7 @@ fn sees_three_tools_and_finds_the_rest(name: &str, seen: &Value) {
     let missing = seen["missing"].as_str().unwrap();
     assert!(missing.starts_with("error: "), "{name}: {missing}");
     assert!(missing.contains("did you mean `everything__get-sum`?"), "{name}: {missing}");
-    for (friend, (tool, says)) in FRIENDS.into_iter().enumerate() {
+    for (friend, (tool, says)) in OTHER_TOOLS.into_iter().enumerate() {
         let friend = &seen["friends"][friend];
         assert!(friend["found"].to_string().contains(tool), "{name}: {friend}");
         assert_eq!(friend["described"], tool, "{name}");
@@ -46,22 +46,22 @@ fn sees_three_tools_and_finds_the_rest(name: &str, seen: &Value) {
 }
 
 #[test]
-fn four_clients_find_a_tool_and_call_it() {
-    let (stage, _daemon) = searching();
+fn four_clients_search_and_call_a_tool() {
+    let (stage, _daemon) = start_with_search();
     let mut peers = Peer::all(&stage);
     for peer in &mut peers {
         peer.begin(&stage, "find");
     }
     for peer in peers {
-        sees_three_tools_and_finds_the_rest(&peer.name, &peer.hear());
+        sees_three_tools_and_finds_the_rest(&peer.name, &peer.receive());
         peer.leave(&stage);
     }
     stage.home.finish();
 }
 
 #[test]
-fn the_inspector_finds_a_tool_and_calls_it() {
-    let (stage, _daemon) = searching();
+fn inspector_searches_and_calls_a_tool() {
+    let (stage, _daemon) = start_with_search();
     let way = stage.inspected_stdio();
     let way: Vec<&str> = way.iter().map(String::as_str).collect();
     let call = |tool: &str, args: &[&str]| {
@@ -76,7 +76,7 @@ fn the_inspector_finds_a_tool_and_calls_it() {
     let called = call("call_tool", &[&format!("name={name}"), r#"arguments={"a":2,"b":40}"#]);
     let text = json!([{ "type": "text", "text": "The sum of 2 and 40 is 42." }]);
     assert_eq!(called["content"], text, "{called}");
-    for ((name, says), (query, arguments)) in FRIENDS.into_iter().zip([
+    for ((name, says), (query, arguments)) in OTHER_TOOLS.into_iter().zip([
         ("what time is it in another timezone", r#"{"timezone":"UTC"}"#),
         ("read the whole knowledge graph", "{}"),
     ]) {

@@ -1,7 +1,7 @@
-//! The first day with client programs that people use: Claude Code hands its environment on,
-//! Codex strips it, and the file of either may name xy itself.
+//! The first use of xy with popular client programs. Claude Code passes its environment on, Codex
+//! strips it, and the file of either may contain xy itself.
 //!
-//! None of this needs a model or a login.
+//! The tests need no model and no login.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,75 +11,75 @@ use serde_json::{Value, json};
 
 use crate::inspector;
 use crate::peer::Peer;
-use crate::stage::{Stage, installed};
+use crate::stage::{Stage, install_folder};
 
 const RUNTIME: &str = "XDG_RUNTIME_DIR";
 
-/// The variables that an entry for xy names, because Codex hands on none of them by itself.
-const NAMED: [&str; 3] = ["XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_TESTKIT_MARK"];
+/// The variables in an entry for xy, because Codex passes none of them on by default.
+const PASSED_VARIABLES: [&str; 3] = ["XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_TESTKIT_MARK"];
 
 fn program(stage: &Stage, name: &str, args: &[&str]) -> Command {
     let mut command = stage.home.command_of(&npm(&format!(".bin/{name}")), args);
-    // No look for updates: nothing outside of this machine is asked.
+    // No update check: the test contacts no other machine.
     command.env("DISABLE_AUTOUPDATER", "1").env("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1");
-    // `.bin/codex` is a script for Node.
+    // `.bin/codex` is a Node script.
     let node = npm("node/bin");
     command.env("PATH", format!("{}:{}", node.display(), std::env::var("PATH").unwrap()));
     command
 }
 
 fn npm(path: &str) -> PathBuf {
-    installed().join("npm/node_modules").join(path)
+    install_folder().join("npm/node_modules").join(path)
 }
 
 /// Runs a program to its end and returns its output; it must succeed.
 #[track_caller]
 fn output_of(mut command: Command) -> String {
     let ran = command.output().unwrap_or_else(|cause| panic!("no {command:?}: {cause}"));
-    let told = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let (stdout, stderr) = (told(&ran.stdout), told(&ran.stderr));
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (stdout, stderr) = (text(&ran.stdout), text(&ran.stderr));
     assert!(ran.status.success(), "{command:?}: {}\n{stdout}\n{stderr}", ran.status);
     stdout
 }
 
-/// `NAME=value` of the variables that an entry names.
-fn named(stage: &Stage) -> Vec<String> {
+/// Returns the variables of an entry as `NAME=value`.
+fn passed_variables(stage: &Stage) -> Vec<String> {
     let command = stage.home.command(&[]);
     let value = |name: &str| {
         let mut all = command.get_envs().filter(|(it, _)| it.to_str() == Some(name));
         all.next().unwrap().1.unwrap().to_str().unwrap().to_owned()
     };
-    NAMED.iter().map(|name| format!("{name}={}", value(name))).collect()
+    PASSED_VARIABLES.iter().map(|name| format!("{name}={}", value(name))).collect()
 }
 
-/// Adds `xy connect` to the user's file of Claude Code, by its own command.
+/// Adds `xy connect` to the user's file of Claude Code, with `claude mcp add`.
 fn add_to_claude(stage: &Stage) {
     let mut args = vec!["mcp", "add", "--scope", "user", "xy"];
-    let named = named(stage);
+    let named = passed_variables(stage);
     args.extend(named.iter().flat_map(|pair| ["--env", pair]));
     args.extend(["--", env!("CARGO_BIN_EXE_xy"), "connect"]);
     output_of(program(stage, "claude", &args));
 }
 
-/// Adds `xy connect` to the file of Codex, by its own command.
+/// Adds `xy connect` to the file of Codex, with `codex mcp add`.
 fn add_to_codex(stage: &Stage) {
     let mut args = vec!["mcp", "add", "xy"];
-    let named = named(stage);
+    let named = passed_variables(stage);
     args.extend(named.iter().flat_map(|pair| ["--env", pair]));
     args.extend(["--", env!("CARGO_BIN_EXE_xy"), "connect"]);
     output_of(program(stage, "codex", &args));
 }
 
-/// Has Claude Code connect, which passes `XDG_RUNTIME_DIR` on.
+/// Connects Claude Code, which passes `XDG_RUNTIME_DIR` on.
 #[track_caller]
-fn claude_connects(stage: &Stage) {
-    let said = output_of(program(stage, "claude", &["mcp", "list"]));
-    assert!(said.contains("Connected"), "{said}");
+fn connect_claude(stage: &Stage) {
+    let output = output_of(program(stage, "claude", &["mcp", "list"]));
+    assert!(output.contains("Connected"), "{output}");
 }
 
-/// Has Codex connect, which passes no `XDG_RUNTIME_DIR` on, and list the tools.
+/// Connects Codex, which does not pass `XDG_RUNTIME_DIR` on, and checks the tools.
 #[track_caller]
-fn codex_connects(stage: &Stage) {
+fn connect_codex(stage: &Stage) {
     let mut codex = Peer::start(stage, "codex", program(stage, "codex", &["app-server"]));
     let client = json!({ "name": "test", "title": "test", "version": "1" });
     codex.send(&json!({ "id": 1, "method": "initialize", "params": { "clientInfo": client } }));
@@ -93,13 +93,13 @@ fn codex_connects(stage: &Stage) {
     codex.leave(stage);
 }
 
-/// Waits for the answer with this id; Codex says other things in between.
+/// Waits for the answer with this id, and skips other messages of Codex.
 #[track_caller]
 fn answer(codex: &Peer, id: u64) -> Value {
     loop {
-        let said = codex.hear();
-        if said["id"] == id {
-            return said;
+        let output = codex.receive();
+        if output["id"] == id {
+            return output;
         }
     }
 }
@@ -114,7 +114,7 @@ fn xy(stage: &Stage, has_runtime: bool, args: &[&str]) -> String {
     output_of(command)
 }
 
-/// The process id of the daemon that this environment finds.
+/// Returns the process id of the daemon that this environment finds.
 #[track_caller]
 fn daemon_pid(stage: &Stage, has_runtime: bool) -> Value {
     let info: Value = serde_json::from_str(&xy(stage, has_runtime, &["info", "--json"])).unwrap();
@@ -122,7 +122,7 @@ fn daemon_pid(stage: &Stage, has_runtime: bool) -> Value {
 }
 
 #[test]
-fn claude_code_and_codex_find_the_daemon_of_any_environment() {
+fn claude_code_and_codex_find_the_daemon() {
     let stage = Stage::of(&["time"]);
     add_to_claude(&stage);
     add_to_codex(&stage);
@@ -132,8 +132,8 @@ fn claude_code_and_codex_find_the_daemon_of_any_environment() {
         stage.home.wait_until("the server runs", || {
             xy(&stage, !has_runtime, &["list"]).contains("running")
         });
-        claude_connects(&stage);
-        codex_connects(&stage);
+        connect_claude(&stage);
+        connect_codex(&stage);
         assert_eq!(daemon_pid(&stage, !has_runtime), pid, "there is a second daemon");
         xy(&stage, !has_runtime, &["shutdown"]);
     }
@@ -141,15 +141,15 @@ fn claude_code_and_codex_find_the_daemon_of_any_environment() {
 }
 
 #[test]
-fn daemon_that_a_client_program_started_is_found_by_all_others() {
+fn daemon_started_by_a_client_is_found_by_others() {
     let stage = Stage::of(&["time"]);
     add_to_claude(&stage);
     add_to_codex(&stage);
     for codex_is_first in [true, false] {
-        let connects = if codex_is_first { codex_connects } else { claude_connects };
+        let connects = if codex_is_first { connect_codex } else { connect_claude };
         connects(&stage);
         let pid = daemon_pid(&stage, true);
-        let connects = if codex_is_first { claude_connects } else { codex_connects };
+        let connects = if codex_is_first { connect_claude } else { connect_codex };
         connects(&stage);
         assert_eq!(daemon_pid(&stage, false), pid, "there is a second daemon");
         xy(&stage, true, &["shutdown"]);
@@ -157,7 +157,7 @@ fn daemon_that_a_client_program_started_is_found_by_all_others() {
     stage.home.finish();
 }
 
-/// The names of all tools, by the inspector over HTTP with the plain token.
+/// Returns the names of all tools, read by the inspector over HTTP with the plain token.
 #[track_caller]
 fn tools(stage: &Stage) -> Vec<String> {
     let (url, token) = over_http(stage);
@@ -172,7 +172,7 @@ fn over_http(stage: &Stage) -> (String, String) {
 }
 
 #[test]
-fn file_of_claude_code_that_names_xy_does_not_make_it_serve_itself() {
+fn claude_code_file_with_xy_causes_no_self_reference() {
     let stage = Stage::of(&["time"]);
     add_to_claude(&stage);
     let file = stage.home.root().join("home/.claude.json");
@@ -181,17 +181,17 @@ fn file_of_claude_code_that_names_xy_does_not_make_it_serve_itself() {
     stage.home.wait_for_state("time", "running");
     let before = tools(&stage);
     assert!(before.iter().any(|name| name == "time__get_current_time"), "{before:?}");
-    claude_connects(&stage);
+    connect_claude(&stage);
     let after = tools(&stage);
     assert_eq!(after, before);
     assert!(!after.iter().any(|name| name.starts_with("xy__")), "{after:?}");
-    let told = daemon.stderr();
-    assert!(told.contains("`xy`"), "the entry is skipped without a word: {told}");
+    let text = daemon.stderr();
+    assert!(text.contains("`xy`"), "the entry is skipped without a message: {text}");
     stage.home.finish();
 }
 
 #[test]
-fn plain_token_cannot_reach_own_tools_through_a_server_that_is_xy() {
+fn plain_token_cannot_use_admin_tools_through_nested_xy() {
     let stage = Stage::of(&["time"]);
     let daemon = stage.home.daemon();
     stage.home.wait_for_state("time", "running");
@@ -199,7 +199,7 @@ fn plain_token_cannot_reach_own_tools_through_a_server_that_is_xy() {
     let refused = stage.home.xy(&["add", "me", "--", env!("CARGO_BIN_EXE_xy"), "connect"]);
     assert_eq!(refused.code, 1, "{refused:?}");
 
-    // By its command nobody can tell what this script runs.
+    // The command does not show that this script runs xy.
     let script = stage.home.root().join("work/start.sh");
     fs::write(&script, format!("exec {:?} connect\n", env!("CARGO_BIN_EXE_xy"))).unwrap();
     let added = stage.home.xy(&["add", "me", "--", "/bin/sh", script.to_str().unwrap()]);
@@ -214,8 +214,8 @@ fn plain_token_cannot_reach_own_tools_through_a_server_that_is_xy() {
         command.args(["--tool-arg", "name=evil", "--tool-arg", "command=touch"]);
         command.args(["--tool-arg", &format!("args={}", json!([evidence]))]);
         let ran = command.output().unwrap();
-        let said = String::from_utf8_lossy(&ran.stdout).into_owned();
-        assert!(!ran.status.success() || said.contains("rror"), "{name}: {said}");
+        let output = String::from_utf8_lossy(&ran.stdout).into_owned();
+        assert!(!ran.status.success() || output.contains("rror"), "{name}: {output}");
         assert!(!evidence.exists(), "{name} ran a command");
     }
     assert!(daemon.is_running());

@@ -1,4 +1,5 @@
-//! The inspector without a window: over stdio by `xy connect`, and over HTTP with the token.
+//! The MCP inspector in command line mode: over stdio by `xy connect`, and over HTTP with the
+//! token.
 
 use std::fs::File;
 use std::process::Stdio;
@@ -7,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::stage::Stage;
 
-/// Asks by the inspector, which reaches xy in the way that `target` says: the result.
+/// Sends a request with the inspector, which connects to `target`, and returns the result.
 #[track_caller]
 pub(crate) fn ask(stage: &Stage, target: &[&str], method: &[&str]) -> Value {
     let args = [target, &["--format", "json", "--method"], method].concat();
@@ -20,9 +21,9 @@ pub(crate) fn ask(stage: &Stage, target: &[&str], method: &[&str]) -> Value {
     let status = stage.home.wait_until("the inspector is done", || child.try_wait().unwrap());
     let [stdout, stderr] = [stdout, stderr].map(|it| std::fs::read_to_string(it).unwrap());
     assert!(status.success(), "{method:?}: {status}\nstdout: {stdout}\nstderr: {stderr}");
-    let mut told: Value = serde_json::from_str(&stdout)
+    let mut answer: Value = serde_json::from_str(&stdout)
         .unwrap_or_else(|cause| panic!("{method:?}: {cause}: {stdout}"));
-    told["result"].take()
+    answer["result"].take()
 }
 
 fn names(list: &Value, field: &str) -> Vec<String> {
@@ -30,7 +31,7 @@ fn names(list: &Value, field: &str) -> Vec<String> {
     list.iter().map(|it| it[field].as_str().unwrap().to_owned()).collect()
 }
 
-fn uses_everything(stage: &Stage, target: &[&str]) {
+fn assert_uses_everything(stage: &Stage, target: &[&str]) {
     let ask = |method: &[&str]| ask(stage, target, method);
 
     let tools = names(&ask(&["tools/list"])["tools"], "name");
@@ -59,30 +60,30 @@ fn uses_everything(stage: &Stage, target: &[&str]) {
 }
 
 #[test]
-fn the_inspector_sees_all_servers_over_stdio() {
+fn inspector_uses_all_servers_over_stdio() {
     let (stage, _daemon) = Stage::with_daemon();
     let way = stage.inspected_stdio();
-    uses_everything(&stage, &way.iter().map(String::as_str).collect::<Vec<_>>());
+    assert_uses_everything(&stage, &way.iter().map(String::as_str).collect::<Vec<_>>());
     stage.home.finish();
 }
 
 #[test]
-fn the_inspector_sees_all_servers_over_http() {
+fn inspector_uses_all_servers_over_http() {
     let (stage, _daemon) = Stage::with_daemon();
     let authorization = format!("Authorization: Bearer {}", stage.home.gateway_token());
     let url = stage.url();
-    uses_everything(&stage, &[&url, "--transport", "http", "--header", &authorization]);
+    assert_uses_everything(&stage, &[&url, "--transport", "http", "--header", &authorization]);
     stage.home.finish();
 }
 
-/// As the others, in the era that knows no `initialize`.
+/// The inspector as a client of the era without `initialize`.
 #[test]
-fn the_inspector_sees_servers_of_both_eras_in_the_modern_one() {
+fn modern_inspector_uses_servers_of_both_eras() {
     let (stage, _daemon) = Stage::with_daemon();
     let authorization = format!("Authorization: Bearer {}", stage.home.gateway_token());
     let url = stage.url();
     let modern = ["--protocol-era", "modern"];
     let http = [&url, "--transport", "http", "--header", &authorization];
-    uses_everything(&stage, &[&http[..], &modern].concat());
+    assert_uses_everything(&stage, &[&http[..], &modern].concat());
     stage.home.finish();
 }

@@ -1,4 +1,4 @@
-//! A home with our fixture in it, behind a daemon and by itself.
+//! A home with `xy-test-fixture`, behind a daemon and by itself.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,32 +7,32 @@ use std::time::Duration;
 
 use xy_testkit::{Daemon, Home, McpHttp, free_port};
 
-use crate::stage::installed;
+use crate::stage::install_folder;
 
-/// Looks in a second, and seconds, until something has ended: a suite takes a few on a
-/// machine that does nothing else.
-const LOOKS: u32 = 20;
-const SECONDS: u32 = 100;
+/// Polls per second, and seconds, for the end of a process. A suite takes a few seconds on an idle
+/// machine.
+const POLLS_PER_SECOND: u32 = 20;
+const END_TIMEOUT_SECONDS: u32 = 100;
 
-/// How the daemon speaks with the fixture.
+/// The transport between the daemon and the fixture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Upstream {
     Stdio,
     Http,
     Sse,
-    /// In a container of this engine, over stdio or over HTTP.
+    /// A container of this engine, over stdio or over HTTP.
     Container {
         engine: &'static str,
         is_http: bool,
     },
 }
 
-/// What the fixture speaks.
+/// The era that the fixture speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Era {
     /// The revisions with `initialize`.
     Legacy,
-    /// The one after them.
+    /// The revision after them.
     Modern,
     Both,
 }
@@ -48,7 +48,7 @@ impl Era {
     }
 }
 
-/// A home, and where programs are installed.
+/// A home, and the folder of installed programs.
 pub(crate) struct Lab {
     pub(crate) home: Home,
     installed: PathBuf,
@@ -59,13 +59,12 @@ impl Lab {
     pub(crate) fn new() -> Self {
         let home = Home::new(Path::new(env!("CARGO_BIN_EXE_xy")));
         home.write_config("xy.kdl", "gateway { listen \"127.0.0.1:0\"; auth \"none\"; }\n");
-        home.expect_left("home/"); // Node's programs may note something there.
+        home.expect_left("home/"); // Node's programs may write there.
         home.expect_left("tmp/"); // Node's cache of compiled code.
-        Self { home, installed: installed() }
+        Self { home, installed: install_folder() }
     }
 
-    /// A daemon with a fixture of this era behind it, which runs as soon as it has to; there is
-    /// `more` in its file.
+    /// Starts a daemon with a fixture of this era; `more` is appended to its file.
     #[track_caller]
     pub(crate) fn daemon(&self, upstream: Upstream, era: Era, more: &str) -> Daemon {
         let kdl = self.kdl_in(upstream, era) + more;
@@ -73,12 +72,12 @@ impl Lab {
         self.home.daemon()
     }
 
-    /// The file of the fixture, which is legacy.
+    /// Returns the file of a legacy fixture.
     pub(crate) fn kdl(&self, upstream: Upstream) -> String {
         self.kdl_in(upstream, Era::Legacy)
     }
 
-    /// The same, of this era; over the older HTTP there is only the legacy one.
+    /// Returns the file of a fixture of this era. The legacy SSE transport has only the legacy era.
     pub(crate) fn kdl_in(&self, upstream: Upstream, era: Era) -> String {
         let command = |args: &[&str]| {
             let args = [args, &era.flags()].concat();
@@ -101,19 +100,19 @@ impl Lab {
         }
     }
 
-    /// The file of a server with these words as its program and arguments.
+    /// Returns the file of a server with this program and these arguments.
     pub(crate) fn kdl_of(words: &[String]) -> String {
         let words: Vec<String> = words.iter().map(|it| format!("{it:?}")).collect();
         format!("command {}\nargs {}\n", words[0], words[1..].join(" "))
     }
 
-    /// A client over HTTP at this path. It has said nothing yet.
+    /// Returns an HTTP client for this path, before its first message.
     #[track_caller]
     pub(crate) fn http(&self, path: &str) -> McpHttp {
         McpHttp::new(&self.home.gateway_address(), path, "")
     }
 
-    /// Node, and a script where programs are installed.
+    /// Returns Node, and the path of an installed script.
     pub(crate) fn node_words(&self, script: &str) -> Vec<String> {
         vec![self.installed_path("npm/node_modules/node/bin/node"), self.installed_path(script)]
     }
@@ -123,28 +122,28 @@ impl Lab {
         self.installed.join(path).to_str().unwrap().to_owned()
     }
 
-    /// A script that Node runs, by its path where programs are installed.
+    /// Returns a command that runs an installed script with Node.
     pub(crate) fn node(&self, script: &str) -> Command {
         let [node, script] = self.node_words(script).try_into().unwrap();
         self.home.command_of(node.as_ref(), &[&script])
     }
 
-    /// Waits until a child has ended, however it ends.
+    /// Waits until a child has ended, with any exit status.
     #[track_caller]
     pub(crate) fn wait_for(child: &mut Child, what: &str) {
-        for _ in 0..LOOKS * SECONDS {
+        for _ in 0..POLLS_PER_SECOND * END_TIMEOUT_SECONDS {
             if child.try_wait().unwrap().is_some() {
                 return;
             }
-            std::thread::park_timeout(Duration::from_secs(1) / LOOKS);
+            std::thread::park_timeout(Duration::from_secs(1) / POLLS_PER_SECOND);
         }
-        let _ = child.kill(); // It may have ended by now.
+        let _ = child.kill(); // The child may have ended by now.
         let _ = child.wait();
-        panic!("{what} has not ended in {SECONDS} s");
+        panic!("{what} has not ended in {END_TIMEOUT_SECONDS} s");
     }
 }
 
-/// The file of a fixture in a container of an engine that `real/engines` has started.
+/// Returns the file of a fixture in a container; `real/engines` has started the engine.
 #[track_caller]
 fn container(engine: &str, port: Option<&str>, era: Era) -> String {
     let folder = std::env::var("XY_ENGINES").expect("`XY_ENGINES` is the folder of the engines");
@@ -162,14 +161,14 @@ fn container(engine: &str, port: Option<&str>, era: Era) -> String {
     )
 }
 
-/// A server by itself, over Streamable HTTP. Dropping it ends it.
+/// A server without xy, over Streamable HTTP. Dropping it kills it.
 pub(crate) struct Fixture {
     child: Child,
     address: String,
 }
 
 impl Fixture {
-    /// Our fixture, of this era.
+    /// Starts `xy-test-fixture` with this era.
     #[track_caller]
     pub(crate) fn start(lab: &Lab, era: Era) -> Self {
         let mut command = lab.home.command_of(&lab.home.program("xy-test-fixture"), &[]);
@@ -177,7 +176,7 @@ impl Fixture {
         Self::listen(&lab.home, command)
     }
 
-    /// Starts a program that says on stderr where it listens, and ends with its stdin.
+    /// Starts a program that prints its address on stderr and ends with its stdin.
     #[track_caller]
     pub(crate) fn listen(home: &Home, mut command: Command) -> Self {
         let (file, stderr) =
@@ -185,8 +184,8 @@ impl Fixture {
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(file);
         let child = command.spawn().unwrap_or_else(|cause| panic!("no {command:?}: {cause}"));
         let address = home.wait_until("the fixture listens", || {
-            let said = fs::read_to_string(&stderr).ok()?;
-            said.lines().find_map(|line| line.strip_prefix("listening on ").map(str::to_owned))
+            let text = fs::read_to_string(&stderr).ok()?;
+            text.lines().find_map(|line| line.strip_prefix("listening on ").map(str::to_owned))
         });
         Self { child, address }
     }
@@ -195,7 +194,7 @@ impl Fixture {
         format!("http://{}/mcp", self.address)
     }
 
-    /// Lets it end; it must do so in good order.
+    /// Closes the server's stdin, and waits for a clean exit.
     #[track_caller]
     pub(crate) fn end(mut self, home: &Home) {
         drop(self.child.stdin.take());
@@ -206,7 +205,7 @@ impl Fixture {
 
 impl Drop for Fixture {
     fn drop(&mut self) {
-        let _ = self.child.kill(); // It has ended, or the test has failed.
+        let _ = self.child.kill(); // The server has ended, or the test has failed.
         let _ = self.child.wait();
     }
 }

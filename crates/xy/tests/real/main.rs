@@ -1,11 +1,10 @@
 //! Real MCP clients and real MCP servers, with one daemon between them.
 //!
-//! Nothing here is ours but the daemon and the few lines that drive each client
-//! (`real/clients`). What they are is installed by `real/install`, and `XY_REAL` says where.
-//! Without it these tests fail, and no other run of tests has them: they are never green
-//! without having been run. `./test real` runs them.
+//! Only the daemon and the scripts that drive the clients (`real/clients`) are part of this
+//! project. `real/install` installs the rest, and `XY_REAL` names its folder. The tests fail
+//! without it, and only `./test real` runs them, so they never pass without having run.
 
-#![expect(clippy::unwrap_used, reason = "a test has nobody to hand an error to")]
+#![expect(clippy::unwrap_used, reason = "a failed test panics")]
 
 mod both_eras;
 mod conformance;

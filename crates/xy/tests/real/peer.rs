@@ -1,4 +1,4 @@
-//! A real client, driven by lines: one that asks for something, one that says what it saw.
+//! A real client, driven by lines: a line with a task, and a line with its result.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -11,10 +11,10 @@ use serde_json::Value;
 
 use crate::stage::Stage;
 
-/// Nothing that works takes so long, on a slow machine either.
-const WITHIN: Duration = Duration::from_secs(90);
+/// Timeout of a task; nothing that works takes this long, even on a slow machine.
+const TIMEOUT: Duration = Duration::from_secs(90);
 
-/// A client that is connected. Dropping it ends it.
+/// A connected client. Dropping it kills it.
 pub(crate) struct Peer {
     pub(crate) name: String,
     child: Child,
@@ -23,7 +23,7 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Every client over every way: all are connected when this returns.
+    /// Starts every client over every transport, and waits until all are connected.
     #[track_caller]
     pub(crate) fn all(stage: &Stage) -> Vec<Self> {
         let (stdio, http) = (Stage::by_stdio(), stage.by_http());
@@ -36,8 +36,8 @@ impl Peer {
         Self::all_ready(peers)
     }
 
-    /// The clients that speak both eras, in every mode of theirs over every way: all are
-    /// connected when this returns.
+    /// Starts the clients of both eras, in each mode over each transport, and waits until all are
+    /// connected.
     #[track_caller]
     pub(crate) fn all_of_both_eras(stage: &Stage) -> Vec<Self> {
         let mut peers = Vec::new();
@@ -57,7 +57,7 @@ impl Peer {
     #[track_caller]
     fn all_ready(peers: Vec<Self>) -> Vec<Self> {
         for peer in &peers {
-            assert_eq!(peer.hear()["ready"], true, "{}", peer.name);
+            assert_eq!(peer.receive()["ready"], true, "{}", peer.name);
         }
         peers
     }
@@ -76,12 +76,12 @@ impl Peer {
         Self { name: name.to_owned(), child, answers, stderr }
     }
 
-    /// Over stdio, by `xy connect`.
+    /// Returns true if the client uses `xy connect`.
     pub(crate) fn is_stdio(&self) -> bool {
         self.name.ends_with("-stdio")
     }
 
-    /// Asks it to do something, and does not wait.
+    /// Starts a task without waiting.
     #[track_caller]
     pub(crate) fn begin(&mut self, stage: &Stage, what: &str) {
         self.send(&stage.task(what, &self.name));
@@ -94,24 +94,24 @@ impl Peer {
         self.child.stdin.as_mut().unwrap().write_all(line.as_bytes()).unwrap();
     }
 
-    /// Waits for what it saw.
+    /// Waits for the next result.
     #[track_caller]
-    pub(crate) fn hear(&self) -> Value {
-        let line = self.answers.recv_timeout(WITHIN).unwrap_or_else(|cause| {
+    pub(crate) fn receive(&self) -> Value {
+        let line = self.answers.recv_timeout(TIMEOUT).unwrap_or_else(|cause| {
             let stderr = fs::read_to_string(&self.stderr).unwrap_or_default();
             panic!("{} says nothing ({cause}); stderr:\n{stderr}", self.name)
         });
         serde_json::from_str(&line).unwrap_or_else(|cause| panic!("{}: {cause}: {line}", self.name))
     }
 
-    /// Asks it to do something, and waits for what it saw.
+    /// Runs a task, and returns its result.
     #[track_caller]
     pub(crate) fn ask(&mut self, stage: &Stage, what: &str) -> Value {
         self.begin(stage, what);
-        self.hear()
+        self.receive()
     }
 
-    /// Lets it leave; it must do so in good order.
+    /// Closes the client's stdin, and waits for a clean exit.
     #[track_caller]
     pub(crate) fn leave(mut self, stage: &Stage) {
         drop(self.child.stdin.take());
@@ -123,7 +123,7 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        let _ = self.child.kill(); // It has left, or the test has failed.
+        let _ = self.child.kill(); // The client has left, or the test has failed.
         let _ = self.child.wait();
     }
 }

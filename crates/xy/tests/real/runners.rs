@@ -1,25 +1,24 @@
-//! Servers that `npx` and `uvx` run, as the files of MCP clients have them: plain processes, and
-//! nothing is left of what these wrap around them.
+//! Servers that `npx` and `uvx` run are plain processes, and their wrappers leave nothing behind.
 
 use serde_json::json;
 use xy_testkit::{is_alive, marked_processes};
 
-use crate::stage::{Stage, installed};
+use crate::stage::{Stage, install_folder};
 
-/// The servers of both, and a tool of each with its arguments and a piece of its answer.
+/// The servers, each with a tool, its arguments and a part of its answer.
 const RUN: [(&str, &str, &str, &str); 2] = [
     ("npx", "echo", r#"{"message":"by npx"}"#, "by npx"),
     ("uvx", "get_current_time", r#"{"timezone":"UTC"}"#, "UTC"),
 ];
 
-/// What they run.
+/// The programs that `npx` and `uvx` run.
 const PROGRAMS: [&str; 2] = ["mcp-server-everything", "mcp-server-time"];
 
 #[test]
-fn servers_that_npx_and_uvx_run_are_processes_as_any_other() {
+fn npx_and_uvx_servers_are_supervised() {
     let stage = Stage::of(&[]);
     let home = &stage.home;
-    let real = installed();
+    let real = install_folder();
     let (npm, uv) = (real.join("npm"), real.join("uv"));
     let node = npm.join("node_modules/node/bin");
     let path = format!("{}:{}", node.display(), std::env::var("PATH").unwrap());
@@ -27,7 +26,7 @@ fn servers_that_npx_and_uvx_run_are_processes_as_any_other() {
         "command \"npx\"\nargs \"--no-install\" \"mcp-server-everything\"\nworking-dir {npm:?}\n\
          env {{ PATH {path:?}; }}\n"
     );
-    // What it runs has been fetched already; nothing is from elsewhere here.
+    // The package is in the cache already; the test downloads nothing.
     let uvx = format!(
         "command {:?}\nargs \"--offline\" \"--python\" \"python3\" \"mcp-server-time\"\n\
          env {{ UV_CACHE_DIR {uv:?}; }}\n",
@@ -45,8 +44,8 @@ fn servers_that_npx_and_uvx_run_are_processes_as_any_other() {
     for (name, tool, arguments, says) in RUN {
         home.wait_for_state(name, "running");
         let arguments = serde_json::from_str(arguments).unwrap();
-        let said = client.call(&format!("{name}__{tool}"), arguments);
-        assert!(said["result"].to_string().contains(says), "{name}: {said}");
+        let answer = client.call(&format!("{name}__{tool}"), arguments);
+        assert!(answer["result"].to_string().contains(says), "{name}: {answer}");
     }
     for ((name, ..), program) in RUN.into_iter().zip(PROGRAMS) {
         let inside = || {

@@ -1,4 +1,4 @@
-//! What a server says is the same through xy as without it, field by field.
+//! Lists and answers of a server are the same through xy as without it, field by field.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use xy_testkit::{McpClient, McpStdio};
 
 use crate::stage::{SERVERS, Stage};
 
-/// What can be listed: how it is asked for, where it stands, what names an entry.
+/// The lists: the method, the field of the entries, and the key that names an entry.
 const LISTS: [(&str, &str, &str); 4] = [
     ("tools/list", "tools", "name"),
     ("prompts/list", "prompts", "name"),
@@ -15,7 +15,7 @@ const LISTS: [(&str, &str, &str); 4] = [
     ("resources/templates/list", "resourceTemplates", "uriTemplate"),
 ];
 
-/// What a shared server is told its clients can do, so that it shows the same without xy.
+/// Returns the capabilities that xy announces to a shared server, for a direct client.
 fn capabilities() -> Value {
     json!({
         "elicitation": { "form": {}, "url": {} },
@@ -23,7 +23,7 @@ fn capabilities() -> Value {
     })
 }
 
-/// A client of the server itself.
+/// Starts a client of the server without xy.
 #[track_caller]
 fn direct(stage: &Stage, server: &str) -> (McpStdio, Value) {
     let client = McpStdio::start(stage.direct(server));
@@ -32,7 +32,7 @@ fn direct(stage: &Stage, server: &str) -> (McpStdio, Value) {
 }
 
 #[test]
-fn every_list_is_the_same_with_one_server_and_with_all() {
+fn single_server_lists_match_combined_lists() {
     let (stage, _daemon) = Stage::with_daemon();
     let all = stage.home.mcp_connect(&[]);
     all.initialize_with(&capabilities());
@@ -45,8 +45,8 @@ fn every_list_is_the_same_with_one_server_and_with_all() {
             {
                 continue;
             }
-            become_the_same(&format!("{server}: {method}"), || {
-                let through = of_one(&all, server, method, list, key);
+            wait_until_equal(&format!("{server}: {method}"), || {
+                let through = entries_of(&all, server, method, list, key);
                 (direct.list(method, list), [alone.list(method, list), through])
             });
         }
@@ -55,10 +55,10 @@ fn every_list_is_the_same_with_one_server_and_with_all() {
     stage.home.finish();
 }
 
-/// Waits until what is expected is what came both ways: a server may say that its list has
-/// changed while it starts.
+/// Waits until both ways show the expected entries. A server may announce a changed list while it
+/// starts.
 #[track_caller]
-fn become_the_same(what: &str, look: impl Fn() -> (Vec<Value>, [Vec<Value>; 2])) {
+fn wait_until_equal(what: &str, look: impl Fn() -> (Vec<Value>, [Vec<Value>; 2])) {
     for _ in 0..100 {
         let (expected, seen) = look();
         if seen.iter().all(|seen| *seen == expected) {
@@ -71,8 +71,8 @@ fn become_the_same(what: &str, look: impl Fn() -> (Vec<Value>, [Vec<Value>; 2]))
     assert_eq!(through, expected, "{what}, all servers");
 }
 
-/// The entries of one server, where all stand behind one door, with their own names.
-fn of_one(all: &McpClient, server: &str, method: &str, list: &str, key: &str) -> Vec<Value> {
+/// Returns the entries of one server from the combined list, with their original names.
+fn entries_of(all: &McpClient, server: &str, method: &str, list: &str, key: &str) -> Vec<Value> {
     let before = match key {
         "name" => format!("{server}__"),
         _ => format!("xy://{server}/"),
@@ -86,7 +86,7 @@ fn of_one(all: &McpClient, server: &str, method: &str, list: &str, key: &str) ->
 }
 
 #[test]
-fn every_answer_is_the_same_with_one_server_and_with_all() {
+fn single_server_answers_match_combined_answers() {
     let (stage, _daemon) = Stage::with_daemon();
     let all = stage.home.mcp_connect(&[]);
     all.initialize_with(&capabilities());
@@ -94,11 +94,11 @@ fn every_answer_is_the_same_with_one_server_and_with_all() {
         let (direct, _) = direct(&stage, server);
         let alone = stage.home.mcp_connect(&["--server", server]);
         alone.initialize_with(&capabilities());
-        for (method, key, params) in questions(&stage, server) {
-            let expected = outcome(&direct.request(method, params.clone()));
-            let one = outcome(&alone.request(method, params.clone()));
+        for (method, key, params) in constant_requests(&stage, server) {
+            let expected = normalized(&direct.request(method, params.clone()));
+            let one = normalized(&alone.request(method, params.clone()));
             assert_eq!(one, expected, "{server} alone: {method} {params}");
-            let through = outcome(&all.request(method, renamed(server, key, params.clone())));
+            let through = normalized(&all.request(method, renamed(server, key, params.clone())));
             assert_eq!(through, expected, "{server}: {method} {params}");
         }
     }
@@ -106,9 +106,9 @@ fn every_answer_is_the_same_with_one_server_and_with_all() {
     stage.home.finish();
 }
 
-/// What was answered, without the id and the order of its fields. What only the modern era has
-/// stays in the results of a server that xy speaks with in it, and no client minds.
-fn outcome(answer: &Value) -> Value {
+/// Returns an answer without its id and the order of its fields. Fields of the modern era stay in
+/// the results of a modern server; clients ignore them.
+fn normalized(answer: &Value) -> Value {
     let mut result = answer.get("result").cloned();
     if let Some(result) = result.as_mut().and_then(Value::as_object_mut) {
         result.retain(|key, _| !["resultType", "ttlMs", "cacheScope"].contains(&key.as_str()));
@@ -122,7 +122,7 @@ fn outcome(answer: &Value) -> Value {
     json!({ "result": result, "error": answer.get("error") })
 }
 
-/// The same question where all servers stand behind one door; `key` is where its name is.
+/// Returns the params for the combined endpoint; `key` holds the name.
 fn renamed(server: &str, key: &str, mut params: Value) -> Value {
     let place = params.pointer_mut(key).unwrap();
     let name = place.as_str().unwrap();
@@ -134,8 +134,8 @@ fn renamed(server: &str, key: &str, mut params: Value) -> Value {
     params
 }
 
-/// Questions whose answers are the same each time: the method, where the name is, the params.
-fn questions(stage: &Stage, server: &str) -> Vec<(&'static str, &'static str, Value)> {
+/// Returns requests with constant answers: the method, the key of the name, and the params.
+fn constant_requests(stage: &Stage, server: &str) -> Vec<(&'static str, &'static str, Value)> {
     let call = |name: &str, arguments: Value| {
         ("tools/call", "/name", json!({ "name": name, "arguments": arguments }))
     };

@@ -1,5 +1,5 @@
-//! Servers on real SDKs that read nothing for a while after their start: each is spoken with in
-//! the era that its process is pinned to, in every life.
+//! Servers on published SDKs that read nothing for a while after their start. Each is served in the
+//! era to which its process is pinned, after every start.
 
 use std::fs;
 use std::path::Path;
@@ -12,20 +12,20 @@ use crate::lab::Lab;
 const LEGACY: &str = "2025-11-25";
 const MODERN: &str = "2026-07-28";
 
-/// Servers, and the revision that each is spoken with until a modern client calls it.
+/// The servers, each with its revision until a modern client calls it.
 const SERVERS: [(&str, &str); 6] = [
-    // `server/discover` pins nothing in this SDK, and `initialize` pins the legacy era.
+    // In this SDK `server/discover` pins nothing, and `initialize` pins the legacy era.
     ("ts-both", LEGACY),
     ("ts-modern", MODERN),
     ("ts-legacy", LEGACY),
-    // `server/discover` pins the modern era in this one: a fresh process is asked `initialize`.
+    // In this SDK `server/discover` pins the modern era, so a new process gets `initialize`.
     ("py-both", LEGACY),
     ("py-legacy", LEGACY),
-    // It also writes a line to stdout that is no message, as many servers do at their start.
+    // This server also writes a non-JSON line to stdout at its start, as many servers do.
     ("ts-both-noisy", LEGACY),
 ];
 
-/// Writes the file of a slow server, which reads after what [`read_after`] has said.
+/// Writes the file of a slow server. It starts to read after the delay of [`read_after`].
 fn serve(lab: &Lab, name: &str) {
     let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../real/servers");
     let script = |name: &str| scripts.join(name).to_str().unwrap().to_owned();
@@ -44,22 +44,22 @@ fn serve(lab: &Lab, name: &str) {
         }
     };
     let env = format!("env {{ SDK_FOLDER {:?}; }}\n", lab.installed_path("npm"));
-    // It has long to start: other work may share the machine.
+    // The start timeout is long: the machine may be busy.
     let kdl = format!("{}{env}ready {{ within \"2m\"; }}\n", Lab::kdl_of(&words));
     lab.home.write_config(&format!("servers/{name}.kdl"), &kdl);
 }
 
-/// Has all servers of a home read after so many seconds, from their next start on.
+/// Sets the delay of all servers of a home, from their next start on.
 fn read_after(lab: &Lab, seconds: u32) {
     fs::write(lab.home.root().join("harness/delay"), seconds.to_string()).unwrap();
 }
 
-/// Checks that a server is spoken with in this revision, and that its tool can be called.
+/// Checks the revision of a server, and calls its tool.
 #[track_caller]
-fn speaks(lab: &Lab, name: &str, version: &str) {
+fn assert_speaks(lab: &Lab, name: &str, version: &str) {
     lab.home.wait_for_state(name, "running");
     let spoken = || lab.home.xy_json(&["status", name])["protocol"].clone();
-    lab.home.wait_until("a revision is spoken", || spoken().is_string());
+    lab.home.wait_until("a revision is negotiated", || spoken().is_string());
     assert_eq!(spoken(), version, "{name}");
     let client = lab.home.mcp_connect(&["--server", name]);
     client.initialize();
@@ -73,8 +73,8 @@ fn restart(lab: &Lab, which: &str) {
     assert_eq!(ran.code, 0, "{}", ran.stderr);
 }
 
-/// Starts all servers, which read after so many seconds, and restarts them. Checks that each is
-/// spoken with in its era in both lives.
+/// Starts all servers with this delay, and restarts them. Checks the era of each server in both
+/// lives.
 fn start_and_restart_all(seconds: u32) {
     let lab = Lab::new();
     read_after(&lab, seconds);
@@ -83,37 +83,38 @@ fn start_and_restart_all(seconds: u32) {
     }
     let _daemon = lab.home.daemon();
     for (name, version) in SERVERS {
-        // One that is pinned by its first question needs a second process: twice as long.
+        // A server that its first request pins needs a second process, so its start takes twice as
+        // long.
         lab.home.wait_until("the first process has answered", || {
             let status = lab.home.xy_json(&["status", name]);
             status["transitions"].as_array().is_some_and(|all| all.len() >= 2)
         });
-        speaks(&lab, name, version);
+        assert_speaks(&lab, name, version);
     }
     restart(&lab, "--all");
     for (name, version) in SERVERS {
-        speaks(&lab, name, version);
+        assert_speaks(&lab, name, version);
     }
     lab.home.finish();
 }
 
 #[test]
-fn server_that_reads_after_3_seconds_is_spoken_with_in_its_era() {
+fn server_delayed_by_3_seconds_is_served_in_its_era() {
     start_and_restart_all(3);
 }
 
 #[test]
-fn server_that_reads_after_10_seconds_is_spoken_with_in_its_era() {
+fn server_delayed_by_10_seconds_is_served_in_its_era() {
     start_and_restart_all(10);
 }
 
 #[test]
-fn server_that_reads_after_30_seconds_is_spoken_with_in_its_era() {
+fn server_delayed_by_30_seconds_is_served_in_its_era() {
     start_and_restart_all(30);
 }
 
 #[test]
-fn modern_call_is_answered_by_a_server_of_both_eras_that_reads_later_than_it_used_to() {
+fn slower_dual_era_server_answers_modern_call() {
     let lab = Lab::new();
     read_after(&lab, 0);
     serve(&lab, "ts-both");
@@ -127,11 +128,11 @@ fn modern_call_is_answered_by_a_server_of_both_eras_that_reads_later_than_it_use
     call();
     let spoken = || lab.home.xy_json(&["status", "ts-both"])["protocol"].clone();
     assert_eq!(spoken(), MODERN);
-    // Then it hears `initialize` too, which pins it to the legacy era.
+    // The server now gets `initialize` too, which pins it to the legacy era.
     read_after(&lab, 8);
     restart(&lab, "ts-both");
     lab.home.wait_for_state("ts-both", "running");
-    lab.home.wait_until("it is spoken with as a legacy server", || spoken() == LEGACY);
+    lab.home.wait_until("xy uses the legacy era", || spoken() == LEGACY);
     call();
     assert_eq!(lab.home.xy_json(&["status", "ts-both"])["restarts_total"], 0);
     lab.home.finish();

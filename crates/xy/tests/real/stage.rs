@@ -8,17 +8,17 @@ use std::process::Command;
 use serde_json::{Value, json};
 use xy_testkit::{Daemon, Home};
 
-/// The servers by name, as they stand behind one daemon.
+/// The names of the servers behind the daemon.
 pub(crate) const SERVERS: [&str; 5] = ["everything", "files", "git", "memory", "time"];
 
-/// Where `real/install` has put programs.
+/// Returns the folder in which `real/install` has installed programs.
 #[track_caller]
-pub(crate) fn installed() -> PathBuf {
+pub(crate) fn install_folder() -> PathBuf {
     let installed = std::env::var_os("XY_REAL").map(PathBuf::from);
     installed.expect("`XY_REAL` names the folder that `real/install` prints")
 }
 
-/// A home, a folder that its servers work in, and where their programs are.
+/// A home, the folder in which its servers work, and the folder of their programs.
 pub(crate) struct Stage {
     pub(crate) home: Home,
     servers: &'static [&'static str],
@@ -27,21 +27,21 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// A home with all servers' files; no daemon runs.
+    /// Creates a home with the files of all servers, without a daemon.
     #[track_caller]
     pub(crate) fn new() -> Self {
         Self::of(&SERVERS)
     }
 
-    /// A home with the files of these servers; no daemon runs.
+    /// Creates a home with the files of these servers, without a daemon.
     #[track_caller]
     pub(crate) fn of(servers: &'static [&'static str]) -> Self {
-        let installed = installed();
+        let installed = install_folder();
         let home = Home::new(Path::new(env!("CARGO_BIN_EXE_xy")));
         let work = home.root().join("work");
         fs::create_dir_all(work.join("files")).unwrap();
         home.expect_left("work/");
-        home.expect_left("home/"); // The inspector notes there what it has connected to.
+        home.expect_left("home/"); // The inspector records its connections there.
         home.expect_left("tmp/"); // Node's cache of compiled code.
         let stage = Self { home, servers, installed, work };
         stage.make_repository();
@@ -51,15 +51,15 @@ impl Stage {
         stage
     }
 
-    /// The same with a daemon, and all servers running.
+    /// Creates a home with all servers, and waits until a daemon runs them.
     #[track_caller]
     pub(crate) fn with_daemon() -> (Self, Daemon) {
-        Self::new().started()
+        Self::new().start()
     }
 
-    /// The same with a daemon, and its servers running.
+    /// Starts a daemon, and waits until the servers run.
     #[track_caller]
-    pub(crate) fn started(self) -> (Self, Daemon) {
+    pub(crate) fn start(self) -> (Self, Daemon) {
         let daemon = self.home.daemon();
         self.wait_for_servers();
         (self, daemon)
@@ -72,7 +72,7 @@ impl Stage {
         }
     }
 
-    /// The program of a server and its arguments.
+    /// Returns the program of a server and its arguments.
     fn words(&self, server: &str) -> Vec<String> {
         let path = |path: &Path| path.to_str().unwrap().to_owned();
         let npm = |name: &str| {
@@ -92,7 +92,7 @@ impl Stage {
         words
     }
 
-    /// The file of a server. It has long to start: other work may share the machine.
+    /// Returns the file of a server. Its start timeout is long: the machine may be busy.
     fn kdl(&self, server: &str) -> String {
         let words: Vec<String> = self.words(server).iter().map(|it| format!("{it:?}")).collect();
         let (command, args) = (&words[0], words[1..].join(" "));
@@ -110,7 +110,7 @@ impl Stage {
         self.home.write_config(&format!("servers/{server}.kdl"), &kdl);
     }
 
-    /// A server as a client without xy would start it.
+    /// Returns the command that a client without xy would start.
     pub(crate) fn direct(&self, server: &str) -> Command {
         let words = self.words(server);
         let args: Vec<&str> = words[1..].iter().map(String::as_str).collect();
@@ -119,12 +119,12 @@ impl Stage {
         command
     }
 
-    /// Where the file server may write.
+    /// Returns the folder in which the file server may write.
     pub(crate) fn folder(&self) -> String {
         self.work.join("files").to_str().unwrap().to_owned()
     }
 
-    /// A repository with one file that is not committed, `new.txt`.
+    /// Returns the path of a repository with one uncommitted file, `new.txt`.
     pub(crate) fn repository(&self) -> String {
         self.work.join("repository").to_str().unwrap().to_owned()
     }
@@ -140,25 +140,25 @@ impl Stage {
         self.installed.join("npm/node_modules/node/bin/node")
     }
 
-    /// The client in Python, with the way that it takes.
+    /// Returns the Python client, with the arguments for its connection.
     pub(crate) fn python(&self, way: &[String]) -> Command {
         self.client(&self.installed.join("clients/bin/python"), "client.py", way)
     }
 
-    /// The client in TypeScript's SDK, with the way that it takes.
+    /// Returns the TypeScript client, with the arguments for its connection.
     pub(crate) fn typescript(&self, way: &[String]) -> Command {
         let mut command = self.client(&self.node(), "client.mjs", way);
         command.env("SDK_FOLDER", self.installed.join("npm"));
         command
     }
 
-    /// The client in Python that speaks both eras, in one of its modes.
+    /// Returns the Python client for both eras, in one of its modes.
     pub(crate) fn python_of(&self, mode: &str, way: &[String]) -> Command {
         let way = [&[mode.to_owned()], way].concat();
         self.client(&self.installed.join("clients2/bin/python"), "eras.py", &way)
     }
 
-    /// The client in TypeScript's SDK that speaks both eras, in one of its modes.
+    /// Returns the TypeScript client for both eras, in one of its modes.
     pub(crate) fn typescript_of(&self, mode: &str, way: &[String]) -> Command {
         let way = [&[mode.to_owned()], way].concat();
         let mut command = self.client(&self.node(), "eras.mjs", &way);
@@ -173,20 +173,21 @@ impl Stage {
         command
     }
 
-    /// The way by `xy connect` for the inspector, which hands on only what it is told to.
+    /// Returns the inspector's arguments for `xy connect`. The inspector passes on only the
+    /// variables that it is given.
     pub(crate) fn inspected_stdio(&self) -> Vec<String> {
         let command = self.home.command(&[]);
-        let told = |(name, value): (&OsStr, Option<&OsStr>)| {
+        let to_args = |(name, value): (&OsStr, Option<&OsStr>)| {
             let is_wanted = name.to_str()?.starts_with("XDG_");
             let pair = format!("{}={}", name.to_str()?, value?.to_str()?);
             is_wanted.then(|| ["-e".to_owned(), pair])
         };
-        let mut way: Vec<String> = command.get_envs().filter_map(told).flatten().collect();
+        let mut way: Vec<String> = command.get_envs().filter_map(to_args).flatten().collect();
         way.extend([env!("CARGO_BIN_EXE_xy").to_owned(), "connect".to_owned()]);
         way
     }
 
-    /// The inspector without a window, with more arguments.
+    /// Returns the inspector's command line mode, with these arguments.
     pub(crate) fn inspector(&self, args: &[&str]) -> Command {
         let mut command = self.home.command_of(&self.node(), &[]);
         command.arg(self.installed.join("npm/node_modules/.bin/mcp-inspector"));
@@ -194,22 +195,22 @@ impl Stage {
         command
     }
 
-    /// Over stdio, by `xy connect`.
+    /// Returns the client arguments for stdio, by `xy connect`.
     pub(crate) fn by_stdio() -> Vec<String> {
         ["stdio", env!("CARGO_BIN_EXE_xy"), "connect"].map(str::to_owned).to_vec()
     }
 
-    /// Over HTTP, with the token.
+    /// Returns the client arguments for HTTP, with the token.
     pub(crate) fn by_http(&self) -> Vec<String> {
         vec!["http".to_owned(), self.url(), self.home.gateway_token()]
     }
 
-    /// Where the daemon serves all servers over HTTP.
+    /// Returns the URL of all servers.
     pub(crate) fn url(&self) -> String {
         format!("http://{}/mcp", self.home.gateway_address())
     }
 
-    /// What a client is asked to do, and everything it needs for that.
+    /// Returns a task for a client, with everything that it needs.
     pub(crate) fn task(&self, what: &str, name: &str) -> Value {
         json!({
             "do": what, "name": name, "folder": self.folder(), "repository": self.repository(),

@@ -1,5 +1,4 @@
-//! Clients in two languages, each over stdio and over HTTP, all at once: each does whatever
-//! a client can do, with all servers.
+//! Clients in two languages, over stdio and over HTTP, use every feature of all servers at once.
 
 use serde_json::{Value, json};
 
@@ -7,17 +6,17 @@ use crate::peer::Peer;
 use crate::stage::{SERVERS, Stage};
 
 #[test]
-fn four_clients_use_five_servers_at_once() {
+fn four_clients_use_five_servers_concurrently() {
     let (stage, _daemon) = Stage::with_daemon();
     let mut peers = Peer::all(&stage);
     for peer in &mut peers {
         peer.begin(&stage, "tour");
     }
     for peer in &peers {
-        saw_everything(peer, &peer.hear());
+        assert_saw_everything(peer, &peer.receive());
     }
     for peer in &mut peers {
-        remembers(&stage, peer);
+        check_memory(&stage, peer);
     }
     for peer in peers {
         peer.leave(&stage);
@@ -26,15 +25,15 @@ fn four_clients_use_five_servers_at_once() {
 }
 
 #[test]
-fn a_server_whose_lists_are_odd_spoils_no_list_for_anybody() {
+fn server_with_odd_lists_does_not_break_other_lists() {
     let stage = Stage::new();
     stage.home.mcp_server("odd", &["--odd-lists"]);
-    let (stage, _daemon) = stage.started();
+    let (stage, _daemon) = stage.start();
     stage.home.wait_for_state("odd", "running");
     let mut peers = Peer::all(&stage);
     for peer in &mut peers {
         let seen = peer.ask(&stage, "tour");
-        saw_everything(peer, &seen);
+        assert_saw_everything(peer, &seen);
         let tools = seen["tools"].as_array().unwrap();
         assert!(tools.contains(&json!("odd__odd_0")), "{}: {tools:?}", peer.name);
     }
@@ -45,10 +44,10 @@ fn a_server_whose_lists_are_odd_spoils_no_list_for_anybody() {
 }
 
 #[test]
-fn whoever_watches_a_resource_hears_that_it_has_changed() {
+fn resource_subscriber_receives_updates() {
     let (stage, _daemon) = Stage::with_daemon();
     let mut peers = Peer::all(&stage);
-    // One after another: the server has one switch for all of its clients.
+    // One at a time: the server has one switch for all of its clients.
     for peer in &mut peers {
         let seen = peer.ask(&stage, "watch");
         let uri = "xy://everything/demo://resource/dynamic/text/1";
@@ -61,10 +60,10 @@ fn whoever_watches_a_resource_hears_that_it_has_changed() {
 }
 
 #[test]
-fn what_a_server_asks_goes_to_the_client_that_called_it() {
+fn server_request_reaches_the_calling_client() {
     let (stage, _daemon) = Stage::with_daemon();
     let mut peers = Peer::all(&stage);
-    // One after another: of a server with several callers it is not known whom it means.
+    // One at a time: a server request is ambiguous while several clients have a call.
     for peer in &mut peers {
         let seen = peer.ask(&stage, "asked");
         let name = &peer.name;
@@ -79,21 +78,21 @@ fn what_a_server_asks_goes_to_the_client_that_called_it() {
     stage.home.finish();
 }
 
-fn saw_everything(peer: &Peer, seen: &Value) {
+fn assert_saw_everything(peer: &Peer, seen: &Value) {
     let name = &peer.name;
     assert_eq!((&seen["server"], &seen["version"]), (&json!("xy"), &json!("2025-11-25")), "{name}");
-    saw_the_lists(name, seen);
-    saw_the_calls(name, seen);
-    saw_the_texts(name, seen);
+    assert_saw_lists(name, seen);
+    assert_saw_calls(name, seen);
+    assert_saw_texts(name, seen);
 
-    // As floats: Python tells whole numbers as 1.0, JavaScript as 1.
+    // As floats: Python writes whole numbers as 1.0, JavaScript as 1.
     let progress: Vec<[f64; 2]> = serde_json::from_value(seen["progress"].clone()).unwrap();
     let steps = [[1.0, 4.0], [2.0, 4.0], [3.0, 4.0], [4.0, 4.0]];
-    // TypeScript's SDK forgets a step, without xy too, that comes with the answer in one read.
+    // The TypeScript SDK drops a step that arrives in one read with the answer, without xy too.
     let may_miss_the_last = name.starts_with("typescript") && progress == steps[..3];
     assert!(may_miss_the_last || progress == steps, "{name}: {progress:?}");
     assert!(seen["long"].as_str().unwrap().contains("completed"), "{name}: {}", seen["long"]);
-    // What each SDK calls a call that took too long.
+    // The error code of each SDK for a call that timed out.
     let code = if name.starts_with("python") { 408 } else { -32001 };
     assert_eq!(seen["gave_up"]["code"], code, "{name}");
 
@@ -109,7 +108,7 @@ fn saw_everything(peer: &Peer, seen: &Value) {
     assert_eq!(seen["unknown_resource"]["code"], -32602, "{name}");
 }
 
-fn saw_the_lists(name: &str, seen: &Value) {
+fn assert_saw_lists(name: &str, seen: &Value) {
     let has = |list: &str, wanted: &str| {
         let list = seen[list].as_array().unwrap();
         assert!(list.contains(&json!(wanted)), "{name} sees no {wanted}: {list:?}");
@@ -135,8 +134,8 @@ fn saw_the_lists(name: &str, seen: &Value) {
     }
 }
 
-/// What the calls of one client answered, to every server.
-pub(crate) fn saw_the_calls(name: &str, seen: &Value) {
+/// Checks the answers of all servers to one client.
+pub(crate) fn assert_saw_calls(name: &str, seen: &Value) {
     let text = format!("written by {name}");
     assert_eq!(seen["echo"], format!("Echo: {text}"), "{name}");
     assert_eq!(seen["sum"], "The sum of 2 and 40 is 42.", "{name}");
@@ -147,11 +146,10 @@ pub(crate) fn saw_the_calls(name: &str, seen: &Value) {
     assert!(seen["git"].as_str().unwrap().contains("new.txt"), "{name}: {}", seen["git"]);
 }
 
-/// Notes something and finds it again. Two clients do not do so at once: the server reads its
-/// file, changes what it read and writes it, and nothing keeps it from doing that twice at
-/// the same time.
+/// Stores an entity and reads it back. Clients must take turns: the server reads, changes and
+/// writes its file without a lock.
 #[track_caller]
-pub(crate) fn remembers(stage: &Stage, peer: &mut Peer) {
+pub(crate) fn check_memory(stage: &Stage, peer: &mut Peer) {
     let seen = peer.ask(stage, "remember");
     let name = &peer.name;
     let text = format!("written by {name}");
@@ -161,7 +159,7 @@ pub(crate) fn remembers(stage: &Stage, peer: &mut Peer) {
     assert!(all.contains(&entity), "{name}: {seen}");
 }
 
-fn saw_the_texts(name: &str, seen: &Value) {
+fn assert_saw_texts(name: &str, seen: &Value) {
     let text = |what: &str| seen[what].as_str().unwrap_or_else(|| panic!("{name}: no {what}"));
     assert_eq!(text("prompt"), "What's weather in Bern, BE?", "{name}");
     assert!(text("dynamic").starts_with("Resource 1: "), "{name}: {}", text("dynamic"));

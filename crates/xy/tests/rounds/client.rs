@@ -1,4 +1,4 @@
-//! A client that is used to daemons which vanish in the middle of a word.
+//! A client of the control socket that expects daemons to vanish.
 
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::net::UnixStream;
@@ -7,20 +7,20 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-/// So long a client waits for one thing before it looks whether it is still needed.
-const LISTEN: Duration = Duration::from_millis(50);
+/// Timeout of one read, after which a client checks whether it should stop.
+const READ_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// A daemon that lives answers within this time.
-const PATIENCE: u32 = 600;
+/// Number of reads within which a living daemon answers.
+const MAX_READS: u32 = 600;
 
-/// A connection to whichever daemon serves.
+/// A connection to the daemon that serves at the moment.
 pub(crate) struct Client {
     stream: BufReader<UnixStream>,
     partial: Vec<u8>,
 }
 
-/// What listening brought.
-pub(crate) enum Heard {
+/// The result of one read.
+pub(crate) enum Received {
     Message(Value),
     Silence,
     /// The daemon is gone, perhaps in the middle of a message.
@@ -28,23 +28,23 @@ pub(crate) enum Heard {
 }
 
 impl Client {
-    /// `None` while no daemon serves.
+    /// Connects to the daemon; `None` while no daemon serves.
     pub(crate) fn open(socket: &Path) -> Option<Self> {
         let stream = UnixStream::connect(socket).ok()?;
-        stream.set_read_timeout(Some(LISTEN)).ok()?;
+        stream.set_read_timeout(Some(READ_TIMEOUT)).ok()?;
         Some(Self { stream: BufReader::new(stream), partial: Vec::new() })
     }
 
-    /// The answer, or the error object; `None` if the daemon has gone before it answered.
+    /// Returns the answer or the error object; `None` if the daemon has gone before it answered.
     pub(crate) fn ask(&mut self, method: &str, params: Value) -> Option<Result<Value, Value>> {
         let mut request = json!({ "jsonrpc": "2.0", "id": 1, "method": method });
         if !params.is_null() {
             request["params"] = params;
         }
         self.stream.get_mut().write_all(format!("{request}\n").as_bytes()).ok()?;
-        for _ in 0..PATIENCE {
-            match self.hear() {
-                Heard::Message(mut answer) if answer.get("id").is_some() => {
+        for _ in 0..MAX_READS {
+            match self.receive() {
+                Received::Message(mut answer) if answer.get("id").is_some() => {
                     let error = answer["error"].take();
                     return Some(if error.is_null() {
                         Ok(answer["result"].take())
@@ -52,26 +52,26 @@ impl Client {
                         Err(error)
                     });
                 }
-                Heard::Message(_) | Heard::Silence => {}
-                Heard::Gone => return None,
+                Received::Message(_) | Received::Silence => {}
+                Received::Gone => return None,
             }
         }
         panic!("`{method}` was not answered, and the daemon did not hang up");
     }
 
-    /// The next message, if one comes soon.
-    pub(crate) fn hear(&mut self) -> Heard {
+    /// Returns the next message, if one arrives soon.
+    pub(crate) fn receive(&mut self) -> Received {
         match self.stream.read_until(b'\n', &mut self.partial) {
             Ok(_) if self.partial.ends_with(b"\n") => {
                 let line = std::mem::take(&mut self.partial);
-                Heard::Message(serde_json::from_slice(&line).expect("the daemon sends JSON"))
+                Received::Message(serde_json::from_slice(&line).expect("the daemon sends JSON"))
             }
             Err(error)
                 if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) =>
             {
-                Heard::Silence
+                Received::Silence
             }
-            Ok(_) | Err(_) => Heard::Gone,
+            Ok(_) | Err(_) => Received::Gone,
         }
     }
 }

@@ -1,18 +1,19 @@
-//! Another build of xy, whose daemon and shims speak another version with each other.
+//! Another build of xy, whose daemon and shims use another protocol version.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use xy_testkit::{Home, Ran, is_alive};
 
-use crate::census::{is_there_once, leaders, listed};
 use crate::diary;
 use crate::pause;
+use crate::processes::{assert_runs_once, leaders, list_by_name};
 use crate::support::{home, running};
 
 const NAMES: [&str; 3] = ["one", "two", "three"];
 
-/// The other build. `./test` makes it; who runs one test alone has to.
+/// Returns the path of the other build. `./test other` builds it; a run of a single test needs that
+/// first.
 #[track_caller]
 fn other() -> PathBuf {
     let xy = Path::new(env!("CARGO_BIN_EXE_xy"));
@@ -38,7 +39,7 @@ fn home_with_servers() -> Home {
 }
 
 #[test]
-fn it_replaces_no_daemon_whose_servers_it_could_not_keep() {
+fn daemon_with_incompatible_shims_is_not_replaced() {
     let home = home_with_servers();
     let first = home.daemon();
     let before = NAMES.map(|name| running(&home, name));
@@ -50,21 +51,21 @@ fn it_replaces_no_daemon_whose_servers_it_could_not_keep() {
     assert_eq!(ran.code, 1, "{ran:#?}");
     for words in [
         "the running daemon cannot be replaced by this one",
-        "its servers are kept by processes that speak version",
-        "end it with `xy shutdown`, then start this one",
+        "the shims of its servers speak protocol version",
+        "stop it with `xy shutdown`, then start this one",
     ] {
         assert!(ran.stderr.contains(words), "{ran:#?}");
     }
     assert!(first.is_running());
     assert_eq!(NAMES.map(|name| running(&home, name)), before);
     assert!(first.terminate().success());
-    diary::nobody_was_there_twice(&home);
-    assert!(NAMES.iter().all(|name| diary::pages(&home, name).len() == 1));
+    diary::assert_no_overlap(&home);
+    assert!(NAMES.iter().all(|name| diary::life_records(&home, name).len() == 1));
     home.finish();
 }
 
 #[test]
-fn after_a_killed_daemon_it_says_whom_it_cannot_take_over_and_starts_them_anew_in_turn() {
+fn incompatible_servers_are_reported_and_restarted() {
     let other = other();
     let home = home_with_servers();
     home.write_config("xy.kdl", "orphan-timeout \"1h\"");
@@ -74,17 +75,18 @@ fn after_a_killed_daemon_it_says_whom_it_cannot_take_over_and_starts_them_anew_i
     let second = home.daemon_of(&other, &[]);
     let words = second.stderr();
     for name in NAMES {
-        let told = |line: &str| {
+        let is_reported = |line: &str| {
             line.contains(&format!("server={name}")) || line.contains(&format!("server=\"{name}\""))
         };
-        let line = words.lines().find(|line| told(line) && line.contains("cannot be taken over"));
+        let line =
+            words.lines().find(|line| is_reported(line) && line.contains("cannot be taken over"));
         assert!(line.is_some_and(|line| line.contains("it speaks version")), "{words}");
     }
-    // They are told to end, and waited for; nobody waits for the time-out.
-    home.wait_until("all have begun anew", || {
+    // The servers are asked to end, and no start waits for the timeout.
+    home.wait_until("all have restarted", || {
         pause(Duration::from_millis(5));
-        diary::nobody_was_there_twice(&home);
-        let list = listed(&home);
+        diary::assert_no_overlap(&home);
+        let list = list_by_name(&home);
         let renewed = |(name, before): (&str, u32)| {
             let entry = &list[name];
             let is_another = entry["state"] == "running" && entry["pid"] != before;
@@ -93,12 +95,12 @@ fn after_a_killed_daemon_it_says_whom_it_cannot_take_over_and_starts_them_anew_i
         };
         NAMES.into_iter().zip(before).map(renewed).filter(|it| *it).count() == NAMES.len()
     });
-    let (list, leaders) = (listed(&home), leaders(&home));
+    let (list, leaders) = (list_by_name(&home), leaders(&home));
     for name in NAMES {
-        is_there_once(&home, name, &leaders[name], &list[name]);
-        assert_eq!(diary::pages(&home, name).len(), 2);
+        assert_runs_once(&home, name, &leaders[name], &list[name]);
+        assert_eq!(diary::life_records(&home, name).len(), 2);
     }
     assert!(second.terminate().success());
-    diary::nobody_was_there_twice(&home);
+    diary::assert_no_overlap(&home);
     home.finish();
 }

@@ -1,4 +1,4 @@
-//! Servers that are well, dead, hang, or never come up.
+//! Servers that are healthy, dead or hanging, or that never start.
 
 use std::net::TcpListener;
 #[cfg(target_os = "linux")]
@@ -10,11 +10,11 @@ use serde_json::json;
 use xy_testkit::is_alive;
 
 use crate::redact::redacted;
-use crate::support::{ask, home, pid_in, running, says, signal, sleeper, status};
-use crate::{closed_home, tested, worker};
+use crate::support::{ask, home, pid_in, running, signal, sleeper, status, wait_for_line};
+use crate::{home_without_gateway, run_self_test, worker};
 
 #[test]
-fn where_all_is_well_nothing_is_changed() {
+fn healthy_daemon_is_left_unchanged() {
     let home = home();
     home.mcp_server("modern", &["--era", "modern"]);
     home.mcp_server("talks", &["--only-tools"]);
@@ -25,7 +25,7 @@ fn where_all_is_well_nothing_is_changed() {
     ask(&home, "stop", json!({ "name": "stopped" }));
     home.gateway_address();
 
-    let tested = tested(&home);
+    let tested = run_self_test(&home);
 
     assert_eq!(["modern", "talks", "mute"].map(|name| running(&home, name)), before);
     assert_eq!(status(&home, "stopped")["state"], "stopped");
@@ -38,8 +38,8 @@ fn where_all_is_well_nothing_is_changed() {
 }
 
 #[test]
-fn a_crashed_server_is_started_again_unless_one_only_looks() {
-    let home = closed_home();
+fn crashed_server_is_started_by_a_repair() {
+    let home = home_without_gateway();
     let kdl = home.kdl_mcp(&["--only-tools"]) + "restart { policy \"never\" }\n";
     home.write_config("servers/dead.kdl", &kdl);
     home.mcp_server("well", &["--only-tools"]);
@@ -48,11 +48,11 @@ fn a_crashed_server_is_started_again_unless_one_only_looks() {
     signal(dead, Signal::KILL);
     home.wait_for_state("dead", "failed");
 
-    let looked = home.xy(&["self-test", "--no-repair", "--json"]);
-    assert_eq!(looked.code, 1, "{looked:#?}");
+    let checked = home.xy(&["self-test", "--no-repair", "--json"]);
+    assert_eq!(checked.code, 1, "{checked:#?}");
     assert_eq!(status(&home, "dead")["state"], "failed");
 
-    let tested = tested(&home);
+    let tested = run_self_test(&home);
     insta::assert_snapshot!(redacted(&home, &tested));
     assert_eq!(worker(&tested, "dead")["pid"], running(&home, "dead"));
     assert_eq!(running(&home, "well"), well);
@@ -60,15 +60,15 @@ fn a_crashed_server_is_started_again_unless_one_only_looks() {
 }
 
 #[test]
-fn a_server_that_hangs_is_replaced() {
-    let home = closed_home();
+fn hanging_server_is_restarted() {
+    let home = home_without_gateway();
     home.mcp_server("hangs", &["--only-tools"]);
     home.mcp_server("well", &["--only-tools"]);
     home.daemon();
     let (hangs, well) = (running(&home, "hangs"), running(&home, "well"));
     signal(hangs, Signal::STOP);
 
-    let tested = tested(&home);
+    let tested = run_self_test(&home);
 
     insta::assert_snapshot!(redacted(&home, &tested));
     let repair = &tested["autoRepair"][0];
@@ -82,10 +82,10 @@ fn a_server_that_hangs_is_replaced() {
 }
 
 #[test]
-fn a_server_that_is_deadlocked_is_replaced_and_the_journal_says_by_whom() {
-    let home = closed_home();
+fn deadlocked_server_is_restarted_and_journaled() {
+    let home = home_without_gateway();
     let kdl = home.kdl_mcp(&["--only-tools", "--dull"]);
-    // It is not known to answer: no probe would ever find it.
+    // Without probes the monitor would never find the hanging server.
     home.server("hangs", &format!("{kdl}stop {{ grace \"1s\" }}\nhealth {{ probe \"off\" }}\n"));
     let daemon = home.daemon();
     let hangs = running(&home, "hangs");
@@ -93,25 +93,25 @@ fn a_server_that_is_deadlocked_is_replaced_and_the_journal_says_by_whom() {
     client.initialize();
     assert_eq!(client.call_text("hangs__deadlock", json!({})), "done");
 
-    let mended = tested(&home);
+    let mended = run_self_test(&home);
 
-    let why = "it did not answer two questions in a row";
+    let why = "it did not answer two requests in a row";
     let repair = &mended["autoRepair"][0];
     assert_eq!((&repair["previousPid"], &repair["reason"]), (&json!(hangs), &json!(why)));
-    assert_eq!(repair.get("proven"), None, "what is proven is not said: {mended:#}");
+    assert_eq!(repair.get("proven"), None, "a proven repair has no `proven` field: {mended:#}");
     assert_eq!(mended["success"], true, "{mended:#}");
     assert!(!is_alive(hangs));
     assert_eq!(client.call_text("hangs__echo", json!({ "message": "a" })), "a");
     client.close();
 
-    // What a later daemon tells of it.
+    // The records that the next daemon reads.
     daemon.kill9();
     home.daemon();
     running(&home, "hangs");
-    let later = tested(&home);
+    let later = run_self_test(&home);
     let history = later["diagnostics"]["restartHistory"].as_array().unwrap();
-    let told: Vec<_> = history.iter().map(|it| it["reason"].as_str().unwrap()).collect();
-    assert_eq!(told, [format!("self-test: {why}")], "{later:#}");
+    let reasons: Vec<_> = history.iter().map(|it| it["reason"].as_str().unwrap()).collect();
+    assert_eq!(reasons, [format!("self-test: {why}")], "{later:#}");
     let report = home.xy_json(&["diagnostics"]);
     assert_eq!(&report["restart_history"], &later["diagnostics"]["restartHistory"]);
     let events = home.xy(&["events", "--history", "20", "--no-follow"]);
@@ -120,16 +120,16 @@ fn a_server_that_is_deadlocked_is_replaced_and_the_journal_says_by_whom() {
 }
 
 #[test]
-fn a_server_that_never_comes_up_has_failed_and_so_has_the_test() {
-    let home = closed_home();
-    // Between two tries there is more time than a test takes.
+fn server_that_never_starts_fails_the_self_test() {
+    let home = home_without_gateway();
+    // The delay between two attempts is longer than the test.
     let rules = "restart { max-attempts 1; backoff-initial \"4s\"; jitter #false }\n";
     let kdl = home.kdl_command("xy-test-exit", &["--code", "3"]);
     home.write_config("servers/loops.kdl", &format!("{kdl}{rules}"));
     home.daemon();
     home.wait_for_state("loops", "failed");
 
-    let tested = tested(&home);
+    let tested = run_self_test(&home);
 
     insta::assert_snapshot!(redacted(&home, &tested));
     let history = tested["diagnostics"]["restartHistory"].as_array().unwrap();
@@ -142,27 +142,27 @@ fn a_server_that_never_comes_up_has_failed_and_so_has_the_test() {
 }
 
 #[test]
-fn a_server_that_dies_at_every_start_is_tried_at_once_and_all_its_lives_are_told() {
-    let home = closed_home();
+fn crash_looping_server_is_tried_and_its_exits_reported() {
+    let home = home_without_gateway();
     let rules = "restart { max-attempts 9; backoff-initial \"10m\"; backoff-max \"10m\" }\n";
     let kdl = home.kdl_command("xy-test-exit", &["--code", "3"]);
     home.write_config("servers/loops.kdl", &format!("{kdl}{rules}"));
     home.daemon();
     home.wait_for_state("loops", "restarting");
 
-    let once = tested(&home);
+    let once = run_self_test(&home);
     assert_eq!(once["autoRepair"][0]["proven"], false, "{once:#}");
-    let twice = tested(&home);
+    let twice = run_self_test(&home);
 
     insta::assert_snapshot!(redacted(&home, &twice));
     home.finish();
 }
 
 #[test]
-fn calls_of_a_server_that_hangs_get_what_is_due_to_them_and_its_repair_is_proven() {
-    let home = closed_home();
+fn calls_of_a_hanging_server_are_answered_after_repair() {
+    let home = home_without_gateway();
     let diary = home.root().join("harness/hangs.diary");
-    // Nobody else would find it.
+    // Without probes the monitor would not find it.
     let rest = "health { probe \"off\" }\nstop { grace \"1s\" }\n";
     let flags = ["--only-tools", "--unbuffered", "--dull", "--diary", diary.to_str().unwrap()];
     home.write_config("servers/hangs.kdl", &format!("{}{rest}", home.kdl_mcp(&flags)));
@@ -174,18 +174,18 @@ fn calls_of_a_server_that_hangs_get_what_is_due_to_them_and_its_repair_is_proven
     let call = |tool: &str, message: &str, ms: u64| {
         client.start_call(&format!("hangs__{tool}"), json!({ "message": message, "ms": ms }))
     };
-    let heard = |said: &str| {
+    let outcome = |said: &str| {
         let text = std::fs::read_to_string(&diary).unwrap_or_default();
         text.matches(&format!("\"message\":\"{said}\"")).count()
     };
-    // Both take longer than the test of a server that does not answer.
+    // Both calls take longer than the self-test of a server that does not answer.
     let seen = [call("read_only", "seen-look", 600_000), call("mutating", "seen-write", 600_000)];
-    // From here on it reads nothing, not even when it is let go on to be ended.
+    // From here on it reads nothing, not even after it was resumed to be stopped.
     assert_eq!(client.call_text("hangs__deadlock", json!({})), "done");
     signal(hangs, Signal::STOP);
     let unseen = call("mutating", "unseen-write", 0);
 
-    let tested = tested(&home);
+    let tested = run_self_test(&home);
 
     insta::assert_snapshot!(redacted(&home, &tested));
     let (repair, now) = (&tested["autoRepair"][0], running(&home, "hangs"));
@@ -193,18 +193,18 @@ fn calls_of_a_server_that_hangs_get_what_is_due_to_them_and_its_repair_is_proven
     assert!(!is_alive(hangs));
     let [look, write] = seen.map(|id| client.wait_answer(id));
     assert_eq!(look["error"]["code"], -32010, "it may be why the server hung: {look}");
-    assert_eq!(write["error"]["code"], -32010, "nobody knows: {write}");
+    assert_eq!(write["error"]["code"], -32010, "the outcome is unknown: {write}");
     let unseen = client.wait_answer(unseen);
     assert_eq!(unseen["result"]["content"][0]["text"], "unseen-write", "it was not read: {unseen}");
-    let heard = ["seen-look", "seen-write", "unseen-write"].map(heard);
-    assert_eq!(heard, [1; 3], "nothing was done twice");
+    let outcome = ["seen-look", "seen-write", "unseen-write"].map(outcome);
+    assert_eq!(outcome, [1; 3], "nothing was done twice");
     client.close();
     home.finish();
 }
 
 #[test]
-fn a_server_with_one_long_call_is_busy_and_nobody_restarts_it() {
-    let home = closed_home();
+fn server_with_a_long_call_is_not_restarted() {
+    let home = home_without_gateway();
     let kdl = home.kdl_mcp(&["--only-tools", "--dull"]);
     for name in ["mutters", "spins"] {
         home.write_config(
@@ -216,16 +216,16 @@ fn a_server_with_one_long_call_is_busy_and_nobody_restarts_it() {
     let before = ["mutters", "spins"].map(|name| running(&home, name));
     let client = home.mcp_connect(&[]);
     client.initialize();
-    // Neither hears anything until that is over: one writes to its log, and one computes.
+    // Neither server reads meanwhile: one writes to its log, and one computes.
     let calls = [("mutters__mutter", "begins to mutter"), ("spins__spin", "begins to spin")].map(
         |(tool, begins)| {
             let call = client.start_call(tool, json!({ "ms": 600_000 }));
-            says(&home, tool.split_once("__").unwrap().0, begins);
+            wait_for_line(&home, tool.split_once("__").unwrap().0, begins);
             call
         },
     );
 
-    let tested = tested(&home);
+    let tested = run_self_test(&home);
 
     insta::assert_snapshot!(redacted(&home, &tested));
     for (name, pid) in ["mutters", "spins"].into_iter().zip(before) {
@@ -239,15 +239,15 @@ fn a_server_with_one_long_call_is_busy_and_nobody_restarts_it() {
     home.finish();
 }
 
-/// Nobody can see for whom a server waits, only that there is somebody.
+/// The daemon cannot see for which peer a server waits, only that it has a connection.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_server_that_may_wait_for_somebody_else_in_its_call_is_left_alone() {
-    let home = closed_home();
+fn server_waiting_in_a_call_is_left_alone() {
+    let home = home_without_gateway();
     let far = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = far.local_addr().unwrap().port();
     let mcp = home.program("xy-test-mcp");
-    // A connection that its parent has opened, and leaves to it.
+    // A connection that its parent has opened and that it inherits.
     let script =
         format!("exec 3<>/dev/tcp/127.0.0.1/{port}; exec {} --only-tools --dull", mcp.display());
     home.server(
@@ -259,8 +259,8 @@ fn a_server_that_may_wait_for_somebody_else_in_its_call_is_left_alone() {
     let client = home.mcp_connect(&[]);
     client.initialize();
     let call = client.start_call("waits__stall", json!({ "ms": 600_000 }));
-    says(&home, "waits", "begins to stall");
-    let tested = tested(&home);
+    wait_for_line(&home, "waits", "begins to stall");
+    let tested = run_self_test(&home);
     assert_eq!(worker(&tested, "waits")["status"], "ok", "{tested:#}");
     assert_eq!(running(&home, "waits"), pid);
     assert_eq!(client.answer_within(call, Duration::ZERO), None, "it goes on");
@@ -269,10 +269,10 @@ fn a_server_that_may_wait_for_somebody_else_in_its_call_is_left_alone() {
 }
 
 #[test]
-fn a_server_that_is_deadlocked_in_a_call_is_replaced_unless_one_only_looks() {
-    let home = closed_home();
+fn server_deadlocked_in_a_call_is_restarted_by_a_repair() {
+    let home = home_without_gateway();
     let kdl = home.kdl_mcp(&["--only-tools", "--dull"]);
-    // Nobody else would find it.
+    // Without probes the monitor would not find it.
     home.server("hangs", &format!("{kdl}stop {{ grace \"1s\" }}\nhealth {{ probe \"off\" }}\n"));
     home.daemon();
     let hangs = running(&home, "hangs");
@@ -281,14 +281,14 @@ fn a_server_that_is_deadlocked_in_a_call_is_replaced_unless_one_only_looks() {
     let open = client.start_call("hangs__never", json!({}));
     assert_eq!(client.call_text("hangs__deadlock", json!({})), "done");
 
-    let why = "it did not answer two questions in a row, has a call to do and does nothing";
-    let looked = ask(&home, "self_test", json!({ "repair": false }));
-    let seen = worker(&looked, "hangs");
-    assert_eq!((&seen["status"], &seen["note"]), (&json!("failed"), &json!(why)), "{looked:#}");
-    assert_eq!(running(&home, "hangs"), hangs, "only looked at");
+    let why = "it did not answer two requests in a row, has a call in progress and is idle";
+    let checked = ask(&home, "self_test", json!({ "repair": false }));
+    let seen = worker(&checked, "hangs");
+    assert_eq!((&seen["status"], &seen["note"]), (&json!("failed"), &json!(why)), "{checked:#}");
+    assert_eq!(running(&home, "hangs"), hangs, "only reported");
     assert_eq!(client.answer_within(open, Duration::ZERO), None);
 
-    let mended = tested(&home);
+    let mended = run_self_test(&home);
     assert_eq!(worker(&mended, "hangs")["status"], "restarted", "{mended:#}");
     assert_eq!(mended["autoRepair"][0]["reason"], why, "{mended:#}");
     assert!(!is_alive(hangs));
@@ -299,13 +299,13 @@ fn a_server_that_is_deadlocked_in_a_call_is_replaced_unless_one_only_looks() {
 }
 
 #[test]
-fn a_server_somewhere_else_that_does_not_answer_is_told_and_nothing_is_restarted() {
-    let home = closed_home();
+fn silent_remote_server_is_only_reported() {
+    let home = home_without_gateway();
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     home.write_config("servers/far.kdl", &format!("url \"http://127.0.0.1:{port}/mcp\"\n"));
     home.daemon();
     home.wait_for_state("far", "restarting");
-    let tested = tested(&home);
+    let tested = run_self_test(&home);
     let far = worker(&tested, "far");
     assert_eq!((&far["status"], &far["health"]), (&json!("failed"), &json!("unreachable")));
     assert!(tested.get("autoRepair").is_none(), "{tested:#}");
@@ -314,8 +314,8 @@ fn a_server_somewhere_else_that_does_not_answer_is_told_and_nothing_is_restarted
 }
 
 #[test]
-fn an_instance_for_one_client_is_tested_and_repaired() {
-    let home = closed_home();
+fn isolated_instance_is_tested_and_repaired() {
+    let home = home_without_gateway();
     let kdl = home.kdl_mcp(&["--only-tools"]) + "isolation \"client\"\n";
     home.write_config("servers/own.kdl", &kdl);
     home.daemon();
@@ -323,11 +323,11 @@ fn an_instance_for_one_client_is_tested_and_repaired() {
     client.initialize();
     assert_eq!(client.call_text("own__echo", json!({ "message": "a" })), "a");
     let pid = pid_in(&status(&home, "own")["instances"][0]);
-    let well = tested(&home);
+    let well = run_self_test(&home);
     assert_eq!(worker(&well, "own")["pid"], pid);
     assert!(worker(&well, "own")["client"].is_u64(), "{well:#}");
     signal(pid, Signal::STOP);
-    let mended = tested(&home);
+    let mended = run_self_test(&home);
     assert_eq!(worker(&mended, "own")["status"], "restarted", "{mended:#}");
     assert_eq!(client.call_text("own__echo", json!({ "message": "b" })), "b");
     client.close();
@@ -336,8 +336,8 @@ fn an_instance_for_one_client_is_tested_and_repaired() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn what_no_server_owns_is_ended_and_what_one_owns_is_not() {
-    let home = closed_home();
+fn only_orphan_processes_are_ended() {
+    let home = home_without_gateway();
     home.mcp_server("well", &["--only-tools"]);
     home.daemon();
     let well = running(&home, "well");
@@ -352,35 +352,35 @@ fn what_no_server_owns_is_ended_and_what_one_owns_is_not() {
         command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
     };
     let mut orphan = start(&format!("{home_id}-0123456789abcdef"));
-    let mut stranger = start("ffffffffffffffff-0123456789abcdef");
+    let mut unrelated = start("ffffffffffffffff-0123456789abcdef");
 
-    let looked = ask(&home, "self_test", json!({ "repair": false }));
-    assert_eq!(looked["health"]["orphans"]["pids"], json!([orphan.id()]), "{looked:#}");
-    assert_eq!(looked["success"], false);
-    // It dies of this; whoever started it has to reap it.
+    let checked = ask(&home, "self_test", json!({ "repair": false }));
+    assert_eq!(checked["health"]["orphans"]["pids"], json!([orphan.id()]), "{checked:#}");
+    assert_eq!(checked["success"], false);
+    // The orphan is killed; its parent must reap it.
     let reaper = std::thread::spawn(move || (orphan.id(), orphan.wait().unwrap()));
-    let tested = tested(&home);
+    let tested = run_self_test(&home);
     let (pid, ended) = reaper.join().unwrap();
     assert!(!ended.success());
     assert_eq!(tested["autoRepair"][0]["action"], "processes_reaped", "{tested:#}");
     assert_eq!(tested["autoRepair"][0]["pids"], json!([pid]));
     assert_eq!(tested["success"], true);
     assert_eq!(running(&home, "well"), well);
-    assert!(stranger.try_wait().unwrap().is_none());
-    stranger.kill().unwrap();
-    stranger.wait().unwrap();
+    assert!(unrelated.try_wait().unwrap().is_none());
+    unrelated.kill().unwrap();
+    unrelated.wait().unwrap();
     home.finish();
 }
 
 #[test]
-fn isolated_server_is_started_for_the_test() {
-    let home = closed_home();
+fn isolated_server_is_started_for_the_self_test() {
+    let home = home_without_gateway();
     let isolated = "isolation \"client\"\n";
     home.write_config("servers/good.kdl", &(home.kdl_mcp(&["--only-tools"]) + isolated));
     let broken = "command \"/bin/sh\"\nargs \"-c\" \"echo boom >&2; exit 3\"\n";
     home.write_config("servers/bad.kdl", &format!("{broken}{isolated}"));
     home.daemon();
-    let tested = tested(&home);
+    let tested = run_self_test(&home);
     let (good, bad) = (worker(&tested, "good"), worker(&tested, "bad"));
     assert_eq!((&good["status"], &good["pid"]), (&json!("ok"), &json!(null)), "{tested:#}");
     assert!(good["roundTripMs"].is_u64(), "{tested:#}");

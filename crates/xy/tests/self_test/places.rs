@@ -1,4 +1,4 @@
-//! Folders and sockets that have vanished, or something else in their place.
+//! Missing folders and sockets, and other files in their place.
 
 use std::fs;
 use std::path::Path;
@@ -8,20 +8,20 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::redact::redacted;
-use crate::support::{ask, running, says};
+use crate::support::{ask, running, wait_for_line};
 #[cfg(target_os = "linux")]
 use crate::support::{disk::SmallDisk, signal};
-use crate::{closed_home, tested};
+use crate::{home_without_gateway, run_self_test};
 
 #[test]
-fn a_log_folder_that_vanished_is_made_again() {
-    let home = closed_home();
-    home.daemon(); // Without a server: the keeper of one makes the folder again by itself.
+fn missing_log_folder_is_recreated() {
+    let home = home_without_gateway();
+    home.daemon(); // Without a server, whose log writer would recreate the folder.
     fs::remove_dir_all(home.root().join("state/xy/logs")).unwrap();
 
-    let looked = ask(&home, "self_test", json!({ "repair": false }));
-    assert_eq!(looked["health"]["logs"]["status"], "error", "{looked:#}");
-    let tested = tested(&home);
+    let checked = ask(&home, "self_test", json!({ "repair": false }));
+    assert_eq!(checked["health"]["logs"]["status"], "error", "{checked:#}");
+    let tested = run_self_test(&home);
 
     insta::assert_snapshot!(redacted(&home, &tested));
     assert!(home.root().join("state/xy/logs").is_dir());
@@ -29,14 +29,14 @@ fn a_log_folder_that_vanished_is_made_again() {
 }
 
 #[test]
-fn a_log_folder_that_is_none_is_told_and_left_alone() {
-    let home = closed_home();
+fn file_in_place_of_log_folder_is_reported() {
+    let home = home_without_gateway();
     home.daemon();
     let logs = home.root().join("state/xy/logs");
     fs::remove_dir_all(&logs).unwrap();
-    fs::write(&logs, "precious").unwrap(); // Not even root can write into it.
+    fs::write(&logs, "precious").unwrap(); // Not even root can write into a file as a folder.
 
-    let tested = tested(&home);
+    let tested = run_self_test(&home);
 
     insta::assert_snapshot!(redacted(&home, &tested));
     assert_eq!(fs::read_to_string(&logs).unwrap(), "precious");
@@ -45,65 +45,71 @@ fn a_log_folder_that_is_none_is_told_and_left_alone() {
 }
 
 #[test]
-fn a_state_folder_that_vanished_is_made_again_and_nobody_is_killed() {
-    let home = closed_home();
+fn missing_state_folder_is_recreated_without_a_restart() {
+    let home = home_without_gateway();
     home.mcp_server("one", &["--only-tools"]);
     let daemon = home.daemon();
     let one = running(&home, "one");
-    // Somebody may just write something there.
+    // The daemon may be writing there at the moment.
     home.wait_until("it is gone", || fs::remove_dir_all(home.root().join("state/xy")).is_ok());
 
-    let tested = tested(&home);
+    let tested = run_self_test(&home);
 
     assert_eq!(tested["success"], true, "{tested:#}");
-    // Whoever keeps something there may have made the outermost again.
+    // A writer may have recreated the outermost folder.
     let made = tested["autoRepair"].as_array().unwrap();
     let made = made.iter().filter(|it| it["action"] == "folder_created").count();
     assert!((2..=3).contains(&made), "{tested:#}");
     assert_eq!(running(&home, "one"), one);
     let second = home.daemon_fails();
-    let told = String::from_utf8_lossy(&second.stderr).into_owned();
-    assert!(told.contains(&format!("another daemon runs already, pid {}", daemon.pid)), "{told}");
+    let text = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(
+        text.contains(&format!("another daemon is already running, pid {}", daemon.pid)),
+        "{text}"
+    );
     home.finish();
 }
 
 #[test]
-fn a_lock_that_vanished_is_taken_again_before_a_second_daemon_does() {
-    let home = closed_home();
+fn missing_lock_is_retaken() {
+    let home = home_without_gateway();
     home.mcp_server("one", &["--only-tools"]);
     let daemon = home.daemon();
     let one = running(&home, "one");
     let lock = home.root().join("state/xy/xy.pid");
-    // Gone, or another file in its place that nobody holds.
+    // The file is missing, or replaced by one without a lock.
     for loss in [
         |lock: &Path| fs::remove_file(lock),
         |lock: &Path| fs::remove_file(lock).and_then(|()| fs::write(lock, "1\n")),
     ] {
         loss(&lock).unwrap();
-        let looked = ask(&home, "self_test", json!({ "repair": false }));
-        let database = &looked["health"]["database"];
-        assert_eq!((&looked["success"], &database["status"]), (&json!(false), &json!("error")));
-        assert!(database["note"].as_str().unwrap().contains("a second daemon could"), "{looked:#}");
+        let checked = ask(&home, "self_test", json!({ "repair": false }));
+        let database = &checked["health"]["database"];
+        assert_eq!((&checked["success"], &database["status"]), (&json!(false), &json!("error")));
+        assert!(
+            database["note"].as_str().unwrap().contains("a second daemon could"),
+            "{checked:#}"
+        );
 
-        let mended = tested(&home);
+        let mended = run_self_test(&home);
         assert_eq!(mended["success"], true, "{mended:#}");
         let repairs = mended["autoRepair"].as_array().unwrap();
         assert_eq!((repairs.len(), &repairs[0]["action"]), (1, &json!("lock_taken")));
         assert_eq!(repairs[0]["path"], lock.display().to_string());
         assert_eq!(fs::read_to_string(&lock).unwrap(), format!("{}\n", daemon.pid));
         let second = home.daemon_fails();
-        let told = String::from_utf8_lossy(&second.stderr).into_owned();
-        let running = format!("another daemon runs already, pid {}", daemon.pid);
-        assert!(told.contains(&running), "{told}");
-        assert!(tested(&home).get("autoRepair").is_none(), "there is nothing left to do");
+        let text = String::from_utf8_lossy(&second.stderr).into_owned();
+        let running = format!("another daemon is already running, pid {}", daemon.pid);
+        assert!(text.contains(&running), "{text}");
+        assert!(run_self_test(&home).get("autoRepair").is_none(), "there is nothing left to do");
     }
     assert_eq!(running(&home, "one"), one);
     home.finish();
 }
 
 #[test]
-fn a_socket_for_clients_that_vanished_is_made_again() {
-    let home = closed_home();
+fn missing_client_socket_is_recreated() {
+    let home = home_without_gateway();
     home.mcp_server("one", &["--only-tools"]);
     home.daemon();
     running(&home, "one");
@@ -111,7 +117,7 @@ fn a_socket_for_clients_that_vanished_is_made_again() {
     before.initialize();
     fs::remove_file(home.mcp_socket()).unwrap();
 
-    let tested = tested(&home);
+    let tested = run_self_test(&home);
 
     insta::assert_snapshot!(redacted(&home, &tested));
     let after = home.mcp_connect(&[]);
@@ -125,11 +131,11 @@ fn a_socket_for_clients_that_vanished_is_made_again() {
 }
 
 #[test]
-fn a_control_socket_that_vanished_is_made_again_by_who_can_still_ask() {
-    let home = closed_home();
+fn missing_control_socket_is_recreated() {
+    let home = home_without_gateway();
     home.server("one", &home.kdl_command("xy-test-exit", &["--say", "hello", "--after", "600000"]));
     home.daemon();
-    says(&home, "one", "hello");
+    wait_for_line(&home, "one", "hello");
     let client = home.mcp_connect(&[]);
     client.initialize();
     let mut before = home.connect();
@@ -141,18 +147,18 @@ fn a_control_socket_that_vanished_is_made_again_by_who_can_still_ask() {
     let repaired = &answer["result"]["structuredContent"]["autoRepair"][0];
     assert_eq!(repaired["action"], "socket_created", "{answer:#}");
     assert_eq!(home.xy(&["list"]).code, 0);
-    assert!(before.call("version", Value::Null).is_ok(), "who was connected still is");
+    assert!(before.call("version", Value::Null).is_ok(), "connections stay open");
     client.close();
     home.finish();
 }
 
 #[test]
-fn what_is_in_the_place_of_a_socket_is_told_and_left_alone() {
-    let home = closed_home();
+fn file_in_place_of_socket_is_reported() {
+    let home = home_without_gateway();
     home.daemon();
     fs::remove_file(home.mcp_socket()).unwrap();
     fs::write(home.mcp_socket(), "precious").unwrap();
-    let tested = tested(&home);
+    let tested = run_self_test(&home);
     let socket = &tested["health"]["sockets"][1];
     assert_eq!(socket["status"], "error", "{tested:#}");
     assert!(socket["note"].as_str().unwrap().contains("is not a socket"), "{tested:#}");
@@ -163,8 +169,8 @@ fn what_is_in_the_place_of_a_socket_is_told_and_left_alone() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_full_disk_is_told_and_keeps_nobody_from_being_repaired() {
-    let home = closed_home();
+fn full_disk_is_reported_and_blocks_no_repair() {
+    let home = home_without_gateway();
     let Some(disk) = SmallDisk::mount(&home) else {
         println!("SKIPPED: no right to mount a small disk");
         return;
@@ -176,7 +182,7 @@ fn a_full_disk_is_told_and_keeps_nobody_from_being_repaired() {
     home.wait_for_state("dead", "failed");
     disk.fill();
 
-    let full = tested(&home);
+    let full = run_self_test(&home);
 
     assert_eq!(full["success"], false, "{full:#}");
     for place in ["database", "logs"] {
@@ -186,19 +192,19 @@ fn a_full_disk_is_told_and_keeps_nobody_from_being_repaired() {
     assert_eq!(full["autoRepair"][0]["action"], "worker_restarted", "{full:#}");
     let history = full["diagnostics"]["restartHistory"].as_array().unwrap();
     let last = history.last().unwrap()["reason"].as_str().unwrap();
-    assert!(last.starts_with("self-test: "), "what cannot be written is known: {full:#}");
+    assert!(last.starts_with("self-test: "), "the unwritable files are reported: {full:#}");
     assert_eq!(home.xy_json(&["diagnostics"])["restart_history"], json!(history));
     let events = home.xy(&["events", "--history", "5", "--no-follow"]);
     assert!(events.code == 0 && events.stdout.contains("self-test: "), "{events:#?}");
 
     disk.make_room();
-    assert_eq!(tested(&home)["success"], true);
+    assert_eq!(run_self_test(&home)["success"], true);
 }
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_disk_that_can_only_be_read_is_told() {
-    let home = closed_home();
+fn readonly_disk_is_reported() {
+    let home = home_without_gateway();
     let folder = home.root().join("state/xy/logs");
     fs::create_dir_all(&folder).unwrap();
     let Some(disk) = SmallDisk::mount_at(folder) else {
@@ -207,8 +213,8 @@ fn a_disk_that_can_only_be_read_is_told() {
     };
     home.daemon();
     disk.remount("ro");
-    let told = tested(&home);
-    insta::assert_snapshot!(redacted(&home, &told));
+    let text = run_self_test(&home);
+    insta::assert_snapshot!(redacted(&home, &text));
     disk.remount("rw");
-    assert_eq!(tested(&home)["success"], true);
+    assert_eq!(run_self_test(&home)["success"], true);
 }

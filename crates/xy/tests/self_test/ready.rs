@@ -1,4 +1,4 @@
-//! Servers that live, and whose port or page does not answer any more.
+//! Running servers whose port or page does not answer.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -9,73 +9,73 @@ use serde_json::{Value, json};
 use xy_testkit::{Home, free_port, is_alive};
 
 use crate::support::{ask, running};
-use crate::{closed_home, tested, worker};
+use crate::{home_without_gateway, run_self_test, worker};
 
-/// A page that speaks no MCP and says 503 for as long as the process with this id lives.
-fn page(ill: &Arc<AtomicU32>) -> u16 {
+/// Serves a page that speaks no MCP and answers 503 while the process with this id lives.
+fn page(failing: &Arc<AtomicU32>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    let ill = ill.clone();
+    let failing = failing.clone();
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
-            answer(&stream, ill.load(Ordering::SeqCst));
+            answer(&stream, failing.load(Ordering::SeqCst));
         }
     });
     port
 }
 
-fn answer(mut stream: &TcpStream, ill: u32) {
+fn answer(mut stream: &TcpStream, failing: u32) {
     let mut head = [0; 4096];
     let count = stream.read(&mut head).unwrap_or_default();
     let status = match &head[..count] {
         asked if !asked.starts_with(b"GET /mcp/health ") => "404 Not Found",
-        _ if ill != 0 && is_alive(ill) => "503 Service Unavailable",
+        _ if failing != 0 && is_alive(failing) => "503 Service Unavailable",
         _ => "200 OK",
     };
     let head = format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n");
-    let _ = stream.write_all(head.as_bytes()); // It need not be waited for.
+    let _ = stream.write_all(head.as_bytes()); // The client may not wait for the answer.
 }
 
-/// What the test says of the only server, without repairing it.
+/// Returns the self-test's result for the only server, without repairs.
 #[track_caller]
-fn looked(home: &Home) -> Value {
+fn check_only(home: &Home) -> Value {
     let tested = ask(home, "self_test", json!({ "repair": false }));
     assert_eq!(tested.get("autoRepair"), None, "{tested:#}");
     worker(&tested, "one").clone()
 }
 
 #[test]
-fn one_that_speaks_no_mcp_and_whose_page_says_503_is_replaced() {
-    let home = closed_home();
-    let ill = Arc::default();
+fn non_mcp_server_with_503_page_is_restarted() {
+    let home = home_without_gateway();
+    let failing = Arc::default();
     let rest = "ready { probe \"http\"; within \"1m\" }\nhealth { probe \"off\" }\n";
     let sleeper = home.kdl_command("xy-test-sleep-server", &["--every", "600000"]);
-    home.server("one", &format!("{sleeper}port {}\n{rest}", page(&ill)));
+    home.server("one", &format!("{sleeper}port {}\n{rest}", page(&failing)));
     home.daemon();
     let first = running(&home, "one");
-    let well = looked(&home);
+    let well = check_only(&home);
     assert_eq!(well["status"], "ok", "{well:#}");
-    assert_eq!(well["note"], "it speaks no MCP, but its port answers");
+    assert_eq!(well["note"], "it does not speak MCP, but its port answers");
 
-    ill.store(first, Ordering::SeqCst);
-    let found = looked(&home);
+    failing.store(first, Ordering::SeqCst);
+    let found = check_only(&home);
     assert_eq!(found["status"], "failed", "{found:#}");
     let why = found["note"].as_str().unwrap();
-    assert!(why.starts_with("it is not ready any more: GET http://127.0.0.1:"), "{why}");
+    assert!(why.starts_with("it is no longer ready: GET http://127.0.0.1:"), "{why}");
     assert!(why.ends_with("/mcp/health was answered with status 503"), "{why}");
-    assert_eq!(running(&home, "one"), first, "it was only looked at");
+    assert_eq!(running(&home, "one"), first, "it was only reported");
 
-    let mended = tested(&home);
+    let mended = run_self_test(&home);
     assert_eq!(worker(&mended, "one")["status"], "restarted", "{mended:#}");
     assert_eq!(mended["autoRepair"][0]["reason"], why, "{mended:#}");
     assert!(!is_alive(first));
-    assert_eq!(looked(&home)["status"], "ok");
+    assert_eq!(check_only(&home)["status"], "ok");
     home.finish();
 }
 
 #[test]
-fn one_that_answers_but_whose_page_says_503_is_told_of_and_left_alone() {
-    let home = closed_home();
+fn answering_server_with_503_page_is_only_reported() {
+    let home = home_without_gateway();
     let port = free_port();
     let kdl = home.kdl_mcp(&["--http", &port.to_string(), "--well-after", "1000000"]);
     let with = |probe| format!("{kdl}port {port}\nready {{ probe \"{probe}\"; within \"1m\" }}\n");
@@ -85,11 +85,11 @@ fn one_that_answers_but_whose_page_says_503_is_told_of_and_left_alone() {
     let client = home.mcp_connect(&[]);
     client.initialize();
     assert_eq!(client.call_text("one__echo", json!({ "message": "a" })), "a");
-    // It had come up by then: from now on its page has to say so.
+    // The server had started before: from now on its page decides.
     home.server("one", &with("http"));
     ask(&home, "reload", json!({}));
 
-    let tested = tested(&home);
+    let tested = run_self_test(&home);
 
     let found = worker(&tested, "one");
     assert_eq!((&found["status"], &found["pid"]), (&json!("ok"), &json!(first)), "{tested:#}");

@@ -1,9 +1,9 @@
-//! An answer without what is different each time.
+//! Answers without the parts that differ between runs.
 
 use serde_json::Value;
 use xy_testkit::Home;
 
-/// All of it, on lines of its own.
+/// Formats the answer, with indentation and replaced values.
 pub(crate) fn redacted(home: &Home, answer: &Value) -> String {
     let mut answer = answer.clone();
     redact("", &mut answer);
@@ -25,14 +25,14 @@ fn redact(key: &str, value: &mut Value) {
     };
     match value {
         Value::Object(fields) => {
-            // A server that is well is asked for the first time a moment after it began.
+            // A healthy server gets its first probe a moment after its start.
             let is_there = fields.get("pid").is_some_and(Value::is_number);
             let is_well = |it: &&mut Value| **it == "unknown" || **it == "healthy";
             if let Some(health) = fields.get_mut("health").filter(is_well).filter(|_| is_there) {
                 *health = "[unknown or healthy]".into();
             }
             if let Some(checked) = fields.get_mut("lastHealthCheck") {
-                *checked = "[time or null]".into(); // The same.
+                *checked = "[time or null]".into(); // As above.
             }
             fields.iter_mut().for_each(|(key, value)| redact(key, value));
         }

@@ -1,14 +1,14 @@
-//! The report of trouble: all that helps, and no secret.
+//! The report for bug reports: details, and no secrets.
 
 use std::fs;
 
 use serde_json::{Value, json};
 use xy_testkit::Home;
 
-use crate::support::{ask, running, says};
-use crate::{closed_home, home};
+use crate::support::{ask, running, wait_for_line};
+use crate::{home, home_without_gateway};
 
-/// Each of them is planted somewhere, and none of them may be seen.
+/// Secrets in configuration, environment and output; a report must not contain them.
 const SECRETS: [&str; 12] = [
     "env-s3cret-value",
     "inherited-s3cret",
@@ -24,7 +24,7 @@ const SECRETS: [&str; 12] = [
     "line-two-s3cret",
 ];
 
-/// A home that is full of secrets.
+/// Returns a home with all secrets in place.
 fn home_with_secrets() -> Home {
     let home = home().with_env("DAEMON_API_TOKEN", "inherited-s3cret");
     let say = "env-s3cret-value inherited-s3cret arg-s3cret-next query-s3cret header-s3cret \
@@ -72,12 +72,12 @@ fn server<'r>(report: &'r Value, name: &str) -> &'r Value {
 }
 
 #[test]
-fn a_report_has_all_that_helps_and_no_secret() {
+fn report_has_details_and_no_secret() {
     let home = home_with_secrets();
     home.daemon();
     running(&home, "near");
     running(&home, "args");
-    says_harmless(&home);
+    wait_for_harmless_line(&home);
 
     let ran = home.xy(&["diagnostics"]);
 
@@ -87,8 +87,8 @@ fn a_report_has_all_that_helps_and_no_secret() {
     let near = server(&report, "near");
     assert_eq!(near["configuration"]["env"], json!({ "API_VALUE": "***", "PEM": "***" }));
     assert_eq!(near["status"]["state"], "running");
-    let said = near["stderr"].to_string();
-    assert!(said.contains("harmless") && said.contains("***"), "{said}");
+    let text = near["stderr"].to_string();
+    assert!(text.contains("harmless") && text.contains("***"), "{text}");
     assert!(near["log_files"][0]["bytes"].as_u64().unwrap() > 0, "{near:#}");
     let far = server(&report, "far");
     assert_eq!(far["configuration"]["url"], "http://127.0.0.1:9/mcp?***");
@@ -102,22 +102,22 @@ fn a_report_has_all_that_helps_and_no_secret() {
     assert_masked(&home, &ask(&home, "diagnostics", json!({})).to_string());
     let client = home.mcp_connect(&[]);
     client.initialize();
-    let told = client.call_value("get_diagnostics", json!({}));
-    assert_eq!(server(&told, "near")["configuration"]["env"]["PEM"], "***");
-    assert_masked(&home, &told.to_string());
+    let answer = client.call_value("get_diagnostics", json!({}));
+    assert_eq!(server(&answer, "near")["configuration"]["env"]["PEM"], "***");
+    assert_masked(&home, &answer.to_string());
     client.close();
     home.finish();
 }
 
-/// Waits until what it says is known.
-fn says_harmless(home: &Home) {
-    home.wait_until("it has spoken", || {
+/// Waits until the harmless line is logged.
+fn wait_for_harmless_line(home: &Home) {
+    home.wait_until("it has printed its line", || {
         ask(home, "tail", json!({ "name": "near" })).to_string().contains("harmless")
     });
 }
 
 #[test]
-fn without_a_daemon_the_report_says_so_and_shows_the_files() {
+fn report_without_a_daemon_shows_the_files() {
     let home = home_with_secrets();
     home.write_config(
         "servers/bad.kdl",
@@ -141,14 +141,14 @@ fn without_a_daemon_the_report_says_so_and_shows_the_files() {
 }
 
 #[test]
-fn the_last_lines_are_one_answer() {
-    let home = closed_home();
+fn last_lines_are_one_answer() {
+    let home = home_without_gateway();
     home.server("one", &home.kdl_command("xy-test-exit", &["--say", "hello", "--after", "600000"]));
     home.daemon();
-    says(&home, "one", "hello");
-    let told = ask(&home, "tail", json!({ "name": "one", "stream": "stderr" }));
-    assert_eq!((&told["name"], &told["lines"][0]["line"]), (&json!("one"), &json!("hello")));
-    assert_eq!((&told["lines"][0]["stream"], &told["left_out"]), (&json!("stderr"), &json!(0)));
+    wait_for_line(&home, "one", "hello");
+    let answer = ask(&home, "tail", json!({ "name": "one", "stream": "stderr" }));
+    assert_eq!((&answer["name"], &answer["lines"][0]["line"]), (&json!("one"), &json!("hello")));
+    assert_eq!((&answer["lines"][0]["stream"], &answer["left_out"]), (&json!("stderr"), &json!(0)));
     let none = ask(&home, "tail", json!({ "name": "one", "stream": "stdout" }));
     assert_eq!(none["lines"], json!([]));
     home.finish();

@@ -1,20 +1,20 @@
-//! The same, as tools of MCP clients.
+//! The self-test as tools of MCP clients.
 
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::closed_home;
-use crate::support::{pid_in, running, says, signal};
+use crate::home_without_gateway;
+use crate::support::{pid_in, running, signal, wait_for_line};
 
 #[test]
-fn a_client_tests_restarts_and_reads() {
-    let home = closed_home();
+fn client_runs_self_test_restart_and_logs() {
+    let home = home_without_gateway();
     home.mcp_server("one", &["--only-tools"]);
-    let said = home.kdl_command("xy-test-exit", &["--say", "hello", "--after", "600000"]);
-    home.server("loud", &said);
+    let printer = home.kdl_command("xy-test-exit", &["--say", "hello", "--after", "600000"]);
+    home.server("loud", &printer);
     home.daemon();
     let one = running(&home, "one");
-    says(&home, "loud", "hello");
+    wait_for_line(&home, "loud", "hello");
     let client = home.mcp_connect(&[]);
     client.initialize();
 
@@ -42,8 +42,8 @@ fn a_client_tests_restarts_and_reads() {
 }
 
 #[test]
-fn a_client_that_only_looks_changes_nothing() {
-    let home = closed_home();
+fn read_only_self_test_changes_nothing() {
+    let home = home_without_gateway();
     home.mcp_server("one", &["--only-tools"]);
     home.daemon();
     let one = running(&home, "one");
@@ -51,13 +51,13 @@ fn a_client_that_only_looks_changes_nothing() {
     client.initialize();
     signal(one, Signal::STOP);
 
-    let looked = client.call_value("self_test", json!({ "repair": false }));
+    let checked = client.call_value("self_test", json!({ "repair": false }));
 
-    assert_eq!((&looked["success"], looked.get("autoRepair")), (&json!(false), None));
-    let found = &looked["health"]["worker"][0];
-    assert_eq!((&found["status"], &found["pid"]), (&json!("failed"), &json!(one)), "{looked:#}");
-    let why = "it did not answer: a signal has stopped its process";
-    assert_eq!(found["note"], why, "{looked:#}");
+    assert_eq!((&checked["success"], checked.get("autoRepair")), (&json!(false), None));
+    let found = &checked["health"]["worker"][0];
+    assert_eq!((&found["status"], &found["pid"]), (&json!("failed"), &json!(one)), "{checked:#}");
+    let why = "it did not answer: a signal stopped its process";
+    assert_eq!(found["note"], why, "{checked:#}");
     assert_eq!(running(&home, "one"), one, "it is left as it is");
     let odd = client.call("self_test", json!({ "repair": "no" }));
     assert!(odd["error"].is_object() || odd["result"]["isError"] == true, "{odd:#}");

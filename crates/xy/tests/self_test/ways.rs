@@ -1,4 +1,4 @@
-//! Servers that are reached by HTTP, and the door of our own.
+//! HTTP servers, and xy's own gateway.
 
 use std::net::TcpListener;
 
@@ -8,19 +8,20 @@ use xy_testkit::remote::Remote;
 use xy_testkit::{Home, McpHttp, free_port};
 
 use crate::support::{home, pid_in, running, running_after, signal, status};
-use crate::{closed_home, tested, worker};
+use crate::{home_without_gateway, run_self_test, worker};
 
 /// Writes the file of a server that listens on a port.
 fn serve_by_port(home: &Home, name: &str) {
     let port = free_port().to_string();
     let kdl = home.kdl_mcp(&["--http", &port]);
     let kdl = format!("{kdl}port {port}\nstop {{ grace \"1s\" }}\n");
-    home.write_config(&format!("servers/{name}.kdl"), &kdl); // It is ready once it has spoken.
+    // The server is ready after its handshake.
+    home.write_config(&format!("servers/{name}.kdl"), &kdl);
 }
 
 #[test]
-fn servers_by_http_are_asked_too() {
-    let home = closed_home();
+fn http_servers_are_probed() {
+    let home = home_without_gateway();
     let remote = Remote::start();
     home.write_config("servers/far.kdl", &remote.kdl());
     serve_by_port(&home, "near");
@@ -28,7 +29,7 @@ fn servers_by_http_are_asked_too() {
     running(&home, "near");
     home.wait_for_state("far", "running");
 
-    let tested = tested(&home);
+    let tested = run_self_test(&home);
 
     assert_eq!(tested["success"], true, "{tested:#}");
     for name in ["near", "far"] {
@@ -40,14 +41,14 @@ fn servers_by_http_are_asked_too() {
 }
 
 #[test]
-fn one_by_http_that_hangs_is_restarted() {
-    let home = closed_home();
+fn hanging_http_server_is_restarted() {
+    let home = home_without_gateway();
     serve_by_port(&home, "near");
     home.daemon();
     let first = running(&home, "near");
     signal(first, Signal::STOP);
 
-    let tested = tested(&home);
+    let tested = run_self_test(&home);
 
     assert_eq!(tested["autoRepair"][0]["server"], "near", "{tested:#}");
     assert_eq!(worker(&tested, "near")["status"], "restarted", "{tested:#}");
@@ -56,14 +57,14 @@ fn one_by_http_that_hangs_is_restarted() {
 }
 
 #[test]
-fn a_door_whose_port_is_taken_is_told() {
+fn taken_gateway_port_is_reported() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     let home = home();
     home.write_config("xy.kdl", &format!("gateway {{ listen \"{address}\" }}\n"));
     home.daemon();
     let tested = home.wait_until("the port is known to be taken", || {
-        let tested = tested(&home);
+        let tested = run_self_test(&home);
         (tested["health"]["webServer"]["status"] == "error").then_some(tested)
     });
     assert_eq!(tested["success"], false, "{tested:#}");
@@ -76,13 +77,13 @@ fn a_door_whose_port_is_taken_is_told() {
 }
 
 #[test]
-fn who_is_connected_to_the_door_is_counted() {
+fn gateway_clients_are_counted() {
     let home = home();
     home.daemon();
     let client = McpHttp::new(&home.gateway_address(), "/mcp", &home.gateway_token());
     client.initialize();
     let tested = home.wait_until("the session is counted", || {
-        let tested = tested(&home);
+        let tested = run_self_test(&home);
         let open = tested["health"]["webServer"]["activeConnections"].as_u64();
         open.is_some_and(|open| open > 0).then_some(tested)
     });
@@ -92,17 +93,17 @@ fn who_is_connected_to_the_door_is_counted() {
 }
 
 #[test]
-fn one_that_is_between_two_tries_is_started_at_once() {
-    let home = closed_home();
+fn server_in_backoff_is_started_immediately() {
+    let home = home_without_gateway();
     let dies = home.kdl_command("xy-test-exit", &["--code", "3"]);
     let patient = "restart { backoff-initial \"10m\"; backoff-max \"10m\"; max-attempts 9 }\n";
     home.server("one", &format!("{dies}{patient}"));
     home.daemon();
     home.wait_for_state("one", "restarting");
 
-    let looked = crate::support::ask(&home, "self_test", json!({ "repair": false }));
-    assert_eq!(worker(&looked, "one")["status"], "failed", "{looked:#}");
-    let tested = tested(&home);
+    let checked = crate::support::ask(&home, "self_test", json!({ "repair": false }));
+    assert_eq!(worker(&checked, "one")["status"], "failed", "{checked:#}");
+    let tested = run_self_test(&home);
 
     assert_eq!(tested["success"], false, "it dies again: {tested:#}");
     assert_eq!(tested["autoRepair"][0]["proven"], false, "{tested:#}");
@@ -110,8 +111,8 @@ fn one_that_is_between_two_tries_is_started_at_once() {
 }
 
 #[test]
-fn the_environment_says_how_often_a_server_is_tried_and_asked_where_no_file_does() {
-    let home = closed_home()
+fn environment_sets_default_attempts_and_probes() {
+    let home = home_without_gateway()
         .with_env("XY_MAX_RESTART_ATTEMPTS", "1")
         .with_env("XY_RESTART_DELAY_MS", "10")
         .with_env("XY_HEALTH_CHECK_INTERVAL_MS", "50")
@@ -133,16 +134,16 @@ fn the_environment_says_how_often_a_server_is_tried_and_asked_where_no_file_does
         home.wait_until("it is healthy", || status(&home, name)["health"] == "healthy");
         signal(first, Signal::STOP);
         let now = running_after(&home, name, 1);
-        let told = format!("not answered within {within}");
-        assert!(now["transitions"].to_string().contains(&told), "{now:#}");
+        let text = format!("not answered within {within}");
+        assert!(now["transitions"].to_string().contains(&text), "{now:#}");
     }
     home.finish();
 }
 
 #[test]
-fn the_environment_says_how_long_is_waited_where_no_file_does() {
-    // So long that nothing happens here by it; what a file says happens at once.
-    let home = closed_home()
+fn environment_sets_default_timeouts() {
+    // So long that the delays from the environment never end here; those in files are immediate.
+    let home = home_without_gateway()
         .with_env("XY_RESTART_DELAY_MS", "3600000")
         .with_env("XY_HEALTH_CHECK_INTERVAL_MS", "3600000");
     let dies = home.kdl_command("xy-test-exit", &["--code", "3"]);
@@ -171,7 +172,7 @@ fn the_environment_says_how_long_is_waited_where_no_file_does() {
 }
 
 #[test]
-fn a_variable_that_cannot_be_understood_is_told_by_its_name() {
+fn invalid_variable_is_reported_by_name() {
     for name in [
         "XY_SUPERVISOR_ENABLED",
         "XY_MAX_RESTART_ATTEMPTS",
@@ -180,16 +181,16 @@ fn a_variable_that_cannot_be_understood_is_told_by_its_name() {
         "XY_HEALTH_CHECK_TIMEOUT_MS",
     ] {
         for value in ["abc", "-1", "1.5", "99999999999999999999"] {
-            let home = closed_home().with_env(name, value);
+            let home = home_without_gateway().with_env(name, value);
             let checked = home.xy(&["check"]);
             assert_eq!(checked.code, 3, "{name}={value}: {checked:#?}");
-            let told = format!("the variable `{name}` cannot be `{value}`");
-            assert!(checked.stdout.contains(&told), "{checked:#?}");
+            let text = format!("the variable `{name}` cannot be `{value}`");
+            assert!(checked.stdout.contains(&text), "{checked:#?}");
             assert!(checked.stdout.contains("hint: give it "), "{checked:#?}");
             if value == "abc" {
                 let daemon = home.daemon_fails();
                 assert_eq!(daemon.status.code(), Some(3), "{daemon:?}");
-                assert!(String::from_utf8_lossy(&daemon.stderr).contains(&told), "{daemon:?}");
+                assert!(String::from_utf8_lossy(&daemon.stderr).contains(&text), "{daemon:?}");
             }
             home.finish();
         }

@@ -1,6 +1,5 @@
-//! One process under two names: whatever a client does with one of them, it gets what it would
-//! get with the other. Each story is told at a home of its own, once with each name, and what
-//! the clients have heard is compared word for word.
+//! One process with two names: clients get the same with either name. Each scenario runs in its own
+//! home once per name, and the received messages are compared.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +15,8 @@ const CHANGED: &str = "notifications/tools/list_changed";
 const STATUS: &str = "notifications/tasks/status";
 const KEY: &str = "share-key \"k\"\n";
 
-/// A home whose process has the names `a`, which owns it, and `b`; a profile shows only `b`.
+/// Returns a home whose process has the names `a`, which owns it, and `b`. A profile shows only
+/// `b`.
 #[track_caller]
 fn home_of_names(flags: &[&str], more: &str) -> Home {
     let home = home();
@@ -38,23 +38,24 @@ fn ready(home: &Home) {
     });
 }
 
-/// Where a client comes in, and the name it uses.
+/// The endpoint of a client, and the name it uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Door {
+struct Endpoint {
     name: &'static str,
-    /// `None` shows this server alone, with nothing between.
+    /// `None` is the single-server endpoint.
     profile: Option<&'static str>,
 }
 
-const DOORS: [Door; 3] = [
-    Door { name: "a", profile: Some("default") },
-    Door { name: "b", profile: Some("default") },
-    Door { name: "b", profile: Some("only-b") },
+const ENDPOINTS: [Endpoint; 3] = [
+    Endpoint { name: "a", profile: Some("default") },
+    Endpoint { name: "b", profile: Some("default") },
+    Endpoint { name: "b", profile: Some("only-b") },
 ];
 
-const PLAIN: [Door; 2] = [Door { name: "a", profile: None }, Door { name: "b", profile: None }];
+const PLAIN: [Endpoint; 2] =
+    [Endpoint { name: "a", profile: None }, Endpoint { name: "b", profile: None }];
 
-impl Door {
+impl Endpoint {
     #[track_caller]
     fn client(self, home: &Home) -> McpSocket {
         let view = match self.profile {
@@ -65,8 +66,8 @@ impl Door {
         let client = McpSocket::connect(&home.mcp_socket(), &hello.to_string());
         client.initialize_with(&json!({ "elicitation": {} }));
         client.answer_with(|question| {
-            let said = question["params"]["message"].clone();
-            Some(Ok(json!({ "action": "accept", "content": { "name": said } })))
+            let name = question["params"]["message"].clone();
+            Some(Ok(json!({ "action": "accept", "content": { "name": name } })))
         });
         client
     }
@@ -79,13 +80,13 @@ impl Door {
         if self.profile.is_some() { format!("xy://{}/{uri}", self.name) } else { uri.to_owned() }
     }
 
-    /// What was heard, in words that do not depend on the name.
-    fn plainly(self, heard: &Value) -> String {
+    /// Returns a received message with the name replaced.
+    fn normalized(self, received: &Value) -> String {
         let name = self.name;
-        let mut text = heard.to_string();
+        let mut text = received.to_string();
         for (before, after) in [("", "__"), ("xy://", "/"), ("`", "`"), (" ", "`")] {
             let (from, to) = (format!("{before}{name}{after}"), format!("{before}N{after}"));
-            // A name stands alone.
+            // Without a prefix, the name must be a whole word.
             text = if before.is_empty() {
                 text.replace(&format!("\"{from}"), &format!("\"{to}"))
                     .replace(&format!("`{from}"), &format!("`{to}"))
@@ -99,23 +100,25 @@ impl Door {
     }
 }
 
-/// Tells a story at each door, and wants to hear the same.
+/// Runs a scenario at each endpoint, and asserts equal results.
 #[track_caller]
-fn alike(doors: &[Door], tell: impl Fn(Door) -> Vec<Value>) {
-    let told: Vec<(Door, Vec<String>)> = doors
+fn assert_same_at(endpoints: &[Endpoint], scenario: impl Fn(Endpoint) -> Vec<Value>) {
+    let results: Vec<(Endpoint, Vec<String>)> = endpoints
         .iter()
-        .map(|door| (*door, tell(*door).iter().map(|it| door.plainly(it)).collect()))
+        .map(|endpoint| {
+            (*endpoint, scenario(*endpoint).iter().map(|it| endpoint.normalized(it)).collect())
+        })
         .collect();
-    let (_, first) = &told[0];
-    assert!(first.len() > 3, "it is a story: {first:?}");
-    for (door, heard) in &told[1..] {
-        for (one, other) in first.iter().zip(heard) {
-            assert_eq!(one, other, "{door:?}");
+    let (_, first) = &results[0];
+    assert!(first.len() > 3, "the scenario has results: {first:?}");
+    for (endpoint, received) in &results[1..] {
+        for (one, other) in first.iter().zip(received) {
+            assert_eq!(one, other, "{endpoint:?}");
         }
-        assert_eq!(first.len(), heard.len(), "{door:?}");
+        assert_eq!(first.len(), received.len(), "{endpoint:?}");
     }
-    for (_, heard) in told.iter().filter(|(door, _)| door.profile == Some("only-b")) {
-        for text in heard {
+    for (_, received) in results.iter().filter(|(endpoint, _)| endpoint.profile == Some("only-b")) {
+        for text in received {
             for trace in ["a__", "xy://a/", "`a`", " a`"] {
                 assert!(!text.contains(trace), "the other name is hidden: {text}");
             }
@@ -123,252 +126,262 @@ fn alike(doors: &[Door], tell: impl Fn(Door) -> Vec<Value>) {
     }
 }
 
-/// The entries of a list that are of one name.
+/// Returns the list entries of one name.
 #[track_caller]
-fn listed(door: Door, client: &McpClient, method: &str, key: &str) -> Value {
+fn listed(endpoint: Endpoint, client: &McpClient, method: &str, key: &str) -> Value {
     let all = client.list(method, key);
     let is_ours = |it: &&Value| {
         let text = it["name"].as_str().unwrap_or_default();
         let uri = it["uri"].as_str().or(it["uriTemplate"].as_str()).unwrap_or_default();
-        let is_named = text.starts_with(&door.tool("")) && uri.is_empty();
-        is_named || uri.starts_with(&door.uri("")) && !uri.is_empty()
+        let is_named = text.starts_with(&endpoint.tool("")) && uri.is_empty();
+        is_named || uri.starts_with(&endpoint.uri("")) && !uri.is_empty()
     };
     all.iter().filter(is_ours).cloned().collect::<Vec<_>>().into()
 }
 
-/// What is said of a call, its progress and its logs included.
+/// Returns everything received for a call, including progress and logs.
 #[track_caller]
-fn called(client: &McpClient, tool: &str, arguments: &Value) -> Value {
+fn call_results(client: &McpClient, tool: &str, arguments: &Value) -> Value {
     let meta = json!({ "progressToken": "p" });
     let params = json!({ "name": tool, "arguments": arguments, "_meta": meta });
     let answer = client.request("tools/call", params);
     json!([answer["result"], answer["error"], client.notifications()])
 }
 
-/// Everything a client with a session can do.
+/// Runs everything that a client with a session can do.
 #[track_caller]
-fn session(door: Door, home: &Home) -> Vec<Value> {
-    let client = &door.client(home);
-    let mut heard = Vec::new();
+fn session_results(endpoint: Endpoint, home: &Home) -> Vec<Value> {
+    let client = &endpoint.client(home);
+    let mut received = Vec::new();
     for (method, key) in [
         ("tools/list", "tools"),
         ("prompts/list", "prompts"),
         ("resources/list", "resources"),
         ("resources/templates/list", "resourceTemplates"),
     ] {
-        heard.push(listed(door, client, method, key));
+        received.push(listed(endpoint, client, method, key));
     }
-    heard.push(called(client, &door.tool("echo"), &json!({ "message": "x" })));
-    heard.push(called(client, &door.tool("progress"), &json!({ "steps": 2 })));
+    received.push(call_results(client, &endpoint.tool("echo"), &json!({ "message": "x" })));
+    received.push(call_results(client, &endpoint.tool("progress"), &json!({ "steps": 2 })));
     client.request("logging/setLevel", json!({ "level": "debug" }));
-    heard.push(called(client, &door.tool("log"), &json!({ "level": "error", "message": "m" })));
-    let asks = [
-        ("prompts/get", json!({ "name": door.tool("greet"), "arguments": { "name": "Ada" } })),
-        ("resources/read", json!({ "uri": door.uri("test://static") })),
+    received.push(call_results(
+        client,
+        &endpoint.tool("log"),
+        &json!({ "level": "error", "message": "m" }),
+    ));
+    let requests = [
+        ("prompts/get", json!({ "name": endpoint.tool("greet"), "arguments": { "name": "Ada" } })),
+        ("resources/read", json!({ "uri": endpoint.uri("test://static") })),
         ("resources/read", json!({ "uri": "test://item/7" })),
-        ("resources/read", json!({ "uri": door.uri("test://never") })),
+        ("resources/read", json!({ "uri": endpoint.uri("test://never") })),
         (
             "completion/complete",
             json!({
-                "ref": { "type": "ref/prompt", "name": door.tool("greet") },
+                "ref": { "type": "ref/prompt", "name": endpoint.tool("greet") },
                 "argument": { "name": "name", "value": "Al" },
             }),
         ),
         (
             "completion/complete",
             json!({
-                "ref": { "type": "ref/resource", "uri": door.uri("test://item/{id}") },
+                "ref": { "type": "ref/resource", "uri": endpoint.uri("test://item/{id}") },
                 "argument": { "name": "id", "value": "Al" },
             }),
         ),
-        ("tools/call", json!({ "name": door.tool("ech"), "arguments": {} })),
+        ("tools/call", json!({ "name": endpoint.tool("ech"), "arguments": {} })),
         ("tasks/get", json!({ "taskId": "never" })),
     ];
-    for (method, params) in asks {
+    for (method, params) in requests {
         let answer = client.request(method, params);
-        heard.push(json!([method, answer["result"], answer["error"]]));
+        received.push(json!([method, answer["result"], answer["error"]]));
     }
-    heard.extend(watching(door, client));
-    let hello = status(home, door.name)["protocol"].clone();
+    received.extend(subscription_results(endpoint, client));
+    let hello = status(home, endpoint.name)["protocol"].clone();
     if hello == "2025-11-25" {
-        heard.extend(working(door, client)); // Between eras there are no tasks.
+        received.extend(task_results(endpoint, client)); // Tasks are not translated between eras.
     }
-    heard.push(hello);
-    // A list that changes.
-    called(client, &door.tool("add_tool"), &json!({ "name": "new" }));
+    received.push(hello);
+    // A list change.
+    call_results(client, &endpoint.tool("add_tool"), &json!({ "name": "new" }));
     client.wait_notification(CHANGED);
-    heard.push(listed(door, client, "tools/list", "tools"));
-    // A server that asks.
-    heard.push(called(client, &door.tool("ask_elicitation"), &json!({ "message": "who?" })));
-    heard.push(status(home, door.name)["warnings"].clone());
-    heard
+    received.push(listed(endpoint, client, "tools/list", "tools"));
+    // A server request.
+    received.push(call_results(
+        client,
+        &endpoint.tool("ask_elicitation"),
+        &json!({ "message": "who?" }),
+    ));
+    received.push(status(home, endpoint.name)["warnings"].clone());
+    received
 }
 
-/// Watches a resource under its name outside, and as it is.
+/// Subscribes to a resource by its public and its own URI.
 #[track_caller]
-fn watching(door: Door, client: &McpClient) -> Vec<Value> {
-    let mut heard = Vec::new();
-    for uri in [door.uri("test://counter"), "test://counter".to_owned()] {
+fn subscription_results(endpoint: Endpoint, client: &McpClient) -> Vec<Value> {
+    let mut received = Vec::new();
+    for uri in [endpoint.uri("test://counter"), "test://counter".to_owned()] {
         let params = json!({ "uri": uri });
-        heard.push(client.request("resources/subscribe", params.clone())["result"].clone());
-        client.call(&door.tool("bump"), json!({}));
-        heard.push(client.wait_notification(UPDATED));
-        heard.push(client.request("resources/unsubscribe", params)["result"].clone());
-        client.call(&door.tool("bump"), json!({}));
-        heard.push(json!(client.notifications()));
+        received.push(client.request("resources/subscribe", params.clone())["result"].clone());
+        client.call(&endpoint.tool("bump"), json!({}));
+        received.push(client.wait_notification(UPDATED));
+        received.push(client.request("resources/unsubscribe", params)["result"].clone());
+        client.call(&endpoint.tool("bump"), json!({}));
+        received.push(json!(client.notifications()));
     }
-    heard
+    received
 }
 
-/// Has something done as a task, and something that is cancelled.
+/// Runs a task to its end, and cancels another.
 #[track_caller]
-fn working(door: Door, client: &McpClient) -> Vec<Value> {
+fn task_results(endpoint: Endpoint, client: &McpClient) -> Vec<Value> {
     let start = |arguments: Value| {
-        let params = json!({ "name": door.tool("job"), "arguments": arguments, "task": {} });
+        let params = json!({ "name": endpoint.tool("job"), "arguments": arguments, "task": {} });
         client.request("tools/call", params)["result"].clone()
     };
     let begun = start(json!({ "message": "done" }));
-    let mut heard = vec![begun.clone()];
+    let mut received = vec![begun.clone()];
     let task = begun["task"]["taskId"].as_str().unwrap_or_else(|| panic!("{begun}"));
-    heard.push(client.wait_notification(STATUS));
+    received.push(client.wait_notification(STATUS));
     let about = |method: &str, task: &Value| {
         let answer = client.request(method, json!({ "taskId": task }));
         json!([method, answer["result"], answer["error"]])
     };
-    heard.push(about("tasks/get", &json!(task)));
-    heard.push(about("tasks/result", &json!(task)));
+    received.push(about("tasks/get", &json!(task)));
+    received.push(about("tasks/result", &json!(task)));
     let long = start(json!({ "ms": 60_000 }))["task"]["taskId"].clone();
-    heard.push(about("tasks/cancel", &long));
-    heard.push(client.request("tasks/list", json!({}))["result"].clone());
+    received.push(about("tasks/cancel", &long));
+    received.push(client.request("tasks/list", json!({}))["result"].clone());
     client.notifications();
-    heard
+    received
 }
 
 #[test]
-fn a_client_with_a_session_can_do_the_same_with_either_name() {
+fn session_client_gets_the_same_with_either_name() {
     for flags in [&["--tasks"][..], &["--tasks", "--era", "modern"]] {
-        for doors in [&DOORS[..], &PLAIN] {
-            alike(doors, |door| {
+        for endpoints in [&ENDPOINTS[..], &PLAIN] {
+            assert_same_at(endpoints, |endpoint| {
                 let home = home_of_names(flags, "");
                 home.daemon();
                 ready(&home);
-                let heard = session(door, &home);
+                let received = session_results(endpoint, &home);
                 home.finish();
-                heard
+                received
             });
         }
     }
 }
 
-/// Everything of a client without one that is told of later.
+/// Runs everything that a stateless client can do.
 #[track_caller]
-fn sessionless(door: Door, home: &Home) -> Vec<Value> {
-    let path = match door.profile {
+fn stateless_results(endpoint: Endpoint, home: &Home) -> Vec<Value> {
+    let path = match endpoint.profile {
         Some("default") => "/mcp".to_owned(),
         Some(profile) => format!("/mcp/p/{profile}"),
-        None => format!("/mcp/s/{}", door.name),
+        None => format!("/mcp/s/{}", endpoint.name),
     };
     let tasks = json!({ "extensions": { "io.modelcontextprotocol/tasks": {} } });
     let client = home.mcp_modern(&path).with_capabilities(tasks);
     let outcome = |answer: Value| json!([answer["result"], answer["error"]]);
-    let mut heard = vec![outcome(client.call_tool(&door.tool("echo"), json!({ "message": "x" })))];
-    let begun = client.call_tool(&door.tool("job"), json!({ "message": "m", "ms": 300 }));
+    let mut results =
+        vec![outcome(client.call_tool(&endpoint.tool("echo"), json!({ "message": "x" })))];
+    let begun = client.call_tool(&endpoint.tool("job"), json!({ "message": "m", "ms": 300 }));
     let task = begun["result"]["taskId"].clone();
-    heard.push(outcome(begun));
-    let uri = door.uri("test://counter");
-    let wanted = json!({
+    results.push(outcome(begun));
+    let uri = endpoint.uri("test://counter");
+    let filter = json!({
         "toolsListChanged": true, "resourceSubscriptions": [uri],
         "taskIds": if task.is_null() { json!([]) } else { json!([task]) },
     });
-    let mut ear = client.start("subscriptions/listen", json!({ "notifications": wanted }), &[]);
-    heard.push(ear.next_message().unwrap()["params"].clone());
-    client.call_tool(&door.tool("bump"), json!({}));
-    client.call_tool(&door.tool("add_tool"), json!({ "name": "new" }));
+    let mut subscription =
+        client.start("subscriptions/listen", json!({ "notifications": filter }), &[]);
+    results.push(subscription.next_message().unwrap()["params"].clone());
+    client.call_tool(&endpoint.tool("bump"), json!({}));
+    client.call_tool(&endpoint.tool("add_tool"), json!({ "name": "new" }));
     let mut methods = BTreeSet::from([UPDATED, CHANGED]);
     if !task.is_null() {
         methods.insert("notifications/tasks");
     }
-    let mut told = Vec::new();
+    let mut notifications = Vec::new();
     while !methods.is_empty() {
-        let message = ear.next_message().unwrap();
+        let message = subscription.next_message().unwrap();
         let is_over = message["params"].get("status").is_none_or(|it| it == "completed");
         if is_over {
             methods.remove(message["method"].as_str().unwrap());
-            told.push(message);
+            notifications.push(message);
         }
     }
-    told.sort_by_key(ToString::to_string); // Which comes first is chance.
-    heard.extend(told);
+    notifications.sort_by_key(ToString::to_string); // The order is random.
+    results.extend(notifications);
     for method in ["tasks/get", "tasks/cancel"] {
-        heard.push(outcome(client.request(method, json!({ "taskId": task }))));
+        results.push(outcome(client.request(method, json!({ "taskId": task }))));
     }
-    heard
+    results
 }
 
 #[test]
-fn a_client_without_a_session_can_do_the_same_with_either_name() {
+fn stateless_client_gets_the_same_with_either_name() {
     for flags in [&["--tasks"][..], &["--tasks", "--era", "modern"]] {
-        for doors in [&DOORS[..], &PLAIN] {
-            alike(doors, |door| {
+        for endpoints in [&ENDPOINTS[..], &PLAIN] {
+            assert_same_at(endpoints, |endpoint| {
                 let home = home_of_names(flags, "");
                 home.daemon();
                 ready(&home);
-                let heard = sessionless(door, &home);
+                let received = stateless_results(endpoint, &home);
                 home.finish();
-                heard
+                received
             });
         }
     }
 }
 
 #[test]
-fn a_crash_costs_the_same_under_either_name() {
-    for doors in [&DOORS[..], &PLAIN] {
-        alike(doors, |door| {
+fn crash_has_the_same_results_with_either_name() {
+    for endpoints in [&ENDPOINTS[..], &PLAIN] {
+        assert_same_at(endpoints, |endpoint| {
             let home = home_of_names(&["--tasks"], "");
             home.daemon();
             ready(&home);
-            let client = &door.client(&home);
+            let client = &endpoint.client(&home);
             client.tool_names();
-            let mut heard = Vec::new();
-            let uri = door.uri("test://counter");
+            let mut received = Vec::new();
+            let uri = endpoint.uri("test://counter");
             client.request("resources/subscribe", json!({ "uri": uri }));
-            let begun = json!({ "name": door.tool("job"), "arguments": {}, "task": {} });
+            let begun = json!({ "name": endpoint.tool("job"), "arguments": {}, "task": {} });
             let task = client.request("tools/call", begun)["result"]["task"]["taskId"].clone();
             for (life, tool) in (1..).zip(["read_only", "idempotent", "mutating"]) {
                 let file = home.root().join(format!("harness/{tool}"));
                 let arguments = json!({ "message": "again", "die_once": file });
-                let answer = client.call(&door.tool(tool), arguments);
-                heard.push(json!([tool, answer["result"], answer["error"]]));
+                let answer = client.call(&endpoint.tool(tool), arguments);
+                received.push(json!([tool, answer["result"], answer["error"]]));
                 running_after(&home, "b", life);
             }
             let lost = client.request("tasks/get", json!({ "taskId": task }));
-            heard.push(lost["error"].clone());
-            // What was watched still is.
-            home.wait_until("it is told", || {
-                let who = client.call_text(&door.tool("who"), json!({}));
+            received.push(lost["error"].clone());
+            // The subscription still exists.
+            home.wait_until("the server gets the cancellation", || {
+                let who = client.call_text(&endpoint.tool("who"), json!({}));
                 who.contains("test://counter")
             });
             client.notifications();
-            client.call(&door.tool("bump"), json!({}));
-            heard.push(client.wait_notification(UPDATED));
-            // Who was stopped says so.
-            ask(&home, "stop", json!({ "name": door.name }));
-            let answer = client.call(&door.tool("echo"), json!({ "message": "x" }));
-            heard.push(answer["error"].clone());
+            client.call(&endpoint.tool("bump"), json!({}));
+            received.push(client.wait_notification(UPDATED));
+            // The error names the stopped server.
+            ask(&home, "stop", json!({ "name": endpoint.name }));
+            let answer = client.call(&endpoint.tool("echo"), json!({ "message": "x" }));
+            received.push(answer["error"].clone());
             home.finish();
-            heard
+            received
         });
     }
 }
 
 #[test]
-fn both_names_at_once_are_told_apart_for_one_client_and_for_two() {
+fn names_used_at_once_are_kept_apart() {
     for flags in [&["--tasks"][..], &["--tasks", "--era", "modern"]] {
         let home = home_of_names(flags, "");
         home.daemon();
         ready(&home);
-        let (both, hidden) = (client(&home), DOORS[2].client(&home));
+        let (both, hidden) = (client(&home), ENDPOINTS[2].client(&home));
         for name in ["a", "b"] {
             let uri = format!("xy://{name}/test://counter");
             let answer = both.request("resources/subscribe", json!({ "uri": uri }));
@@ -382,7 +395,7 @@ fn both_names_at_once_are_told_apart_for_one_client_and_for_two() {
             .collect();
         assert_eq!(uris, ["a", "b"].map(|it| format!("xy://{it}/test://counter")).into());
         assert_eq!(hidden.wait_notification(UPDATED)["params"]["uri"], uri);
-        // Who leaves one name keeps the other, and others keep theirs.
+        // Unsubscribing one name keeps the other, and other clients.
         both.request("resources/unsubscribe", json!({ "uri": uri }));
         hidden.call_text("b__bump", json!({}));
         assert_eq!(both.wait_notification(UPDATED)["params"]["uri"], "xy://a/test://counter");
@@ -391,8 +404,8 @@ fn both_names_at_once_are_told_apart_for_one_client_and_for_two() {
         hidden.call_text("b__bump", json!({}));
         assert_eq!(hidden.wait_notification(UPDATED)["params"]["uri"], uri);
         linger(A_WHILE);
-        let told = both.notifications();
-        assert!(!told.iter().any(|it| it["method"] == UPDATED), "{told:?}");
+        let notifications = both.notifications();
+        assert!(!notifications.iter().any(|it| it["method"] == UPDATED), "{notifications:?}");
         if flags.len() == 1 {
             let begin = |client: &McpClient, name: &str| {
                 let params = json!({ "name": format!("{name}__job"), "arguments": {}, "task": {} });
@@ -400,14 +413,14 @@ fn both_names_at_once_are_told_apart_for_one_client_and_for_two() {
                 begun["result"]["task"]["taskId"].as_str().unwrap().to_owned()
             };
             let mine = [begin(&both, "a"), begin(&both, "b")];
-            let theirs = begin(&hidden, "b");
+            let other_task = begin(&hidden, "b");
             let ids = |client: &McpClient| -> Vec<String> {
                 let listed = client.request("tasks/list", json!({}));
                 let all = listed["result"]["tasks"].as_array().unwrap();
                 all.iter().map(|it| it["taskId"].as_str().unwrap().to_owned()).collect()
             };
             assert_eq!(ids(&both), mine);
-            assert_eq!(ids(&hidden), [theirs]);
+            assert_eq!(ids(&hidden), [other_task]);
             let other = hidden.request("tasks/get", json!({ "taskId": mine[1] }));
             assert_eq!(other["error"]["code"], -32602, "{other}");
         }
@@ -417,23 +430,23 @@ fn both_names_at_once_are_told_apart_for_one_client_and_for_two() {
 }
 
 #[test]
-fn an_instance_of_ones_own_has_both_names() {
+fn isolated_instance_has_both_names() {
     let home = home_of_names(&["--tasks"], "isolation \"client\"\n");
     home.daemon();
-    alike(&DOORS, |door| {
-        let client = door.client(&home);
-        who(&client, door.name);
-        home.wait_until("what is its own is known", || {
-            let listed = listed(door, &client, "resources/list", "resources");
+    assert_same_at(&ENDPOINTS, |endpoint| {
+        let client = endpoint.client(&home);
+        who(&client, endpoint.name);
+        home.wait_until("the lists of the own instance are known", || {
+            let listed = listed(endpoint, &client, "resources/list", "resources");
             !listed.as_array().unwrap().is_empty()
         });
-        let mut heard = vec![listed(door, &client, "resources/list", "resources")];
-        heard.extend(watching(door, &client));
-        heard.extend(working(door, &client));
+        let mut received = vec![listed(endpoint, &client, "resources/list", "resources")];
+        received.extend(subscription_results(endpoint, &client));
+        received.extend(task_results(endpoint, &client));
         assert_eq!(servers_alive(&home).len(), 1);
         client.close();
         home.wait_until("it goes with its client", || servers_alive(&home).is_empty());
-        heard
+        received
     });
     let one = client(&home);
     assert_eq!(who(&one, "a"), who(&one, "b"));
@@ -441,14 +454,14 @@ fn an_instance_of_ones_own_has_both_names() {
 }
 
 #[test]
-fn status_tells_the_same_of_the_process_under_either_name_and_who_waits_under_which() {
+fn status_shows_one_process_and_waiting_calls_per_name() {
     let home = home_of_names(&[], "");
     home.daemon();
     ready(&home);
-    let clients = [client(&home), DOORS[2].client(&home)];
+    let clients = [client(&home), ENDPOINTS[2].client(&home)];
     who(&clients[0], "a");
     who(&clients[1], "b");
-    let told = |name: &str| {
+    let message_of = |name: &str| {
         let status = status(&home, name);
         let instance = &status["instances"][0];
         assert!(instance["memory_bytes"].as_u64().unwrap() > 100_000, "{instance}");
@@ -462,9 +475,9 @@ fn status_tells_the_same_of_the_process_under_either_name_and_who_waits_under_wh
             count
         ])
     };
-    assert_eq!(told("a"), told("b"));
-    assert_eq!((&told("b")[0], &told("b")[4]), (&json!("2025-11-25"), &json!(2)));
-    // Each is counted under the name it was asked under.
+    assert_eq!(message_of("a"), message_of("b"));
+    assert_eq!((&message_of("b")[0], &message_of("b")[4]), (&json!("2025-11-25"), &json!(2)));
+    // Calls are counted under the name of the call.
     for name in ["a", "b"] {
         let patient = "restart { backoff-initial \"1m\"; backoff-max \"1m\" }\n";
         let kdl = format!("{}{patient}{KEY}", home.kdl_mcp(&[]));
@@ -477,52 +490,53 @@ fn status_tells_the_same_of_the_process_under_either_name_and_who_waits_under_wh
         let client: &McpSocket = &clients[number];
         (client, client.start_call(tool, json!({ "message": "x" })))
     });
-    home.wait_until("they wait", || {
+    home.wait_until("the calls wait", || {
         (&status(&home, "a")["parked"], &status(&home, "b")["parked"]) == (&json!(1), &json!(2))
     });
     for (client, call) in calls {
         client.cancel(&json!(call));
     }
-    home.wait_until("nobody does", || {
+    home.wait_until("no call waits", || {
         (&status(&home, "a")["parked"], &status(&home, "b")["parked"]) == (&json!(0), &json!(0))
     });
     home.finish();
 }
 
 #[test]
-fn a_shared_process_sleeps_when_neither_name_is_used() {
+fn shared_process_sleeps_when_neither_name_is_used() {
     let home = home_of_names(&["--tasks"], "start \"lazy\"\nidle-stop \"1500ms\"\n");
     home.daemon();
-    let clients = DOORS.map(|door| (door, door.client(&home)));
-    for (door, client) in &clients {
-        let uri = door.uri("test://counter");
+    let clients = ENDPOINTS.map(|endpoint| (endpoint, endpoint.client(&home)));
+    for (endpoint, client) in &clients {
+        let uri = endpoint.uri("test://counter");
         client.request("resources/subscribe", json!({ "uri": uri }));
-        let pid = who(client, door.name);
+        let pid = who(client, endpoint.name);
         linger(5 * A_WHILE);
-        assert_eq!(servers_alive(&home), [pid], "what {door:?} watches keeps it");
+        assert_eq!(servers_alive(&home), [pid], "the subscription of {endpoint:?} keeps it");
         client.request("resources/unsubscribe", json!({ "uri": uri }));
-        let begun = json!({ "name": door.tool("job"), "arguments": {}, "task": { "ttl": 60_000 } });
+        let begun =
+            json!({ "name": endpoint.tool("job"), "arguments": {}, "task": { "ttl": 60_000 } });
         let call =
-            client.start_call(&door.tool("slow_echo"), json!({ "message": "x", "ms": 4000 }));
+            client.start_call(&endpoint.tool("slow_echo"), json!({ "message": "x", "ms": 4000 }));
         linger(5 * A_WHILE);
-        assert_eq!(servers_alive(&home), [pid], "a call of {door:?} keeps it");
+        assert_eq!(servers_alive(&home), [pid], "a call of {endpoint:?} keeps it");
         client.wait_answer(call);
         home.wait_for_state("a", "asleep");
         home.wait_for_state("b", "asleep");
         assert_eq!(servers_alive(&home), [] as [u32; 0]);
-        let client = door.client(&home);
+        let client = endpoint.client(&home);
         let answer = client.request("tools/call", begun);
         assert!(answer["result"]["task"].is_object(), "{answer}");
         linger(5 * A_WHILE);
-        assert_eq!(servers_alive(&home).len(), 1, "a task of {door:?} keeps it");
-        drop(client); // Nobody can ask about it any more.
-        ask(&home, "restart", json!({ "name": door.name }));
+        assert_eq!(servers_alive(&home).len(), 1, "a task of {endpoint:?} keeps it");
+        drop(client); // Now no client can ask about the task.
+        ask(&home, "restart", json!({ "name": endpoint.name }));
     }
     home.finish();
 }
 
 #[test]
-fn the_process_goes_on_over_a_killed_daemon_whichever_name_is_stopped() {
+fn shared_process_survives_a_killed_daemon_with_one_name_stopped() {
     for (stopped, other) in [("a", "b"), ("b", "a")] {
         let home = home_of_names(&[], "");
         let daemon = home.daemon();
@@ -534,7 +548,7 @@ fn the_process_goes_on_over_a_killed_daemon_whichever_name_is_stopped() {
         home.wait_for_state(stopped, "stopped");
         assert_eq!(running(&home, other), pid, "without {stopped}");
         assert_eq!(who(&client(&home), other), pid);
-        // Started again it is the same process, also to the next daemon.
+        // Started again it is the same process, also for the next daemon.
         ask(&home, "start", json!({ "name": stopped }));
         assert_eq!(running(&home, stopped), pid);
         daemon.kill9();
@@ -545,7 +559,7 @@ fn the_process_goes_on_over_a_killed_daemon_whichever_name_is_stopped() {
 }
 
 #[test]
-fn the_process_goes_on_when_its_daemon_is_replaced_whichever_name_is_stopped() {
+fn shared_process_survives_a_replaced_daemon_with_one_name_stopped() {
     for stopped in [None, Some("a"), Some("b")] {
         let home = home_of_names(&[], "");
         let first = home.daemon();
@@ -566,7 +580,7 @@ fn the_process_goes_on_when_its_daemon_is_replaced_whichever_name_is_stopped() {
                 assert_eq!(who(&one, name), pid);
             }
         }
-        assert_eq!(servers_alive(&home), [pid], "there is one, the same");
+        assert_eq!(servers_alive(&home), [pid], "there is one process, the same");
         if let Some(stopped) = stopped {
             ask(&home, "start", json!({ "name": stopped }));
             assert_eq!(running(&home, stopped), pid);
@@ -576,7 +590,7 @@ fn the_process_goes_on_when_its_daemon_is_replaced_whichever_name_is_stopped() {
 }
 
 #[test]
-fn what_a_name_watches_and_waits_for_moves_with_it_to_its_next_process() {
+fn subscriptions_and_waiting_calls_move_to_the_next_process() {
     let home = home_of_names(&[], "");
     home.daemon();
     ready(&home);
@@ -591,14 +605,14 @@ fn what_a_name_watches_and_waits_for_moves_with_it_to_its_next_process() {
         let pid = answer["result"]["structuredContent"]["pid"].as_u64();
         pid.is_some_and(|pid| pid != u64::from(before))
     });
-    home.wait_until("one is left", || servers_alive(&home).len() == 1);
+    home.wait_until("one process is left", || servers_alive(&home).len() == 1);
     one.notifications();
-    home.wait_until("it is watched there", || {
+    home.wait_until("the subscription has moved", || {
         one.call_text("b__who", json!({})).contains("test://counter")
     });
     one.call_text("b__bump", json!({}));
     assert_eq!(one.wait_notification(UPDATED)["params"]["uri"], uri);
-    // Another key for a name that follows: it has a process of its own, and the other keeps its.
+    // A name with a new key gets its own process, and the other name keeps its process.
     serve(&home, "c", &[], KEY);
     ask(&home, "reload", json!({}));
     let pid = running(&home, "b");
@@ -606,17 +620,17 @@ fn what_a_name_watches_and_waits_for_moves_with_it_to_its_next_process() {
     one.request("resources/subscribe", json!({ "uri": "xy://c/test://counter" }));
     serve(&home, "c", &[], "share-key \"l\"\n");
     ask(&home, "reload", json!({}));
-    home.wait_until("they are two", || {
+    home.wait_until("there are two processes", || {
         running(&home, "c") != pid && servers_alive(&home).len() == 2
     });
     assert_eq!(running(&home, "b"), pid);
-    home.wait_until("it is watched there", || {
+    home.wait_until("the subscription has moved", || {
         one.call_text("c__who", json!({})).contains("test://counter")
     });
     one.notifications();
     one.call_text("c__bump", json!({}));
     assert_eq!(one.wait_notification(UPDATED)["params"]["uri"], "xy://c/test://counter");
-    // The owner takes another key: its process goes on.
+    // If the owner gets a new key, its process goes on.
     serve(&home, "b", &[], "share-key \"m\"\n");
     ask(&home, "reload", json!({}));
     assert_eq!(running(&home, "b"), pid);

@@ -1,4 +1,4 @@
-//! Clients of every kind: at the local door, behind `xy connect`, over HTTP; of either era.
+//! Clients of every kind: over the local socket, `xy connect` and HTTP, and of both eras.
 
 use std::time::Duration;
 
@@ -9,20 +9,20 @@ use crate::ledger::{Kind, Outcome};
 
 const HELLO: &str = r#"{"xy":"hello","protocol":1,"view":{"profile":"default"}}"#;
 
-/// What is said to that, and is no message.
+/// The start of the response to the hello, which is not an MCP message.
 const WELCOME: &str = r#"{"xy":"welcome""#;
 
-/// Longer than a call may be parked: what has no answer then has none.
+/// Longer than a call may wait in the queue: a call without an answer by then is lost.
 const ANSWER_WITHIN: Duration = Duration::from_mins(1);
 
-/// Whether a client says hello, or all there is to say with each request.
+/// The era of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Era {
     Legacy,
     Modern,
 }
 
-/// One client, whichever door it came in by.
+/// A client over any transport.
 pub(crate) enum Client {
     Local(McpSocket, Era),
     Bridge(McpStdio, Era),
@@ -31,13 +31,13 @@ pub(crate) enum Client {
 }
 
 /// A call that has been sent.
-pub(crate) enum Asked {
+pub(crate) enum PendingCall {
     Id(u64),
     Exchange(Box<Exchange>),
 }
 
 impl Client {
-    /// The kinds take turns.
+    /// Creates a client whose kind follows from its number.
     pub(crate) fn number(home: &Home, number: usize) -> Self {
         match number % 6 {
             0 => Self::Local(socket(home), Era::Legacy).introduced(),
@@ -48,14 +48,14 @@ impl Client {
         }
     }
 
-    /// One behind `xy connect`, which leaves it to the test to start daemons; the eras take
-    /// turns.
+    /// Creates a client behind `xy connect`, in alternating eras. The test starts the daemons.
     pub(crate) fn bridge(home: &Home, number: usize) -> Self {
         let client = home.mcp_connect(&["--no-start"]);
         if number.is_multiple_of(2) {
             return Self::Bridge(client, Era::Legacy).introduced();
         }
-        // It greets nobody: only an answer shows that it has found the first daemon.
+        // A modern client sends no handshake: only a response shows that it has found the first
+        // daemon.
         client.request("tools/list", json!({ "_meta": meta() }));
         Self::Bridge(client, Era::Modern)
     }
@@ -67,7 +67,7 @@ impl Client {
         self
     }
 
-    /// The client, if it hears its answers on one line or in one session.
+    /// Returns the client if its answers arrive on one connection or in one session.
     fn plain(&self) -> Option<&McpClient> {
         match self {
             Self::Local(client, _) => Some(client),
@@ -77,13 +77,13 @@ impl Client {
         }
     }
 
-    /// Whether everything it says is on one line, and so in order.
+    /// Returns true if all messages use one connection, and so keep their order.
     pub(crate) fn is_in_order(&self) -> bool {
         matches!(self, Self::Local(..) | Self::Bridge(..))
     }
 
-    /// Calls, and does not wait.
-    pub(crate) fn call(&self, server: &str, kind: Kind, number: u64, ms: u64) -> Asked {
+    /// Sends a call without waiting.
+    pub(crate) fn call(&self, server: &str, kind: Kind, number: u64, ms: u64) -> PendingCall {
         let tool = match kind {
             Kind::Record => "record",
             Kind::Idempotent => "record_idempotent",
@@ -99,31 +99,31 @@ impl Client {
             Self::Bridge(client, _) => client,
             Self::Web(client) => client,
             Self::Stateless(client) => {
-                return Asked::Exchange(Box::new(client.start("tools/call", params, &[])));
+                return PendingCall::Exchange(Box::new(client.start("tools/call", params, &[])));
             }
         };
-        Asked::Id(client.start_request("tools/call", params))
+        PendingCall::Id(client.start_request("tools/call", params))
     }
 
-    /// Waits for what comes of a call; `None` if nothing does.
-    pub(crate) fn answer(&self, asked: Asked, number: u64) -> Option<Outcome> {
-        self.answer_within(asked, number, ANSWER_WITHIN)
+    /// Waits for the outcome of a call. Returns `None` if there is none.
+    pub(crate) fn answer(&self, request: PendingCall, number: u64) -> Option<Outcome> {
+        self.answer_within(request, number, ANSWER_WITHIN)
     }
 
-    /// What has come of a call by now.
-    pub(crate) fn answer_now(&self, asked: Asked, number: u64) -> Option<Outcome> {
-        self.answer_within(asked, number, Duration::ZERO)
+    /// Returns the outcome of a call that has arrived by now.
+    pub(crate) fn answer_now(&self, request: PendingCall, number: u64) -> Option<Outcome> {
+        self.answer_within(request, number, Duration::ZERO)
     }
 
-    fn answer_within(&self, asked: Asked, number: u64, limit: Duration) -> Option<Outcome> {
-        let answer = match asked {
-            Asked::Id(id) => self.plain()?.answer_within(id, limit),
-            Asked::Exchange(mut exchange) => exchange.answer_within(limit),
+    fn answer_within(&self, request: PendingCall, number: u64, limit: Duration) -> Option<Outcome> {
+        let answer = match request {
+            PendingCall::Id(id) => self.plain()?.answer_within(id, limit),
+            PendingCall::Exchange(mut exchange) => exchange.answer_within(limit),
         };
         answer.map(|answer| outcome(&answer, number))
     }
 
-    /// Answers that nobody asked for, or that came a second time.
+    /// Returns unexpected and duplicate answers.
     pub(crate) fn unclaimed(&self) -> Vec<String> {
         let Some(client) = self.plain() else { return Vec::new() };
         let strays = client.strays().into_iter().filter(|it| !it.starts_with(WELCOME));
@@ -136,7 +136,7 @@ fn socket(home: &Home) -> McpSocket {
     McpSocket::connect(&home.mcp_socket(), HELLO)
 }
 
-/// What a client of the younger era says with each request.
+/// Returns the `_meta` of a modern client.
 fn meta() -> Value {
     json!({
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -145,12 +145,12 @@ fn meta() -> Value {
     })
 }
 
-/// What an answer to the call with this number says.
+/// Returns the outcome that an answer to the call with this number reports.
 fn outcome(answer: &Value, number: u64) -> Outcome {
     let text = answer["result"]["content"][0]["text"].as_str();
     let pid = text.filter(|_| answer["result"]["isError"] != true).and_then(|text| {
-        let (said, pid) = text.split_once(' ')?;
-        (said.parse() == Ok(number)).then(|| pid.parse().ok())?
+        let (echoed, pid) = text.split_once(' ')?;
+        (echoed.parse() == Ok(number)).then(|| pid.parse().ok())?
     });
     if let Some(pid) = pid {
         return Outcome::Done { pid };
@@ -159,7 +159,7 @@ fn outcome(answer: &Value, number: u64) -> Outcome {
     match answer["error"]["code"].as_i64() {
         Some(-32010) if message.contains("outcome unknown") => Outcome::Unknown(message.to_owned()),
         Some(-32005) => Outcome::Refused(message.to_owned()),
-        _ => Outcome::Strange(answer.to_string()),
+        _ => Outcome::Unexpected(answer.to_string()),
     }
 }
 
@@ -168,17 +168,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_read_for_what_it_says() {
+    fn outcome_follows_from_the_answer() {
         let text = |text: &str| json!({ "result": { "content": [{ "text": text }] } });
         assert_eq!(outcome(&text("5 42"), 5), Outcome::Done { pid: 42 });
-        assert!(matches!(outcome(&text("6 42"), 5), Outcome::Strange(_)), "of somebody else");
-        assert!(matches!(outcome(&text("no such thing"), 5), Outcome::Strange(_)));
+        assert!(
+            matches!(outcome(&text("6 42"), 5), Outcome::Unexpected(_)),
+            "another call's answer"
+        );
+        assert!(matches!(outcome(&text("no such thing"), 5), Outcome::Unexpected(_)));
         let error =
             |code: i64, message: &str| json!({ "error": { "code": code, "message": message } });
         let unknown = "outcome unknown: it died";
         assert_eq!(outcome(&error(-32010, unknown), 5), Outcome::Unknown(unknown.to_owned()));
-        assert!(matches!(outcome(&error(-32010, "?"), 5), Outcome::Strange(_)));
+        assert!(matches!(outcome(&error(-32010, "?"), 5), Outcome::Unexpected(_)));
         assert_eq!(outcome(&error(-32005, "gone"), 5), Outcome::Refused("gone".to_owned()));
-        assert!(matches!(outcome(&error(-32602, "which?"), 5), Outcome::Strange(_)));
+        assert!(matches!(outcome(&error(-32602, "which?"), 5), Outcome::Unexpected(_)));
     }
 }

@@ -1,4 +1,4 @@
-//! A disk that is full, or can only be read.
+//! Disks for tests: full, or mounted read-only.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use xy_testkit::Home;
 
-/// A small disk under the state folder, where one may be mounted.
+/// A small tmpfs, unmounted on drop.
 pub(crate) struct SmallDisk {
     folder: PathBuf,
     filler: PathBuf,
@@ -32,7 +32,7 @@ impl SmallDisk {
         assert!(mount.status().expect("it can be mounted again").success());
     }
 
-    /// Leaves no byte free.
+    /// Fills the disk to the last byte.
     pub(crate) fn fill(&self) {
         let filled = fs::write(&self.filler, vec![0; 1024 * 1024]);
         let full = filled.expect_err("it is too small for that");
@@ -46,7 +46,7 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // Lazily: a daemon of a failed test may still be in there.
+        // Lazily: a daemon of a failed test may still use the disk.
         let _ = Command::new("umount").arg("-l").arg(&self.folder).status();
     }
 }

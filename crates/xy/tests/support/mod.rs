@@ -1,4 +1,4 @@
-//! What the tests of a real daemon have in common: short words for long asks.
+//! Helpers for tests with a real daemon: control requests, states, signals and log lines.
 #![allow(dead_code, reason = "each test file uses its own part of it")]
 
 #[cfg(target_os = "linux")]
@@ -12,22 +12,22 @@ use rustix::process::{Pid, Signal};
 use serde_json::{Value, json};
 use xy_testkit::{Home, Wire};
 
-/// A limit of waiting; nothing that works takes so long.
+/// Timeout of a wait; nothing that works takes this long.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 
-/// An empty home for the program under test.
+/// Returns an empty home for the program under test.
 #[track_caller]
 pub(crate) fn home() -> Home {
     Home::new(Path::new(env!("CARGO_BIN_EXE_xy")))
 }
 
-/// Asks something that must be done.
+/// Sends a control request that must succeed, and returns its result.
 #[track_caller]
 pub(crate) fn ask(home: &Home, method: &str, params: Value) -> Value {
     home.call(method, params).unwrap_or_else(|error| panic!("`{method}` failed: {error:#}"))
 }
 
-/// Asks something that must be refused.
+/// Sends a control request that must fail, and returns its error.
 #[track_caller]
 pub(crate) fn refused(home: &Home, method: &str, params: Value) -> Value {
     match home.call(method, params) {
@@ -36,19 +36,19 @@ pub(crate) fn refused(home: &Home, method: &str, params: Value) -> Value {
     }
 }
 
-/// One server in full, as it is now.
+/// Returns the full status of a server.
 #[track_caller]
 pub(crate) fn status(home: &Home, name: &str) -> Value {
     ask(home, "status", json!({ "name": name }))
 }
 
-/// Waits until a server runs, and answers its process.
+/// Waits until a server runs, and returns its process id.
 #[track_caller]
 pub(crate) fn running(home: &Home, name: &str) -> u32 {
     pid_in(&home.wait_for_state(name, "running"))
 }
 
-/// Waits until a server runs after so many restarts, and answers its status.
+/// Waits until a server runs after this many restarts, and returns its status.
 #[track_caller]
 pub(crate) fn running_after(home: &Home, name: &str, restarts: u32) -> Value {
     home.wait_until(&format!("`{name}` runs after {restarts} restarts"), || {
@@ -57,28 +57,28 @@ pub(crate) fn running_after(home: &Home, name: &str, restarts: u32) -> Value {
     })
 }
 
-/// The process that a status tells of.
+/// Returns the process id in a status.
 #[track_caller]
 pub(crate) fn pid_in(status: &Value) -> u32 {
     let pid = status["pid"].as_u64().unwrap_or_else(|| panic!("no pid: {status:#}"));
     pid.try_into().expect("a pid is small")
 }
 
-/// Waits until a server has written `text` as a line of its own.
+/// Waits until a server has logged `text` as a line.
 #[track_caller]
-pub(crate) fn says(home: &Home, name: &str, text: &str) {
-    home.wait_until(&format!("`{name}` says `{text}`"), || {
+pub(crate) fn wait_for_line(home: &Home, name: &str, text: &str) {
+    home.wait_until(&format!("`{name}` logs `{text}`"), || {
         texts(&tail(home, name, 1000)).contains(&text)
     });
 }
 
-/// Sends a signal to a process that is there.
+/// Sends a signal to a process, which must exist.
 #[track_caller]
 pub(crate) fn signal(pid: u32, signal: Signal) {
     assert!(signal_if_alive(pid, signal), "no {signal:?} to {pid}: it is gone");
 }
 
-/// Sends a signal to a process, and answers whether it was there.
+/// Sends a signal to a process, and returns true if the process existed.
 #[track_caller]
 pub(crate) fn signal_if_alive(pid: u32, signal: Signal) -> bool {
     let known = i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a pid");
@@ -89,16 +89,16 @@ pub(crate) fn signal_if_alive(pid: u32, signal: Signal) -> bool {
     }
 }
 
-/// One change of state, as `status` tells it.
+/// One change of state, from `status`.
 #[derive(Debug)]
 pub(crate) struct Change {
     pub(crate) to: String,
     pub(crate) reason: String,
-    /// In milliseconds since 1970.
+    /// Milliseconds since 1970.
     pub(crate) at: u64,
 }
 
-/// The changes of state that a status tells of, oldest first.
+/// Returns the changes of state in a status, oldest first.
 #[track_caller]
 pub(crate) fn changes_in(status: &Value) -> Vec<Change> {
     let changes = status["transitions"].as_array().expect("a status has transitions");
@@ -110,9 +110,9 @@ pub(crate) fn changes_in(status: &Value) -> Vec<Change> {
     changes.iter().map(change).collect()
 }
 
-/// How many milliseconds passed from each change to `state` until the change after it.
+/// Returns the milliseconds from each change to `state` until the next change.
 #[track_caller]
-pub(crate) fn stays_in(state: &str, status: &Value) -> Vec<u64> {
+pub(crate) fn millis_in(state: &str, status: &Value) -> Vec<u64> {
     let changes = changes_in(status);
     let pairs = changes.windows(2).filter(|pair| pair[0].to == state);
     pairs.map(|pair| pair[1].at.saturating_sub(pair[0].at)).collect()
@@ -124,13 +124,13 @@ fn unix_millis(moment: &Value) -> u64 {
     since.as_millis().try_into().expect("before the end of time")
 }
 
-/// The last lines of a server, as `logs` shows them.
+/// Returns the last lines of a server, as `logs` sends them.
 #[track_caller]
 pub(crate) fn tail(home: &Home, name: &str, count: u32) -> Vec<Value> {
     shown(&mut home.connect(), json!({ "name": name, "tail": count }))
 }
 
-/// Everything that `logs` shows before its end.
+/// Returns all lines that `logs` sends before its end.
 #[track_caller]
 pub(crate) fn shown(wire: &mut Wire, params: Value) -> Vec<Value> {
     let subscribed = wire.call("logs", params).expect("there is such a server");
@@ -146,26 +146,27 @@ pub(crate) fn shown(wire: &mut Wire, params: Value) -> Vec<Value> {
     }
 }
 
-/// The texts of lines.
+/// Returns the texts of lines.
 pub(crate) fn texts(lines: &[Value]) -> Vec<&str> {
     lines.iter().map(|line| line["line"].as_str().expect("a line is text")).collect()
 }
 
-/// A server that lives until it is told to end.
+/// Returns the file of a server that runs until it is stopped.
 pub(crate) fn sleeper(home: &Home) -> String {
     home.kdl_command("xy-test-sleep-server", &[])
 }
 
-/// One that ignores TERM, and has so long until the KILL.
-pub(crate) fn deaf(home: &Home, grace: &str) -> String {
+/// Returns the file of a server that ignores SIGTERM and is killed after `grace`.
+pub(crate) fn term_ignorer(home: &Home, grace: &str) -> String {
     format!("{}stop {{ grace \"{grace}\" }}\n", home.kdl_command("xy-test-ignore-term", &[]))
 }
 
-/// The parent of a process: that of a server's leader is its shim.
+/// Returns the parent of a process. The parent of a server's leader is its shim.
 #[track_caller]
 pub(crate) fn parent_of(pid: u32) -> u32 {
     let mut ps = std::process::Command::new("ps");
-    let told = ps.args(["-o", "ppid=", "-p", &pid.to_string()]).output().expect("`ps` can be run");
-    let parent = String::from_utf8(told.stdout).expect("it is text");
+    let output =
+        ps.args(["-o", "ppid=", "-p", &pid.to_string()]).output().expect("`ps` can be run");
+    let parent = String::from_utf8(output.stdout).expect("it is text");
     parent.trim().parse().expect("it is there")
 }

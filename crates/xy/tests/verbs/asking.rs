@@ -3,10 +3,10 @@
 use xy_protocol::control::{Problem, Severity};
 use xy_protocol::error::{CallError, ErrorKind};
 
-use crate::stage::{Home, Says, Scripted};
+use crate::stage::{Home, Scripted, ScriptedAnswer};
 
-fn result(text: &str) -> Says {
-    Says::Result(text.to_owned())
+fn result(text: &str) -> ScriptedAnswer {
+    ScriptedAnswer::Result(text.to_owned())
 }
 
 const LIST: &str = r#"[ {"name":"github","state":"running","pid":4711,"port":8421,
@@ -16,15 +16,15 @@ const LIST: &str = r#"[ {"name":"github","state":"running","pid":4711,"port":842
     "reason":"crashed 5 times in a minute, and this reason is so long that a terminal would cut it"} ]"#;
 
 #[test]
-fn a_list_is_a_table_without_colours_and_uncut_when_piped() {
+fn piped_list_is_an_uncut_table_without_colours() {
     let home = Home::new();
     let one_line = LIST.replace('\n', " ");
-    let _daemon = Scripted::new(&home, [("list", Says::Result(one_line))]);
+    let _daemon = Scripted::new(&home, [("list", ScriptedAnswer::Result(one_line))]);
     insta::assert_snapshot!(home.xy("list").shown(&home));
 }
 
 #[test]
-fn json_is_printed_exactly_as_it_came() {
+fn json_is_printed_unchanged() {
     let home = Home::new();
     let text = r#"[ {"any" : "thing", "n": 1.50} ]"#;
     let _daemon = Scripted::new(&home, [("list", result(text)), ("status", result(text))]);
@@ -35,14 +35,14 @@ fn json_is_printed_exactly_as_it_came() {
 }
 
 #[test]
-fn an_empty_list_says_what_to_do() {
+fn empty_list_shows_a_hint() {
     let home = Home::new();
     let _daemon = Scripted::new(&home, [("list", result("[]"))]);
     insta::assert_snapshot!(home.xy("list").shown(&home));
 }
 
 #[test]
-fn the_outcome_of_start_stop_and_restart_is_a_line_per_server() {
+fn start_stop_and_restart_print_a_line_per_server() {
     let home = Home::new();
     let _daemon = Scripted::new(
         &home,
@@ -59,7 +59,7 @@ fn the_outcome_of_start_stop_and_restart_is_a_line_per_server() {
 }
 
 #[test]
-fn one_failure_among_many_ends_with_1_and_is_explained() {
+fn one_failure_among_many_exits_with_1() {
     let home = Home::new();
     let answer = r#"{"started":["a"],"already_running":[],"failed":[{"name":"b","error":{"code":-32006,"message":"server `b` did not start","data":{"kind":"SpawnFailed","cause":"exited with code 1"}}}]}"#;
     let _daemon = Scripted::new(&home, [("start", result(answer))]);
@@ -69,7 +69,7 @@ fn one_failure_among_many_ends_with_1_and_is_explained() {
 }
 
 #[test]
-fn nothing_to_start_is_said() {
+fn start_without_servers_is_reported() {
     let home = Home::new();
     let _daemon =
         Scripted::new(&home, [("start", result(r#"{"started":[],"already_running":[]}"#))]);
@@ -78,11 +78,11 @@ fn nothing_to_start_is_said() {
 }
 
 #[test]
-fn an_error_of_the_daemon_is_told_in_three_parts() {
+fn daemon_error_has_three_parts() {
     let home = Home::new();
     let error = CallError::new(ErrorKind::ServerNotFound, "there is no server `gihub`")
         .hint("did you mean `github`?");
-    let _daemon = Scripted::new(&home, [("status", Says::Error(error))]);
+    let _daemon = Scripted::new(&home, [("status", ScriptedAnswer::Error(error))]);
     insta::assert_snapshot!(home.xy("status gihub").shown(&home));
     let json = home.xy("status gihub --json");
     assert_eq!(json.code, Some(1));
@@ -91,7 +91,7 @@ fn an_error_of_the_daemon_is_told_in_three_parts() {
 }
 
 #[test]
-fn a_reload_of_bad_files_ends_with_3_and_shows_each_problem() {
+fn reload_of_bad_files_exits_with_3() {
     let home = Home::new();
     let problem = Problem {
         severity: Severity::Error,
@@ -103,12 +103,13 @@ fn a_reload_of_bad_files_ends_with_3_and_shows_each_problem() {
         rendered: "error: unknown word\n --> servers/a.kdl:1:1\n".into(),
     };
     let error = CallError::new(ErrorKind::ConfigInvalid, "nothing was reloaded");
-    let _daemon = Scripted::new(&home, [("reload", Says::Error(error.problems(vec![problem])))]);
+    let _daemon =
+        Scripted::new(&home, [("reload", ScriptedAnswer::Error(error.problems(vec![problem])))]);
     insta::assert_snapshot!(home.xy("reload").shown(&home));
 }
 
 #[test]
-fn a_reload_prints_its_plan() {
+fn reload_prints_its_plan() {
     let home = Home::new();
     let answer = r#"{"added":["a"],"removed":[],"changed":["b"],"unchanged":["c"],"restarted":["b"],"updated":[],"dry_run":true}"#;
     let _daemon = Scripted::new(&home, [("reload", result(answer))]);
@@ -116,7 +117,7 @@ fn a_reload_prints_its_plan() {
 }
 
 #[test]
-fn info_and_version_of_a_daemon_are_shown() {
+fn daemon_info_and_version_are_shown() {
     let home = Home::new();
     let info = r#"{"version":"9.9.9","pid":1,"control_socket":"/s","mcp_socket":null,"gateway_url":null,"config_dir":"/c","state_dir":"/t","uptime_secs":60,"servers":2,"running":1}"#;
     let version = r#"{"version":"9.9.9","protocol":1}"#;
@@ -127,10 +128,10 @@ fn info_and_version_of_a_daemon_are_shown() {
 }
 
 #[test]
-fn an_answer_that_cannot_be_read_is_told_and_not_a_panic() {
+fn invalid_answer_is_an_error() {
     let home = Home::new();
     let _daemon = Scripted::new(&home, [("list", result(r#"{"surprise":true}"#))]);
     let ran = home.xy("list");
     assert_eq!(ran.code, Some(2));
-    assert!(ran.stderr.contains("the answer is not one of xy"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("the answer does not come from xy"), "{}", ran.stderr);
 }

@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::process::Stdio;
 
-use crate::stage::{Home, Says, Scripted};
+use crate::stage::{Home, Scripted, ScriptedAnswer};
 
 fn line(number: u32, text: &str) -> (&'static str, String) {
     let stream = if number.is_multiple_of(2) { "stdout" } else { "stderr" };
@@ -23,32 +23,32 @@ fn some_lines() -> Vec<(&'static str, String)> {
 }
 
 #[test]
-fn lines_have_their_stream_and_gaps_are_told() {
+fn lines_show_their_stream_and_gaps() {
     let home = Home::new();
-    let _daemon = Scripted::new(&home, [("logs", Says::Stream(some_lines()))]);
+    let _daemon = Scripted::new(&home, [("logs", ScriptedAnswer::Stream(some_lines()))]);
     insta::assert_snapshot!(home.xy("logs a").shown(&home));
     insta::assert_snapshot!(home.xy("logs a --timestamps").shown(&home));
 }
 
 #[test]
-fn raw_lines_are_alone_on_stdout() {
+fn stdout_has_only_raw_lines() {
     let home = Home::new();
-    let _daemon = Scripted::new(&home, [("logs", Says::Stream(some_lines()))]);
+    let _daemon = Scripted::new(&home, [("logs", ScriptedAnswer::Stream(some_lines()))]);
     let ran = home.xy("logs a --raw");
     assert_eq!(ran.stdout, "first\nse\x1b[2Jcond\nlast\n");
     assert_eq!(ran.stderr, "… 312 lines skipped\n");
 }
 
 #[test]
-fn json_has_the_params_of_each_notification_on_a_line() {
+fn json_prints_notification_params_per_line() {
     let home = Home::new();
-    let _daemon = Scripted::new(&home, [("logs", Says::Stream(some_lines()))]);
+    let _daemon = Scripted::new(&home, [("logs", ScriptedAnswer::Stream(some_lines()))]);
     let expected: Vec<String> = some_lines().into_iter().map(|(_, params)| params).collect();
     assert_eq!(home.xy("logs a --json").stdout.trim_end(), expected.join("\n"));
 }
 
 #[test]
-fn events_have_a_line_each() {
+fn events_print_a_line_each() {
     let home = Home::new();
     let event = r#"{"subscription_id":1,"name":"flaky","from":"running","state":"restarting","reason":"exited with code 1","restart_count":1,"ts":"2023-11-14T22:13:20.123Z"}"#;
     let events = vec![
@@ -56,14 +56,15 @@ fn events_have_a_line_each() {
         ("event_skipped", r#"{"subscription_id":1,"count":1}"#.to_owned()),
         ("event_of_the_future", "{}".to_owned()),
     ];
-    let _daemon = Scripted::new(&home, [("events", Says::Stream(events))]);
+    let _daemon = Scripted::new(&home, [("events", ScriptedAnswer::Stream(events))]);
     insta::assert_snapshot!(home.xy("events").shown(&home));
 }
 
 #[test]
-fn a_daemon_that_dies_in_the_middle_is_told_after_what_it_said() {
+fn lost_daemon_is_reported_after_its_output() {
     let home = Home::new();
-    let mut daemon = Some(Scripted::new(&home, [("logs", Says::Dies(vec![line(1, "first")]))]));
+    let mut daemon =
+        Some(Scripted::new(&home, [("logs", ScriptedAnswer::Dies(vec![line(1, "first")]))]));
     let mut child =
         home.command("logs a -f").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut first = [0; 12];
@@ -72,15 +73,15 @@ fn a_daemon_that_dies_in_the_middle_is_told_after_what_it_said() {
     daemon.take();
     let ran = child.wait_with_output().unwrap();
     assert_eq!(ran.status.code(), Some(2));
-    let told = String::from_utf8(ran.stderr).unwrap();
-    assert!(told.contains("the daemon hung up"), "{told}");
+    let stderr = String::from_utf8(ran.stderr).unwrap();
+    assert!(stderr.contains("the daemon hung up"), "{stderr}");
 }
 
 #[test]
-fn a_reader_that_has_had_enough_ends_it_quietly() {
+fn closed_reader_ends_it_quietly() {
     let home = Home::new();
     let (method, params) = line(1, "again");
-    let _daemon = Scripted::new(&home, [("logs", Says::Flood(method, params))]);
+    let _daemon = Scripted::new(&home, [("logs", ScriptedAnswer::Flood(method, params))]);
     for flags in ["", " --json", " --raw"] {
         let mut child = home
             .command(&format!("logs a -f{flags}"))

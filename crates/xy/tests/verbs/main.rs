@@ -1,6 +1,6 @@
-//! The verbs as a person meets them: the real program, against a scripted daemon and a real one.
+//! The verbs as a user sees them: the real program with a scripted daemon and a real one.
 
-#![expect(clippy::unwrap_used, reason = "a test has nobody to hand an error to")]
+#![expect(clippy::unwrap_used, reason = "a failed test panics")]
 
 mod asking;
 mod following;

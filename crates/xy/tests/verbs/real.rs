@@ -1,4 +1,4 @@
-//! Verbs that start a daemon, and what they leave behind: nothing.
+//! Verbs that start a daemon and leave nothing behind.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -16,7 +16,7 @@ fn sample(arguments: &str) -> String {
 }
 
 #[test]
-fn a_detached_daemon_answers_refuses_a_second_and_goes_when_asked() {
+fn detached_daemon_serves_until_shutdown() {
     let home = Home::new();
     home.server("one", &sample(""));
     let started = home.xy("daemon --detach");
@@ -33,7 +33,7 @@ fn a_detached_daemon_answers_refuses_a_second_and_goes_when_asked() {
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert_eq!(home.xy("list").code, Some(2));
 
-    // The lock is free at once.
+    // The lock is free immediately.
     let again = home.xy("daemon --detach --json");
     assert_eq!(again.code, Some(0), "{again:?}");
     assert!(again.stdout.starts_with(r#"{"version":"#), "{again:?}");
@@ -41,7 +41,7 @@ fn a_detached_daemon_answers_refuses_a_second_and_goes_when_asked() {
 }
 
 #[test]
-fn a_daemon_that_cannot_start_says_why_and_keeps_its_exit_code() {
+fn start_failure_keeps_its_exit_code() {
     let home = Home::new();
     home.server("bad", "comand \"x\"\n");
     let ran = home.xy("daemon --detach --strict");
@@ -55,8 +55,8 @@ fn files_are_checked_without_a_daemon() {
     let home = Home::new();
     home.server("good", &sample(""));
     let good = home.xy("check");
-    let told = "1 server: good\n1 file, 0 errors, 0 warnings\n";
-    assert_eq!((good.code, good.stdout.as_str()), (Some(0), told));
+    let expected = "1 server: good\n1 file, 0 errors, 0 warnings\n";
+    assert_eq!((good.code, good.stdout.as_str()), (Some(0), expected));
     home.server("bad", "comand \"x\"\n");
     let bad = home.xy("check");
     assert_eq!((bad.code, bad.stderr.as_str()), (Some(3), ""));
@@ -66,15 +66,15 @@ fn files_are_checked_without_a_daemon() {
     assert!(json.stdout.starts_with(r#"{"valid":false,"#), "{json:?}");
 }
 
-/// What is left of a demo: its folder, its processes.
-fn nothing_is_left(home: &Home) {
+/// Checks that the folder and the processes of a demo are gone.
+fn assert_nothing_left(home: &Home) {
     let left: Vec<_> = fs::read_dir(home.path().join("tmp")).unwrap().collect();
     assert!(left.is_empty(), "{left:?}");
     #[cfg(target_os = "linux")]
     wait_until("its processes end", || processes_of(home).is_empty());
 }
 
-/// Processes whose environment leads into `home`.
+/// Returns the processes whose environment refers to `home`.
 #[cfg(target_os = "linux")]
 fn processes_of(home: &Home) -> Vec<i32> {
     let marker = home.path().join("tmp").into_os_string().into_encoded_bytes();
@@ -89,12 +89,12 @@ fn processes_of(home: &Home) -> Vec<i32> {
         .collect()
 }
 
-fn send(pid: u32, signal: Signal) {
+fn signal(pid: u32, signal: Signal) {
     let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
     kill_process(pid, signal).unwrap();
 }
 
-/// A demo that has begun to tell what happens.
+/// Starts a demo, and waits for its first lines.
 fn running_demo(home: &Home) -> (Child, impl Iterator<Item = String> + use<>) {
     let mut child = home
         .command("demo --for 60s")
@@ -103,39 +103,45 @@ fn running_demo(home: &Home) -> (Child, impl Iterator<Item = String> + use<>) {
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
-    assert!(lines.any(|line| line.starts_with("This is what happens now")));
+    assert!(lines.any(|line| line.starts_with("State changes follow")));
     (child, lines)
 }
 
 #[test]
-fn a_demo_shows_two_servers_and_leaves_nothing() {
+fn demo_runs_two_servers_and_leaves_nothing() {
     let home = Home::new();
     let ran = home.xy("demo --for 1500ms");
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    for word in ["clock", "flaky", "running", "export XDG_CONFIG_HOME=", "nothing of it is left"] {
+    for word in [
+        "clock",
+        "flaky",
+        "running",
+        "export XDG_CONFIG_HOME=",
+        "all its files and processes are removed",
+    ] {
         assert!(ran.stdout.contains(word), "{word}: {ran:?}");
     }
-    nothing_is_left(&home);
+    assert_nothing_left(&home);
 }
 
 #[test]
-fn a_demo_that_is_told_to_end_leaves_nothing() {
+fn interrupted_demo_leaves_nothing() {
     let home = Home::new();
     let (mut child, _lines) = running_demo(&home);
-    send(child.id(), Signal::TERM);
+    signal(child.id(), Signal::TERM);
     assert_eq!(child.wait().unwrap().code(), Some(0));
-    nothing_is_left(&home);
+    assert_nothing_left(&home);
 }
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_demo_whose_daemon_is_killed_leaves_nothing() {
+fn demo_with_a_killed_daemon_leaves_nothing() {
     let home = Home::new();
     let (mut child, _lines) = running_demo(&home);
     let demo = i32::try_from(child.id()).unwrap();
     let children = fs::read_to_string(format!("/proc/{demo}/task/{demo}/children")).unwrap();
     let daemon = children.split_whitespace().next().unwrap().parse().unwrap();
-    send(daemon, Signal::KILL);
+    signal(daemon, Signal::KILL);
     assert_eq!(child.wait().unwrap().code(), Some(2));
-    nothing_is_left(&home);
+    assert_nothing_left(&home);
 }

@@ -1,4 +1,4 @@
-//! A home for one test, the program in it, and a daemon that says what the test wants.
+//! A home for one test, the program in it, and a scripted daemon.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -15,12 +15,12 @@ use xy_ipc::server::{Answer, Feed, Outbox, Service, serve};
 use xy_protocol::control::Request;
 use xy_protocol::error::{CallError, ErrorKind};
 
-/// Folders of its own for every variable that xy reads.
+/// A home with its own folder for every variable that xy reads.
 pub(crate) struct Home {
     pub(crate) folder: TempDir,
 }
 
-/// What a run of the program came to.
+/// The result of a run.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) code: Option<i32>,
@@ -29,7 +29,7 @@ pub(crate) struct Ran {
 }
 
 impl Ran {
-    /// All of it, with the home's path taken out.
+    /// Formats the result, with the home's path replaced.
     pub(crate) fn shown(&self, home: &Home) -> String {
         let text = format!(
             "exit {}\n--- stdout\n{}--- stderr\n{}",
@@ -84,40 +84,43 @@ impl Home {
         command
     }
 
-    /// Runs `xy` with the words of `line`.
+    /// Runs `xy` with the arguments in `line`.
     pub(crate) fn xy(&self, line: &str) -> Ran {
         self.command(line).output().unwrap().into()
     }
 }
 
-/// What the scripted daemon says to a method.
-pub(crate) enum Says {
-    /// This JSON, as it stands.
+/// The scripted daemon's answer to a method.
+pub(crate) enum ScriptedAnswer {
+    /// This JSON, unchanged.
     Result(String),
     Error(CallError),
-    /// These notifications after the answer, method and params.
+    /// These notifications (method and params) after the answer.
     Stream(Vec<(&'static str, String)>),
-    /// The same for ever.
+    /// One notification, repeated without end.
     Flood(&'static str, String),
-    /// These notifications, and then it is gone without an end.
+    /// These notifications; then the daemon vanishes.
     Dies(Vec<(&'static str, String)>),
 }
 
-/// A daemon that listens in a [`Home`] while it is held.
+/// A scripted daemon that listens in a [`Home`] until it is dropped.
 pub(crate) struct Scripted {
     _runtime: Runtime,
 }
 
-struct Script(HashMap<&'static str, Says>);
+struct Script(HashMap<&'static str, ScriptedAnswer>);
 
 impl Scripted {
-    pub(crate) fn new(home: &Home, says: impl IntoIterator<Item = (&'static str, Says)>) -> Self {
+    pub(crate) fn new(
+        home: &Home,
+        answers: impl IntoIterator<Item = (&'static str, ScriptedAnswer)>,
+    ) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
             .build()
             .unwrap();
-        let script = Arc::new(Script(says.into_iter().collect()));
+        let script = Arc::new(Script(answers.into_iter().collect()));
         let path = home.path().join("run/xy.sock");
         let bound = runtime.block_on(async { xy_ipc::bind(&path) }).unwrap();
         runtime.spawn(async move {
@@ -135,13 +138,15 @@ impl Service for Script {
         };
         match self.0.get(request.method()) {
             None => Err(CallError::new(ErrorKind::Internal, "the script has no such line")),
-            Some(Says::Result(text)) => {
+            Some(ScriptedAnswer::Result(text)) => {
                 Ok(Answer::Result(RawValue::from_string(text.clone()).unwrap()))
             }
-            Some(Says::Error(error)) => Err(error.clone()),
-            Some(Says::Stream(lines)) => feed(lines, Then::End),
-            Some(Says::Flood(method, params)) => feed(&[(method, params.clone())], Then::Repeat),
-            Some(Says::Dies(lines)) => feed(lines, Then::Die),
+            Some(ScriptedAnswer::Error(error)) => Err(error.clone()),
+            Some(ScriptedAnswer::Stream(lines)) => feed(lines, Then::End),
+            Some(ScriptedAnswer::Flood(method, params)) => {
+                feed(&[(method, params.clone())], Then::Repeat)
+            }
+            Some(ScriptedAnswer::Dies(lines)) => feed(lines, Then::Die),
         }
     }
 }
@@ -188,7 +193,7 @@ impl Feed for Lines {
     }
 }
 
-/// Waits until `done`, with a limit.
+/// Waits until `done` returns true, with a timeout.
 pub(crate) fn wait_until(what: &str, done: impl Fn() -> bool) {
     for _ in 0..1000 {
         if done() {

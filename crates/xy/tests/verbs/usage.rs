@@ -1,11 +1,11 @@
-//! What needs no daemon, and what is said when there is none.
+//! Verbs that need no daemon, and errors without a daemon.
 
 use std::process::Stdio;
 
 use crate::stage::Home;
 
 #[test]
-fn without_a_daemon_every_question_says_so_and_ends_with_2() {
+fn missing_daemon_exits_with_2() {
     let home = Home::new();
     let verbs = [
         "list",
@@ -35,7 +35,7 @@ fn without_a_daemon_every_question_says_so_and_ends_with_2() {
 }
 
 #[test]
-fn wrong_usage_ends_with_64_and_help_with_0() {
+fn wrong_usage_exits_with_64_and_help_with_0() {
     let home = Home::new();
     for line in ["", "lsit", "list --nope", "start", "start a --all", "status", "logs a --tail x"] {
         let ran = home.xy(line);
@@ -50,7 +50,7 @@ fn wrong_usage_ends_with_64_and_help_with_0() {
 }
 
 #[test]
-fn the_version_needs_no_daemon_unless_it_is_asked_for_as_json() {
+fn plain_version_needs_no_daemon() {
     let home = Home::new();
     let ran = home.xy("version");
     assert_eq!(ran.code, Some(0));
@@ -59,7 +59,7 @@ fn the_version_needs_no_daemon_unless_it_is_asked_for_as_json() {
 }
 
 #[test]
-fn a_closed_stdout_is_no_reason_to_panic() {
+fn closed_stdout_does_not_panic() {
     let home = Home::new();
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
@@ -69,11 +69,11 @@ fn a_closed_stdout_is_no_reason_to_panic() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn an_output_that_cannot_be_written_is_an_error() {
+fn unwritable_output_is_an_error() {
     let home = Home::new();
     let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
     let ran = home.command("version").stdout(full).stderr(Stdio::piped()).output().unwrap();
     assert_eq!(ran.status.code(), Some(1));
-    let told = String::from_utf8(ran.stderr).unwrap();
-    assert!(told.starts_with("error: the output could not be written\n"), "{told}");
+    let stderr = String::from_utf8(ran.stderr).unwrap();
+    assert!(stderr.starts_with("error: the output could not be written\n"), "{stderr}");
 }

@@ -1,7 +1,7 @@
-//! Differences that must be there, and why.
+//! The differences that must exist through xy, each with its reason.
 
 use crate::Way;
-use crate::compare::{Differs, Of};
+use crate::compare::{AllowedDifference, Of};
 
 const LEGACY: &[Way] = &[Way::LegacyHttp, Way::LegacyStdio];
 const MODERN: &[Way] = &[Way::ModernHttp, Way::ModernStdio];
@@ -12,8 +12,8 @@ const fn must(
     step: &'static str,
     path: &'static str,
     why: &'static str,
-) -> Differs {
-    Differs { of, ways, step, path, why }
+) -> AllowedDifference {
+    AllowedDifference { of, ways, step, path, why }
 }
 
 const TASKS: &str = "tasks of the two eras are incompatible, so xy hides legacy tasks from a \
@@ -25,8 +25,8 @@ const NOT_MODERN: &str = "the modern era has neither `ping` nor `logging/setLeve
 const NOT_FOUND: &str = "the code for a missing resource is -32602 in the modern era and -32002 \
                          in the legacy one";
 
-/// The list.
-pub(crate) const ALLOWED: &[Differs] = &[
+/// The allowed differences.
+pub(crate) const ALLOWED: &[AllowedDifference] = &[
     must(Of::Legacy, MODERN, "handshake", "result/capabilities/tasks", TASKS),
     must(Of::All, LEGACY, "level", "error/message", LEVEL),
     must(Of::All, LEGACY, "level", "error/data", LEVEL),

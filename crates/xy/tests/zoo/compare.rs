@@ -1,4 +1,4 @@
-//! Two runs of one script: their differences, and the reasons for them.
+//! Differences between two runs of one script, and the reasons for them.
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Display};
@@ -8,23 +8,23 @@ use xy_testkit::text::{Text, differences as text_differences};
 use crate::drive::{Era, Record};
 use crate::{Direct, Way, allowed};
 
-/// The longest part of a text that a message shows.
+/// Maximum length of a text in a message.
 const SHOWN: usize = 300;
 
 /// Steps that the modern era does not have.
 const LEGACY_ONLY: [&str; 2] = ["level", "ping"];
 
-/// Fields that each modern result has, or each that may be cached.
+/// Fields of each modern result, or of each cacheable one.
 const MODERN_FIELDS: [&str; 3] = ["resultType", "ttlMs", "cacheScope"];
 
-/// The member of `_meta` that says who the server is.
+/// The member of `_meta` with the server's name.
 const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
 
-/// A place where an answer through xy is not the server's own.
+/// A path at which an answer through xy differs from the server's own.
 #[derive(Debug)]
 pub(crate) struct Difference {
     pub(crate) label: String,
-    /// `result/tools/0/name`; `#order` at the end if only the order of the keys differs.
+    /// `result/tools/0/name`, or with `#order` at the end if only the order of the keys differs.
     pub(crate) path: String,
     direct: String,
     through: String,
@@ -44,29 +44,29 @@ fn shorten(text: &str) -> String {
     }
 }
 
-/// The servers that an entry is about.
+/// The servers that an entry covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Of {
     All,
-    /// Servers that xy speaks the legacy era with.
+    /// Servers with which xy speaks the legacy era.
     Legacy,
-    /// Servers that xy speaks the modern era with.
+    /// Servers with which xy speaks the modern era.
     Modern,
 }
 
-/// A difference that may be seen, and its reason.
+/// An allowed difference, and its reason.
 #[derive(Debug)]
-pub(crate) struct Differs {
+pub(crate) struct AllowedDifference {
     pub(crate) of: Of,
     pub(crate) ways: &'static [Way],
-    /// A label; `*` stands for any text.
+    /// A label; `*` matches any text.
     pub(crate) step: &'static str,
-    /// A path; `*` stands for any text.
+    /// A path; `*` matches any text.
     pub(crate) path: &'static str,
     pub(crate) why: &'static str,
 }
 
-impl Differs {
+impl AllowedDifference {
     /// Returns the text that names this entry in rows.
     pub(crate) fn key(&self) -> String {
         let Self { of, ways, step, path, .. } = self;
@@ -86,25 +86,25 @@ impl Differs {
 }
 
 /// Returns all entries.
-pub(crate) fn entries() -> impl Iterator<Item = &'static Differs> {
+pub(crate) fn entries() -> impl Iterator<Item = &'static AllowedDifference> {
     allowed::ALLOWED.iter()
 }
 
 /// Returns the key of the entry that explains a difference.
 pub(crate) fn find_reason(spoken: Era, way: Way, difference: &Difference) -> Option<String> {
-    entries().find(|it| it.fits(spoken, way, difference)).map(Differs::key)
+    entries().find(|it| it.fits(spoken, way, difference)).map(AllowedDifference::key)
 }
 
-/// Names the entries that are not among the keys that were seen.
+/// Returns the keys of the entries that were not used.
 pub(crate) fn stale<'a>(
-    entries: impl Iterator<Item = &'a Differs>,
+    entries: impl Iterator<Item = &'a AllowedDifference>,
     seen: &BTreeSet<String>,
 ) -> Vec<String> {
     let stale = entries.filter(|it| !seen.contains(&it.key()));
     stale.map(|it| format!("{} ({})", it.key(), it.why)).collect()
 }
 
-/// The places that differ between two runs without xy: times, random ids.
+/// The paths that differ between two runs without xy: times, random ids.
 pub(crate) struct Masks(Vec<Difference>);
 
 impl Masks {
@@ -112,7 +112,7 @@ impl Masks {
         Self(differences(before, after))
     }
 
-    /// Returns true if the difference is within one of the places.
+    /// Returns true if the difference is below one of the paths.
     pub(crate) fn hide(&self, difference: &Difference) -> bool {
         self.0.iter().any(|mask| {
             let rest = difference.path.strip_prefix(&mask.path);
@@ -142,7 +142,7 @@ fn missing(record: &Record, path: &str, direct: &str, through: &str) -> Differen
     Difference { label, path, direct: direct.to_owned(), through: through.to_owned() }
 }
 
-/// Compares the texts byte for byte, and looks for places only if they differ.
+/// Compares the texts byte for byte, and searches for paths only if they differ.
 fn between(one: &Record, other: &Record) -> Vec<Difference> {
     if one.member != other.member {
         let path = format!("{} becomes {}", one.member, other.member);
@@ -165,13 +165,13 @@ fn between(one: &Record, other: &Record) -> Vec<Difference> {
     .collect()
 }
 
-/// Returns the part of a legacy server's own runs that a modern client can be given.
+/// Returns the parts of a legacy server's direct runs that a modern client can receive.
 pub(crate) fn bridged(legacy: &Direct) -> Direct {
     Direct { before: comparable(&legacy.before), after: comparable(&legacy.after) }
 }
 
-/// Returns the records that both eras have, without the fields that only a modern result has. Of
-/// a handshake these are the members that both have.
+/// Returns the records that both eras have, without the fields of modern results. Of a handshake
+/// only the common members are left.
 pub(crate) fn comparable(records: &[Record]) -> Vec<Record> {
     let kept = records.iter().filter(|it| !LEGACY_ONLY.contains(&it.label.as_str()));
     let mut kept: Vec<Record> = kept.cloned().collect();
@@ -192,7 +192,7 @@ pub(crate) fn comparable(records: &[Record]) -> Vec<Record> {
     kept
 }
 
-/// Returns true if `pattern`, in which `*` stands for any text, is `text`.
+/// Returns true if `text` matches `pattern`, in which `*` matches any text.
 fn fits(pattern: &str, text: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == text,
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn every_byte_counts() {
+    fn every_byte_is_compared() {
         assert_eq!(paths(r#"{"a":1}"#, r#"{"a":1}"#), [""; 0]);
         assert_eq!(paths(r#"{"a":1}"#, r#"{"a": 1}"#), ["#spaces"]);
         assert_eq!(paths(r#"{"a":1}"#, r#"{"a":1.0}"#), ["result/a"]);
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_for_a_result_and_a_missing_answer_differ() {
+    fn error_and_missing_answer_are_differences() {
         let result = record("a", "{}");
         let error = Record { member: "error", ..result.clone() };
         let path = |found: Vec<Difference>| found.into_iter().map(|it| it.path).collect::<String>();
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mask_hides_its_place_and_nothing_else() {
+    fn mask_hides_only_its_path() {
         let runs = |time: &str| vec![record("a", &format!(r#"{{"at":{time},"n":1}}"#))];
         let masks = Masks::between(&runs("1"), &runs("2"));
         let hidden = |text: &str| {
@@ -250,17 +250,19 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_that_was_not_seen_is_stale() {
-        let entry = |path| Differs { of: Of::All, ways: &[], step: "a", path, why: "why" };
+    fn unused_entry_is_stale() {
+        let entry =
+            |path| AllowedDifference { of: Of::All, ways: &[], step: "a", path, why: "why" };
         let (old, new) = (entry("old"), entry("new"));
         let seen = BTreeSet::from([new.key()]);
         assert_eq!(stale([&old, &new].into_iter(), &seen), ["All [] a: old (why)"]);
     }
 
     #[test]
-    fn an_entry_allows_its_ways_and_its_era_alone() {
+    fn entry_applies_only_to_its_ways_and_era() {
         let ways = &[Way::LegacyHttp];
-        let entry = Differs { of: Of::Modern, ways, step: "a", path: "result/b", why: "why" };
+        let entry =
+            AllowedDifference { of: Of::Modern, ways, step: "a", path: "result/b", why: "why" };
         let found = differences(&[record("a", r#"{"b":1}"#)], &[record("a", r#"{"b":2}"#)]);
         assert!(entry.fits(Era::Modern, Way::LegacyHttp, &found[0]));
         assert!(!entry.fits(Era::Legacy, Way::LegacyHttp, &found[0]));
@@ -268,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_star_stands_for_any_text() {
+    fn star_matches_any_text() {
         assert!(fits("result/tools/*/name", "result/tools/12/name"));
         assert!(fits("result*", "result"));
         assert!(!fits("result/*", "error/code"));

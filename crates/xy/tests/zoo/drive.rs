@@ -1,4 +1,4 @@
-//! One client of one era: asks, and keeps each result or error as the text it came as.
+//! One client of one era, which records each result or error as the original text.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use crate::script::Step;
 use crate::servers::Server;
 use crate::stage::Stage;
 
-/// The most pages that are read of a list.
-const MOST_PAGES: usize = 50;
+/// Maximum number of pages of a list.
+const MAX_PAGES: usize = 50;
 
-/// How long a server may take for its first answer.
+/// Timeout of a server's first answer.
 const DISCOVER_WITHIN: Duration = Duration::from_secs(30);
 
 const LEGACY: &str = "2025-11-25";
@@ -99,9 +99,9 @@ impl Session {
         self.ask("tools/call", json!({ "name": "no such tool", "arguments": {} }));
     }
 
-    /// Greets the server: the text of its whole answer.
+    /// Performs the handshake, and returns the text of the answer.
     #[track_caller]
-    fn greet(&self) -> String {
+    fn handshake(&self) -> String {
         match self {
             Self::Stdio { client, era: Era::Legacy } => initialize(client),
             Self::LegacyHttp(client) => initialize(client),
@@ -111,7 +111,7 @@ impl Session {
         }
     }
 
-    /// Asks: the text of the whole answer.
+    /// Sends a request, and returns the text of the answer.
     #[track_caller]
     fn ask(&self, method: &str, params: Value) -> String {
         match self {
@@ -131,13 +131,13 @@ pub(crate) fn discovers(client: &McpStdio) -> bool {
     client.answer_within(id, DISCOVER_WITHIN).is_some_and(|it| it.get("result").is_some())
 }
 
-/// Greets the server, reads its lists and asks the steps.
+/// Performs the handshake, reads the lists and runs the steps.
 #[track_caller]
 pub(crate) fn run(session: &Session, stage: &Stage, steps: &[Step]) -> Vec<Record> {
     [ask_lists(session, stage), ask_steps(session, stage, steps)].concat()
 }
 
-/// Asks the steps.
+/// Runs the steps.
 #[track_caller]
 pub(crate) fn ask_steps(session: &Session, stage: &Stage, steps: &[Step]) -> Vec<Record> {
     let mut records = Vec::new();
@@ -149,13 +149,13 @@ pub(crate) fn ask_steps(session: &Session, stage: &Stage, steps: &[Step]) -> Vec
     records
 }
 
-/// Greets the server, and reads all pages of its lists.
+/// Performs the handshake, and reads all pages of the lists.
 #[track_caller]
 pub(crate) fn ask_lists(session: &Session, stage: &Stage) -> Vec<Record> {
-    let mut records = vec![record(stage, "handshake", &session.greet())];
+    let mut records = vec![record(stage, "handshake", &session.handshake())];
     for (label, method, _) in LISTS {
         let mut params = json!({});
-        for page in 1..=MOST_PAGES {
+        for page in 1..=MAX_PAGES {
             let label = if page == 1 { label.to_owned() } else { format!("{label}, page {page}") };
             let answer = session.ask(method, params);
             records.push(record(stage, &label, &answer));
@@ -177,7 +177,7 @@ fn record(stage: &Stage, label: &str, answer: &str) -> Record {
     Record { label: label.to_owned(), member, text: stage.without_paths(text) }
 }
 
-/// Returns what the clients declare. Roots are left out: they are one client's, and a server
+/// Returns the capabilities of the clients, without roots: roots belong to one client, and a server
 /// behind xy is shared.
 fn capabilities() -> Value {
     json!({ "sampling": { "tools": {} }, "elicitation": { "form": {}, "url": {} } })
@@ -187,7 +187,7 @@ fn client_info() -> Value {
     json!({ "name": "xy-testkit", "version": "1" })
 }
 
-/// Adds to the params of a request what a modern client says of itself.
+/// Adds a modern client's metadata to the params of a request.
 fn with_envelope(mut params: Value) -> Value {
     params["_meta"] = json!({
         "io.modelcontextprotocol/protocolVersion": MODERN,
@@ -197,7 +197,7 @@ fn with_envelope(mut params: Value) -> Value {
     params
 }
 
-/// Answers requests of a server with an error, so that no call waits for a person.
+/// Answers server requests with an error, so that no call waits for a user.
 fn refuse_questions(client: &McpClient) {
     client.answer_with(|question| {
         let refusal = json!({ "code": -32601, "message": "not here" });

@@ -1,10 +1,10 @@
 //! Published MCP servers, each compared with itself through xy.
 //!
-//! A test drives one script at a server itself and then through xy: as a legacy and as a modern
-//! client, over HTTP and over `xy connect`. The results and errors must be the same text. A
-//! difference is a fault unless `allowed.rs` lists it, and an entry that no server
-//! shows any more fails the run. `./test zoo` installs the servers and writes the table of
-//! `docs/compatibility.md`.
+//! A test drives one script directly at a server and then through xy: as a legacy and as a modern
+//! client, over HTTP and over `xy connect`. The results and errors must be the same text.
+//!
+//! A difference is a fault unless `allowed.rs` lists it, and an entry that matches no server fails
+//! the run. `./test zoo` installs the servers and writes the table of `docs/compatibility.md`.
 
 mod allowed;
 mod compare;
@@ -50,8 +50,8 @@ impl Way {
     }
 }
 
-/// The answers of a server to clients of one era, without xy: from before and from after the
-/// runs through xy, so that all that changes by itself differs between the two.
+/// The answers of a server to clients of one era, without xy: from before and after the runs
+/// through xy. Values that change by themselves differ between the two.
 struct Direct {
     before: Vec<Record>,
     after: Vec<Record>,
@@ -106,7 +106,8 @@ fn judge(server: &Server, legacy: &Direct, modern: Option<&Direct>, through: &[T
     table::write_row(server, &Row::new(server, modern.is_some(), counts, seen));
 }
 
-/// Asks a server without xy, as a legacy client: its answers, and the steps that its lists gave.
+/// Runs the script without xy, as a legacy client. Returns the answers, and the steps that follow
+/// from the lists.
 #[track_caller]
 fn read_script(server: &Server) -> (Vec<Record>, Vec<Step>) {
     let stage = Stage::new(server);
@@ -141,8 +142,8 @@ fn speaks_modern(server: &Server) -> bool {
     speaks
 }
 
-/// Returns all answers of a server through xy. The first call of a modern client comes before the
-/// script: until then xy serves the lists of a server of both eras from its legacy process.
+/// Returns all answers of a server through xy. A modern client first makes a call: until then xy
+/// serves the lists of a server of both eras from its legacy process.
 #[track_caller]
 fn run_through(server: &Server, is_dual: bool, way: Way, steps: &[Step]) -> Through {
     let stage = Stage::new(server);

@@ -1,5 +1,5 @@
-//! The steps after the lists: one rule for all servers, so that a new server needs only a tool
-//! that can be called.
+//! The steps after the lists. One rule serves all servers, so a new server needs only a tool that
+//! can be called.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ use crate::servers::Server;
 pub(crate) struct Step {
     pub(crate) label: &'static str,
     pub(crate) method: &'static str,
-    /// `<work>` and `<home>` stand for the folders of a run.
+    /// The params; `<work>` and `<home>` are the folders of a run.
     pub(crate) params: Value,
 }
 
@@ -20,7 +20,7 @@ pub(crate) fn steps(server: &Server, lists: &[Record]) -> Vec<Step> {
     let step = |label, method, params| Step { label, method, params };
     let mut all = vec![
         step("good call", "tools/call", call(server, arguments(server))),
-        step("bad call", "tools/call", call(server, spoil(&arguments(server)))),
+        step("bad call", "tools/call", call(server, invalid(&arguments(server)))),
         step("unknown tool", "tools/call", json!({ "name": "nothing", "arguments": {} })),
         step("unknown prompt", "prompts/get", json!({ "name": "nothing" })),
         step("unknown resource", "resources/read", json!({ "uri": "nothing://one" })),
@@ -54,8 +54,8 @@ fn arguments(server: &Server) -> Value {
         .unwrap_or_else(|cause| panic!("the arguments of `{}`: {cause}", server.name))
 }
 
-/// Returns arguments of which each has the wrong type, or one that no tool has.
-fn spoil(arguments: &Value) -> Value {
+/// Returns arguments of the wrong types, or one that no tool has.
+fn invalid(arguments: &Value) -> Value {
     let names: Vec<&String> = arguments.as_object().into_iter().flat_map(|it| it.keys()).collect();
     if names.is_empty() {
         return json!({ "wrong": 1 });
@@ -77,7 +77,7 @@ fn required(prompt: &Value) -> Value {
     required.filter_map(|it| Some((it["name"].as_str()?.to_owned(), json!("one")))).collect()
 }
 
-/// Returns a completion of the prompt's first argument, or of a prompt that is not there.
+/// Returns a completion of the prompt's first argument, or of a prompt that does not exist.
 fn completion(prompt: Option<&Value>) -> Value {
     let argument = prompt.and_then(|it| it["arguments"][0]["name"].as_str());
     let (name, argument) = match (prompt, argument) {

@@ -1,7 +1,7 @@
 //! The servers, each with a tool that can be called offline and without an account.
 //!
-//! A test of its own compares each. `<work>` stands for the folder that it works in. A server of
-//! a remote service has a key that is none, and answers that it cannot reach the service.
+//! Each server has a test. `<work>` is the folder in which it works. A server of a remote service
+//! gets an invalid key, and answers that it cannot reach the service.
 
 /// A server.
 #[derive(Debug)]
@@ -27,8 +27,7 @@ pub(crate) enum Package {
     },
 }
 
-/// Servers of a version of the SDK that does not answer an unknown method, and reads nothing
-/// after it.
+/// An SDK version whose servers do not answer an unknown method, and read nothing after it.
 const DEAF_AFTER_UNKNOWN_METHODS: &str = "mcp-1.2";
 
 impl Server {
@@ -179,7 +178,8 @@ servers! {
         call: "perplexity_search", r#"{"query":"one"}"# }
     obsidian_1 { npm("mcp-obsidian"), args: ["<work>/vault"],
         env: [],
-        call: "read_notes", r#"{"paths":[]}"# } // It lower-cases every path, so no note is found.
+        // The server lower-cases every path, so it finds no note.
+        call: "read_notes", r#"{"paths":[]}"# }
     duckduckgo { npm("duckduckgo-mcp-server"), args: [],
         env: [],
         call: "duckduckgo_web_search", r#"{"query":"one"}"# }

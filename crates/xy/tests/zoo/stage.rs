@@ -10,8 +10,8 @@ use xy_testkit::{Daemon, Home};
 use crate::drive::{Era, MODERN};
 use crate::servers::{Package, Server};
 
-/// A proxy that refuses every connection: a server of a remote service fails at once, in the same
-/// way on every machine.
+/// A proxy that refuses every connection, so that a server of a remote service fails immediately
+/// and in the same way on every machine.
 const PROXY: [(&str, &str); 7] = [
     ("HTTP_PROXY", "http://127.0.0.1:9"),
     ("HTTPS_PROXY", "http://127.0.0.1:9"),
@@ -33,7 +33,7 @@ const FILES: [(&str, &str); 5] = [
 
 /// Returns the folder that `real/zoo/install` has filled.
 #[track_caller]
-pub(crate) fn installed() -> PathBuf {
+pub(crate) fn install_folder() -> PathBuf {
     let installed = std::env::var_os("XY_ZOO").map(PathBuf::from);
     installed.expect("`XY_ZOO` names the folder that `real/zoo/install` prints")
 }
@@ -45,7 +45,7 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// Makes a home with the environment of a server, and its files.
+    /// Creates a home with the environment of a server, and its files.
     #[track_caller]
     pub(crate) fn new(server: &Server) -> Self {
         let mut home = Home::new(Path::new(env!("CARGO_BIN_EXE_xy")));
@@ -56,7 +56,7 @@ impl Stage {
             home = home.with_env(name, &value.replace("<work>", &work));
         }
         for left in ["work/", "home/", "tmp/"] {
-            home.expect_left(left); // Servers keep notes, and Node its compiled code.
+            home.expect_left(left); // Servers write caches there, and Node its compiled code.
         }
         fs::create_dir_all(folder.join("vault/.obsidian")).expect("a folder of ours");
         for (name, text) in FILES {
@@ -67,7 +67,7 @@ impl Stage {
         stage
     }
 
-    /// Makes a repository whose one commit is the same in every run.
+    /// Creates a repository whose one commit is the same in every run.
     #[track_caller]
     fn make_repository(&self) {
         let repository = format!("{}/repo", self.work);
@@ -102,7 +102,7 @@ impl Stage {
         if is_modern { Era::Modern } else { Era::Legacy }
     }
 
-    /// Starts a daemon with the server, and waits until xy has greeted it.
+    /// Starts a daemon with the server, and waits for its handshake.
     #[track_caller]
     pub(crate) fn daemon(&self, server: &Server) -> Daemon {
         let words: Vec<String> = self.words(server).iter().map(|it| format!("{it:?}")).collect();
@@ -110,7 +110,7 @@ impl Stage {
             [] => String::new(),
             args => format!("args {}\n", args.join(" ")),
         };
-        // Other work may share the machine.
+        // The machine may be busy.
         let file = format!("command {}\n{args}ready {{ within \"60s\"; }}\n", words[0]);
         self.home.write_config(&format!("servers/{}.kdl", server.id()), &file);
         let daemon = self.home.daemon();
@@ -124,7 +124,7 @@ impl Stage {
         text.replace("<work>", &self.work).replace("<home>", root)
     }
 
-    /// Returns `text` without the paths of this run, which are others in each.
+    /// Returns `text` without the paths of this run.
     pub(crate) fn without_paths(&self, text: &str) -> String {
         let root = self.home.root().to_str().expect("a temporary path is UTF-8");
         text.replace(root, "<home>")
@@ -133,7 +133,7 @@ impl Stage {
     /// Returns the program of the server and its arguments.
     #[track_caller]
     fn words(&self, server: &Server) -> Vec<String> {
-        let installed = installed();
+        let installed = install_folder();
         let path = |path: PathBuf| path.to_str().expect("an installed path is UTF-8").to_owned();
         let mut words = match server.package {
             Package::Npm(package) => {
@@ -152,7 +152,7 @@ impl Stage {
     }
 }
 
-/// Returns the program of an npm package: its only one, or the one that is named like it.
+/// Returns the program of an npm package: the only one, or the one with its name.
 #[track_caller]
 fn npm_script(folder: &Path, package: &str) -> String {
     let manifest = read_manifest(folder);

@@ -1,5 +1,4 @@
-//! The table of `docs/compatibility.md`: each test writes a row, and a last one puts them
-//! together.
+//! The table of `docs/compatibility.md`. Each test writes a row, and the last test assembles them.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -13,9 +12,9 @@ use crate::Way;
 use crate::compare::{entries, stale};
 use crate::drive::Era;
 use crate::servers::{ALL, Package, Server};
-use crate::stage::{installed, read_manifest};
+use crate::stage::{install_folder, read_manifest};
 
-/// The packages that a server speaks MCP with, the ones that build on others first.
+/// The packages with which a server speaks MCP, those that build on others first.
 const SDKS: [(&str, &str); 3] = [
     ("fastmcp", "FastMCP for TypeScript"),
     ("@modelcontextprotocol/server", "TypeScript SDK"),
@@ -101,7 +100,7 @@ pub(crate) fn write_row(server: &Server, row: &Row) {
         .expect("a file of ours is writable");
 }
 
-/// Removes the row of an earlier run, so that a server that fails has none.
+/// Removes the row of an earlier run, so that a failed server has none.
 pub(crate) fn remove_row(server: &Server) {
     let _ = fs::remove_file(row_file(server)); // There may be none.
 }
@@ -112,14 +111,14 @@ fn row_file(server: &Server) -> PathBuf {
 
 #[track_caller]
 fn npm_version(package: &str) -> String {
-    let manifest = read_manifest(&installed().join("npm/node_modules").join(package));
+    let manifest = read_manifest(&install_folder().join("npm/node_modules").join(package));
     manifest["version"].as_str().expect("a package has a version").to_owned()
 }
 
-/// Returns the SDK of an npm package: of those in its dependencies, or of those in theirs.
+/// Returns the SDK among the dependencies of an npm package, or among their dependencies.
 #[track_caller]
 fn npm_sdk(package: &str) -> String {
-    let modules = installed().join("npm/node_modules");
+    let modules = install_folder().join("npm/node_modules");
     let manifest = read_manifest(&modules.join(package));
     for (name, title) in SDKS {
         if manifest["dependencies"].get(name).is_none() {
@@ -164,10 +163,10 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Runs after all other tests: `./test zoo` asks for it by `--run-ignored only`.
+/// Runs after all other tests: `./test zoo` selects it with `--run-ignored only`.
 #[test]
 #[ignore = "it needs the rows of all servers"]
-fn the_table_is_written_and_no_entry_is_stale() {
+fn table_is_written_and_no_entry_is_stale() {
     let mut rows = Vec::new();
     for server in ALL {
         let text = fs::read_to_string(row_file(server))
@@ -197,7 +196,8 @@ fn table(rows: &[Row]) -> String {
     }
     text.push('\n');
     for (index, reason) in reasons.iter().enumerate() {
-        let _ = writeln!(text, "{}. {}", index + 1, sentence(reason)); // A string takes everything.
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{}. {}", index + 1, sentence(reason));
     }
     text
 }

@@ -4,12 +4,12 @@ use proptest::prelude::*;
 use xy_protocol::server::Transport;
 
 use super::*;
-use crate::check::{Broken, Loaded, Surroundings, Texts, check_all, check_text};
+use crate::check::{BrokenServers, Loaded, Machine, Texts, check_all, check_text};
 use crate::settings::{ProcessSettings, RemoteSettings};
 
-struct Anywhere;
+struct UnknownMachine;
 
-impl Surroundings for Anywhere {}
+impl Machine for UnknownMachine {}
 
 fn file(name: &str, text: &str) -> FileText {
     FileText { path: PathBuf::from(name), shown: name.to_owned(), text: text.to_owned() }
@@ -19,7 +19,7 @@ fn read(text: &str) -> Loaded {
     check_text("mcp.json", text)
 }
 
-fn told(loaded: &Loaded) -> String {
+fn report(loaded: &Loaded) -> String {
     loaded.problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
@@ -28,17 +28,17 @@ fn names(loaded: &Loaded) -> Vec<&str> {
 }
 
 fn process(loaded: &Loaded, name: &str) -> ProcessSettings {
-    assert_eq!(told(loaded), "");
+    assert_eq!(report(loaded), "");
     loaded.settings.servers[name].process().unwrap().clone()
 }
 
 fn remote(loaded: &Loaded, name: &str) -> RemoteSettings {
-    assert_eq!(told(loaded), "");
+    assert_eq!(report(loaded), "");
     loaded.settings.servers[name].remote().unwrap().clone()
 }
 
 #[test]
-fn a_program_is_read_with_all_that_belongs_to_it() {
+fn program_is_read_with_all_its_fields() {
     let loaded = read(
         r#"{"mcpServers": {"files": {
             "type": "stdio", "command": "npx", "args": ["-y", "a b"], "cwd": "/srv/x",
@@ -57,7 +57,7 @@ fn a_program_is_read_with_all_that_belongs_to_it() {
 }
 
 #[test]
-fn a_server_elsewhere_is_read_whatever_its_transport_is_called() {
+fn remote_server_is_read_with_any_transport_name() {
     let table = [
         (r#""url": "https://a/mcp""#, Transport::Http),
         (r#""serverUrl": "https://a/mcp""#, Transport::Http),
@@ -77,25 +77,25 @@ fn a_server_elsewhere_is_read_whatever_its_transport_is_called() {
 }
 
 #[test]
-fn comments_and_last_commas_are_passed_over_and_both_lists_are_read() {
+fn comments_and_trailing_commas_are_ignored() {
     let loaded = read(
         "{ // mine\n \"mcpServers\": {\"a\": {\"command\": \"x\",},},\n\
          \"servers\": {\"b\": {\"command\": \"y\"} /* z */}\n}",
     );
-    assert_eq!((told(&loaded).as_str(), names(&loaded)), ("", vec!["a", "b"]));
+    assert_eq!((report(&loaded).as_str(), names(&loaded)), ("", vec!["a", "b"]));
 }
 
 #[test]
-fn who_is_disabled_is_left_out() {
+fn disabled_server_is_left_out() {
     let loaded = read(
         r#"{"mcpServers": {"a": {"disabled": true}, "b": {"command": "x", "disabled": false},
             "c": {"command": "x", "enabled": false}}}"#,
     );
-    assert_eq!((told(&loaded).as_str(), names(&loaded)), ("", vec!["b"]));
+    assert_eq!((report(&loaded).as_str(), names(&loaded)), ("", vec!["b"]));
 }
 
 #[test]
-fn every_mistake_is_told_at_once_where_it_is_and_costs_only_its_own_server() {
+fn each_mistake_affects_only_its_own_server() {
     let loaded = read(
         r#"{
   "mcpServers": {
@@ -124,35 +124,35 @@ fn every_mistake_is_told_at_once_where_it_is_and_costs_only_its_own_server() {
 }"#,
     );
     assert_eq!(names(&loaded), ["files", "good"]);
-    assert!(!told(&loaded).contains("s3cret"), "{}", told(&loaded));
+    assert!(!report(&loaded).contains("s3cret"), "{}", report(&loaded));
     let broken = ["both", "mistyped", "nothing", "remote", "text", "types", "values"];
     let broken = broken.map(|it| ServerName::new(it).unwrap());
-    assert_eq!(loaded.broken, Broken::These(broken.into()));
-    insta::assert_snapshot!(told(&loaded));
+    assert_eq!(loaded.broken, BrokenServers::Only(broken.into()));
+    insta::assert_snapshot!(report(&loaded));
 }
 
 #[test]
-fn what_is_not_json_is_told_with_its_line() {
+fn invalid_json_is_reported_with_its_line() {
     let loaded = read(
         "{\n  \"mcpServers\": {\n    \"a\": { \"env\": { \"A_KEY\": \"s3cret\" \"L\": 1 } }\n  }\n}",
     );
-    assert_eq!(loaded.broken, Broken::Every);
-    insta::assert_snapshot!(told(&loaded));
+    assert_eq!(loaded.broken, BrokenServers::All);
+    insta::assert_snapshot!(report(&loaded));
     for (text, expected) in [
-        ("", "this is not JSON: the text ends here"),
+        ("", "this is not JSON: the text ends too early"),
         ("[]", "the file must be an object, not a list"),
         ("{\"mcpServers\": []}", "`mcpServers` must be an object, not a list"),
         ("{\"mcpServers\": {\"a\": {\"command\": \"", "this text is never closed"),
     ] {
         let loaded = read(text);
-        assert!(told(&loaded).contains(expected) && !loaded.is_valid(), "{}", told(&loaded));
+        assert!(report(&loaded).contains(expected) && !loaded.is_valid(), "{}", report(&loaded));
     }
     let empty = read("{}");
-    assert!(empty.is_valid() && told(&empty).contains("the file names no servers"));
+    assert!(empty.is_valid() && report(&empty).contains("the file lists no servers"));
 }
 
 #[test]
-fn a_name_that_xy_cannot_have_becomes_one_that_it_can() {
+fn invalid_name_is_replaced_by_a_valid_one() {
     let table = [
         ("@scope/server.x", "scope-server-x"),
         ("My Server", "My-Server"),
@@ -167,13 +167,13 @@ fn a_name_that_xy_cannot_have_becomes_one_that_it_can() {
     let loaded =
         read(r#"{"mcpServers": {"My Server": {"command": "x"}, "天気": {"command": "x"}}}"#);
     assert_eq!(names(&loaded), ["My-Server"]);
-    let told = told(&loaded);
-    assert!(told.contains("server `My Server` is called `My-Server` here"), "{told}");
-    assert!(told.contains("rename it: xy cannot make a name of this"), "{told}");
+    let report = report(&loaded);
+    assert!(report.contains("server `My Server` is called `My-Server` here"), "{report}");
+    assert!(report.contains("rename it: xy cannot derive a name from this"), "{report}");
 }
 
 #[test]
-fn of_two_with_one_name_the_server_file_counts_then_the_earlier() {
+fn server_file_wins_over_a_client_file_with_the_same_name() {
     let kdl = [file("servers/a.kdl", "command \"kdl\""), file("servers/broken.kdl", "command")];
     let json = |command: &str, names: &[&str]| {
         let one = |name: &&str| format!(r#""{name}": {{"command": "{command}"}}"#);
@@ -183,35 +183,38 @@ fn of_two_with_one_name_the_server_file_counts_then_the_earlier() {
         file("one.json", &json("one", &["a", "broken", "b", "x.y"])),
         file("two.json", &json("two", &["b", "c", "x y"])),
     ];
-    let loaded =
-        check_all(None, Texts { servers: &kdl, clients: &clients, ..Texts::default() }, &Anywhere);
+    let loaded = check_all(
+        None,
+        Texts { servers: &kdl, clients: &clients, ..Texts::default() },
+        &UnknownMachine,
+    );
     let command = |name: &str| loaded.settings.servers[name].process().unwrap().command.clone();
     assert_eq!(names(&loaded), ["a", "b", "c", "x-y"]);
     assert_eq!(["a", "b", "c", "x-y"].map(command), ["kdl", "one", "two", "one"]);
-    let told = told(&loaded);
-    assert!(told.contains("server `a` is already configured by `servers/a.kdl`"), "{told}");
-    assert!(told.contains("server `broken` is already configured by `servers/broken.kdl`"));
-    assert!(told.contains("server `b` is already configured by `one.json`"));
-    assert!(told.contains("server `x-y` is already configured by `one.json`"));
+    let report = report(&loaded);
+    assert!(report.contains("server `a` is already configured by `servers/a.kdl`"), "{report}");
+    assert!(report.contains("server `broken` is already configured by `servers/broken.kdl`"));
+    assert!(report.contains("server `b` is already configured by `one.json`"));
+    assert!(report.contains("server `x-y` is already configured by `one.json`"));
 }
 
 #[test]
-fn defaults_hold_for_servers_of_clients_too() {
+fn defaults_apply_to_servers_of_clients() {
     let daemon = file("xy.kdl", "defaults { stop { grace \"3s\" }; env { A \"1\" } }");
     let client = file("mcp.json", r#"{"mcpServers": {"a": {"command": "x"}}}"#);
     let loaded =
-        check_all(Some(&daemon), Texts { clients: &[client], ..Texts::default() }, &Anywhere);
+        check_all(Some(&daemon), Texts { clients: &[client], ..Texts::default() }, &UnknownMachine);
     assert_eq!(loaded.settings.servers["a"].rules.stop.grace.as_secs(), 3);
     assert_eq!(process(&loaded, "a").env["A"], "1");
 }
 
 #[test]
-fn there_is_a_bound_to_servers_and_to_what_is_told() {
+fn number_of_servers_and_problems_is_limited() {
     let many: Vec<String> =
         (0..MAX_SERVER_FILES + 5).map(|it| format!(r#""s{it}": {{"command": "x"}}"#)).collect();
     let loaded = read(&format!(r#"{{"mcpServers": {{{}}}}}"#, many.join(",")));
     assert_eq!(loaded.settings.servers.len(), MAX_SERVER_FILES);
-    assert!(told(&loaded).contains("there are too many servers"));
+    assert!(report(&loaded).contains("there are too many servers"));
     let wrong: Vec<String> = (0..500).map(|it| format!(r#""s{it}": 5"#)).collect();
     let loaded = read(&format!(r#"{{"mcpServers": {{{}}}}}"#, wrong.join(",")));
     assert!(loaded.problems.len() < 110, "{}", loaded.problems.len());
@@ -219,16 +222,16 @@ fn there_is_a_bound_to_servers_and_to_what_is_told() {
 
 proptest! {
     #[test]
-    fn every_name_becomes_one_or_none(name in "\\PC{0,50}") {
+    fn every_name_becomes_valid_or_none(name in "\\PC{0,50}") {
         let plain = plain_name(&name);
         prop_assert!(plain.is_empty() || ServerName::new(&plain).is_ok(), "{}", plain);
         prop_assert_eq!(plain_name(&name), plain);
     }
 
     #[test]
-    fn no_text_is_too_odd(text in "(mcpServers|servers|command|args|env|url|[\"{}:,\\[\\] a1é-]){0,60}") {
+    fn any_text_is_accepted(text in "(mcpServers|servers|command|args|env|url|[\"{}:,\\[\\] a1é-]){0,60}") {
         let loaded = read(&text);
-        let _ = told(&loaded);
+        let _ = report(&loaded);
         prop_assert!(loaded.settings.servers.is_empty() || loaded.problems.len() < 200);
     }
 }

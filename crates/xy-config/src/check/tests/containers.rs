@@ -1,8 +1,8 @@
-//! Servers that are containers.
+//! Tests of servers that are containers.
 
 use xy_protocol::server::Transport;
 
-use super::{check_files, rendered, told};
+use super::{check_files, rendered, report};
 use crate::settings::{ContainerSettings, EngineKind, MountSource, Pull};
 
 fn container(text: &str) -> ContainerSettings {
@@ -12,26 +12,30 @@ fn container(text: &str) -> ContainerSettings {
 }
 
 #[test]
-fn a_probe_that_an_engine_may_answer_is_warned_of() {
+fn tcp_probe_of_a_container_causes_a_warning() {
     let file = |probe: &str| {
         format!("container {{ image \"x\"; }}\nport 8421\nready {{ probe \"{probe}\"; }}\n")
     };
     let loaded = check_files(&[("a.kdl", &file("tcp"))]);
     assert!(loaded.is_valid(), "{}", rendered(&loaded));
-    assert!(rendered(&loaded).contains("nobody listens yet"), "{}", rendered(&loaded));
+    assert!(
+        rendered(&loaded).contains("before the server in the container listens"),
+        "{}",
+        rendered(&loaded)
+    );
     assert_eq!(rendered(&check_files(&[("a.kdl", &file("http"))])), "");
 }
 
 #[test]
-fn a_container_by_the_cli_of_an_engine_is_hinted_at_and_nothing_else_is() {
-    let told = |text: &str| rendered(&check_files(&[("a.kdl", text)]));
-    let hint = "a container that xy knows only as the process";
+fn only_containers_run_by_cli_cause_a_warning() {
+    let report = |text: &str| rendered(&check_files(&[("a.kdl", text)]));
+    let hint = "xy sees this container only as the process";
     for line in [
         "command \"docker\"\nargs \"run\" \"--rm\" \"-i\" \"x\"\n",
         "command \"/usr/bin/podman\"\nargs \"run\" \"-i\" \"x\"\n",
         "command \"docker\"\nargs \"container\" \"run\" \"x\"\n",
     ] {
-        assert_eq!(told(line).matches(hint).count(), 1, "{}", told(line));
+        assert_eq!(report(line).matches(hint).count(), 1, "{}", report(line));
     }
     for line in [
         "command \"npx\"\nargs \"-y\" \"run\"\n",
@@ -39,12 +43,12 @@ fn a_container_by_the_cli_of_an_engine_is_hinted_at_and_nothing_else_is() {
         "command \"docker\"\nargs \"compose\" \"run\" \"x\"\n",
         "command \"docker-mcp\"\nargs \"run\"\n",
     ] {
-        assert!(!told(line).contains(hint), "{}", told(line));
+        assert!(!report(line).contains(hint), "{}", report(line));
     }
 }
 
 #[test]
-fn containers_share_a_key_only_if_they_are_the_same_container() {
+fn containers_with_one_share_key_must_be_equal() {
     let file = |more: &str| format!("container {{ image \"x:1\"; {more} }}\nshare-key \"k\"\n");
     let first = file("args \"-y\"; env { A \"1\"; B \"2\" }; volumes \"data:/data\"");
     let with = |other: &str| rendered(&check_files(&[("a.kdl", &first), ("b.kdl", other)]));
@@ -58,13 +62,13 @@ fn containers_share_a_key_only_if_they_are_the_same_container() {
         ("memory", first.replace("image", "memory \"64MiB\"; image")),
         ("no container", "command \"npx\"\nshare-key \"k\"\n".to_owned()),
     ] {
-        let told = with(&other);
-        assert!(told.contains("but they are not the same process"), "{what}: {told}");
+        let report = with(&other);
+        assert!(report.contains("but they are not the same process"), "{what}: {report}");
     }
 }
 
 #[test]
-fn an_image_is_enough() {
+fn image_alone_is_enough() {
     let read = container("container { image \"ghcr.io/x/y:1\" }");
     assert_eq!(read, ContainerSettings::of_image("ghcr.io/x/y:1".into()));
     assert_eq!((read.transport, read.port, read.pull), (Transport::Stdio, None, Pull::Missing));
@@ -72,20 +76,20 @@ fn an_image_is_enough() {
 }
 
 #[test]
-fn a_folder_that_is_not_there_had_better_be_and_a_volume_need_not() {
-    let told = |volume: &str| {
+fn missing_folder_causes_a_warning_and_missing_volume_does_not() {
+    let report = |volume: &str| {
         let text = format!("container {{ image \"x:1\"; volumes \"{volume}\" }}");
         rendered(&check_files(&[("a.kdl", &text)]))
     };
     for fine in ["/srv/x:/x", "/bin/data:/x:ro", "gone:/x"] {
-        assert_eq!(told(fine), "", "{fine}");
+        assert_eq!(report(fine), "", "{fine}");
     }
-    let warning = told("/gone:/x");
+    let warning = report("/gone:/x");
     assert!(warning.contains("warning: `/gone` does not exist"), "{warning}");
 }
 
 #[test]
-fn a_full_block_is_read_to_the_last_field() {
+fn complete_block_is_read() {
     let read = container(
         r#"container {
     image "Registry.example:5000/x/y@sha256:0123"
@@ -124,7 +128,7 @@ fn a_full_block_is_read_to_the_last_field() {
 }
 
 #[test]
-fn one_with_a_port_is_reached_there() {
+fn container_with_a_port_has_an_endpoint() {
     let file = "port 8421\npath \"/x\"\ncontainer { image \"x\"; port 80 }";
     let read = container(file);
     assert_eq!(
@@ -137,7 +141,7 @@ fn one_with_a_port_is_reached_there() {
 }
 
 #[test]
-fn every_problem_of_a_container_is_told_at_once() {
+fn all_problems_of_a_container_are_reported() {
     let server = r#"args "-y"
 env { A "b" }
 working-dir "/srv/x"
@@ -175,5 +179,5 @@ container {
         ("g.kdl", "container { image \"x\"; engine \"podman\"; host \"unix:///x.sock\" }"),
         ("h.kdl", "transport \"http\"\ncontainer { image \"x\" }"),
     ];
-    insta::assert_snapshot!(told(&others));
+    insta::assert_snapshot!(report(&others));
 }

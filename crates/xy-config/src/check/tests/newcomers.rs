@@ -1,11 +1,11 @@
-//! Files as newcomers write them: each mistake is told once, with the text to write instead,
-//! and the rest of the file is checked.
+//! Tests of files with newcomers' mistakes: each is reported once, with a correction, and the rest
+//! of the file is checked.
 
 use std::fmt::Write as _;
 
 use super::super::check_text;
 
-/// A mistake in each, and an unknown word at the end to show that the rest was read.
+/// Files with one mistake each, and an unknown field at the end that shows that the rest was read.
 const TEXTS: &[(&str, &str)] = &[
     ("a list as in JSON", "command \"npx\"\nargs [\"-y\", \"@scope/x\"]\n"),
     ("a list over lines", "command \"npx\"\nargs [\n  \"-y\",\n  \"x\",\n]\n"),
@@ -70,7 +70,7 @@ const TEXTS: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn each_mistake_is_told_once_with_the_right_text() {
+fn each_mistake_is_reported_once_with_a_correction() {
     let mut all = String::new();
     for (what, text) in TEXTS {
         let text = format!("{text}prot 1\n");
@@ -84,7 +84,7 @@ fn each_mistake_is_told_once_with_the_right_text() {
 }
 
 #[test]
-fn tabs_marks_and_line_ends_are_no_mistakes() {
+fn tabs_byte_order_marks_and_line_ends_are_accepted() {
     for text in [
         "\u{feff}command \"npx\"\r\nargs \"-y\"\r\n",
         "command\t\"npx\"\t// a comment\nenv\t{\n\tA\t\"1\"\n}\n",
@@ -97,7 +97,7 @@ fn tabs_marks_and_line_ends_are_no_mistakes() {
 }
 
 #[test]
-fn garbage_gives_few_problems() {
+fn garbage_causes_few_problems() {
     let words = "lorem ipsum dolor sit amet\n";
     let bytes: String = (0..40_000_u32).filter_map(|it| char::from_u32(it * 7 % 0x2ff)).collect();
     for part in [words, "}{][\"',:=\n", "= = =\n", "[\n", "{\n", "a { \"\n", "# x\n", &bytes] {

@@ -1,9 +1,7 @@
-//! The three tools of profiles in which tools are found instead of listed: `search_tools`,
-//! `describe_tool` and `call_tool`.
+//! The tools of profiles in search mode: `search_tools`, `describe_tool` and `call_tool`.
 //!
-//! What `call_tool` is given goes the way of every call, as if its client had called the tool
-//! itself: its arguments stay the text they were, and so do the answer and all that is said
-//! before it.
+//! A call through `call_tool` is dispatched as if the client had called the tool directly.
+//! Arguments, progress and results keep their original text.
 
 use std::sync::LazyLock;
 
@@ -16,8 +14,9 @@ use xy_protocol::control::quoted as shortened;
 use xy_protocol::error::CallError;
 
 use super::{Outcome, Request};
-use crate::catalog::{Kind, Shown};
+use crate::catalog::ExposedItem;
 use crate::client::Client;
+use crate::kind::Kind;
 use crate::names::quoted;
 use crate::params::Params;
 use crate::reply;
@@ -28,7 +27,7 @@ const SEARCH: &str = "search_tools";
 const DESCRIBE: &str = "describe_tool";
 const CALL: &str = "call_tool";
 
-/// What a search takes.
+/// The arguments of `search_tools`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Search {
@@ -45,7 +44,7 @@ struct Describe {
     name: String,
 }
 
-/// What is called, each as it is written.
+/// The arguments of `call_tool`, as JSON text.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Call<'t> {
@@ -55,9 +54,9 @@ struct Call<'t> {
     arguments: Option<&'t RawValue>,
 }
 
-/// The three tools, as they stand in a list.
-pub(crate) fn shown() -> Vec<Shown> {
-    static ALL: LazyLock<Vec<Shown>> = LazyLock::new(|| {
+/// Returns the three tools as list items.
+pub(crate) fn exposed() -> Vec<ExposedItem> {
+    static ALL: LazyLock<Vec<ExposedItem>> = LazyLock::new(|| {
         let all = [
             (SEARCH, search_definition()),
             (DESCRIBE, describe_definition()),
@@ -66,21 +65,21 @@ pub(crate) fn shown() -> Vec<Shown> {
         let shown = |(name, mut definition): (&str, Value)| {
             definition["name"] = name.into();
             let text = definition.to_string().into();
-            Shown { name: name.into(), text, place: 0, is_listed: true }
+            ExposedItem { name: name.into(), text, index: 0, is_listed: true }
         };
         all.map(shown).into()
     });
     ALL.clone()
 }
 
-/// Whether a name is one of theirs.
-pub(crate) fn is_one(name: &str) -> bool {
+/// Returns true if `name` is one of the three tools.
+pub(crate) fn is_search_tool(name: &str) -> bool {
     [SEARCH, DESCRIBE, CALL].contains(&name)
 }
 
 impl Client {
-    /// What comes of a call of one of the three; `None` for everything else.
-    pub(super) fn look_at_finding(
+    /// Dispatches a call of one of the three tools; returns `None` for any other request.
+    pub(super) fn dispatch_search(
         &self,
         request: &Request<'_>,
     ) -> Option<Result<Outcome, CallError>> {
@@ -88,8 +87,8 @@ impl Client {
         if !is_search || request.method != "tools/call" || self.is_daemon() {
             return None;
         }
-        let name = request.params.name().and_then(text_of).filter(|name| is_one(name))?;
-        let arguments = match tools::given(request.params.arguments()) {
+        let name = request.params.name().and_then(text_of).filter(|name| is_search_tool(name))?;
+        let arguments = match tools::arguments_object(request.params.arguments()) {
             Ok(arguments) => arguments,
             Err(fault) => return Some(Err(fault)),
         };
@@ -101,21 +100,22 @@ impl Client {
     }
 
     fn search_tools(&self, arguments: &str) -> Result<String, CallError> {
-        let Search { query, limit, server } = tools::read(arguments)?;
+        let Search { query, limit, server } = tools::parse(arguments)?;
         let found =
             self.router.find_tools(self, &query, limit.unwrap_or(DEFAULT_HITS), server.as_deref());
         let tools: Vec<Value> = found
             .into_iter()
             .map(|hit| json!({ "name": hit.name, "description": hit.description }))
             .collect();
-        Ok(tools::done(&json!({ "tools": tools })))
+        Ok(tools::success_result(&json!({ "tools": tools })))
     }
 
-    /// All that a list would say of a tool, as it would say it.
+    /// Returns the full definition of a tool, as in a list.
     fn describe_tool(&self, arguments: &str) -> Result<String, CallError> {
-        let Describe { name } = tools::read(arguments)?;
-        let definition =
-            self.definition(&name).ok_or_else(|| self.router.unknown(self, Kind::Tools, &name))?;
+        let Describe { name } = tools::parse(arguments)?;
+        let definition = self
+            .definition(&name)
+            .ok_or_else(|| self.router.unknown_name(self, Kind::Tools, &name))?;
         let text = quoted(&definition);
         Ok(format!(
             r#"{{"content":[{{"type":"text","text":{text}}}],"structuredContent":{{"tool":{definition}}}}}"#
@@ -124,25 +124,25 @@ impl Client {
 
     fn definition(&self, name: &str) -> Option<String> {
         if self.may_call_own(name) {
-            let own = tools::shown(Kind::Tools, self.entry.may_manage);
+            let own = tools::exposed(Kind::Tools, self.entry.may_manage);
             return own.iter().find(|it| *it.name == *name).map(|it| it.text.to_string());
         }
         let (server, _) = self.resolve(Kind::Tools, name)?;
         let known = server.shown_to(self)?;
-        known.shown(Kind::Tools).iter().find(|it| *it.name == *name).map(|it| it.text.to_string())
+        known.exposed(Kind::Tools).iter().find(|it| *it.name == *name).map(|it| it.text.to_string())
     }
 
-    /// Calls another tool. That there is none is a result, for the model to read.
+    /// Calls another tool. An unknown tool is an error result, which the model can read.
     fn call_found(&self, request: &Request<'_>, arguments: &str) -> Result<Outcome, CallError> {
-        let meant: Call<'_> = match tools::read(arguments) {
+        let meant: Call<'_> = match tools::parse(arguments) {
             Ok(meant) => meant,
             Err(fault) => return Ok(result(Err(fault))),
         };
         let name = text_of(meant.name.get()).unwrap_or_default();
-        let is_there = !is_one(&name)
+        let is_there = !is_search_tool(&name)
             && (self.may_call_own(&name) || self.resolve(Kind::Tools, &name).is_some());
         if !is_there {
-            return Ok(result(Err(self.router.unknown(self, Kind::Tools, &name))));
+            return Ok(result(Err(self.router.unknown_name(self, Kind::Tools, &name))));
         }
         let given = meant.arguments.map_or("{}", RawValue::get);
         if !given.starts_with('{') {
@@ -150,48 +150,51 @@ impl Client {
         }
         let (Some(written), Some(whole)) = (request.params.name(), request.params.arguments())
         else {
-            return Ok(result(Err(reply::invalid("`arguments` says what to call"))));
+            return Ok(result(Err(reply::invalid("`arguments` does not name a tool"))));
         };
         let mut edits = Edits::of(request.text.bytes());
         edits.replace(written, meant.name.get());
         edits.replace(whole, given);
         let text = edits.to_vec();
         let Ok(Message::Request { id, method, params }) = envelope::parse(&text) else {
-            return Err(reply::invalid(format!("`{}` cannot be called so", shortened(&name))));
+            return Err(reply::invalid(format!(
+                "`{}` cannot be called like this",
+                shortened(&name)
+            )));
         };
         let read = Params::checked(params).map_err(reply::invalid)?;
-        self.look_at(&Request {
+        self.dispatch(&Request {
             text: text.as_slice().into(),
             id,
             method: &method,
             params: read,
             params_text: params,
-            manner: request.manner.clone(),
+            request_meta: request.request_meta.clone(),
             stream: request.stream,
-            past: request.past.clone(),
+            retry_state: request.retry_state.clone(),
         })
     }
 }
 
-/// What could not be done is a result that says so.
+/// Converts an error into an error result.
 fn result(done: Result<String, CallError>) -> Outcome {
-    Outcome::Result(done.unwrap_or_else(|fault| tools::failed(&fault)))
+    Outcome::Result(done.unwrap_or_else(|fault| tools::error_result(&fault)))
 }
 
 fn search_definition() -> Value {
-    let hit = tools::object(
+    let hit = tools::object_schema(
         json!({ "name": { "type": "string" }, "description": { "type": "string" } }),
         &["name", "description"],
     );
     json!({
         "title": "Search tools",
         "description": "Finds tools by what they do, best first. Most tools are not listed: search before you say that there is none.",
-        "inputSchema": tools::object(json!({
+        "inputSchema": tools::object_schema(json!({
             "query": { "type": "string", "description": "What is to be done, in a few words" },
             "limit": { "type": "integer", "minimum": 1, "maximum": 100, "description": "The most that are answered; 8 if absent" },
             "server": { "type": "string", "description": "Only tools of this server" },
         }), &["query"]),
-        "outputSchema": tools::object(json!({ "tools": { "type": "array", "items": hit } }), &["tools"]),
+        "outputSchema": tools::object_schema(json!({ "tools": { "type": "array", "items": hit } }), &["tools"]),
         "annotations": { "readOnlyHint": true, "openWorldHint": false },
     })
 }
@@ -200,10 +203,10 @@ fn describe_definition() -> Value {
     json!({
         "title": "Describe a tool",
         "description": "Says how a tool is used: all of its description, and the schema of its arguments.",
-        "inputSchema": tools::object(json!({
+        "inputSchema": tools::object_schema(json!({
             "name": { "type": "string", "description": "As `search_tools` names it" },
         }), &["name"]),
-        "outputSchema": tools::object(json!({ "tool": { "type": "object" } }), &["tool"]),
+        "outputSchema": tools::object_schema(json!({ "tool": { "type": "object" } }), &["tool"]),
         "annotations": { "readOnlyHint": true, "openWorldHint": false },
     })
 }
@@ -212,7 +215,7 @@ fn call_definition() -> Value {
     json!({
         "title": "Call a tool",
         "description": "Calls a tool that is not listed. The result is the tool's own.",
-        "inputSchema": tools::object(json!({
+        "inputSchema": tools::object_schema(json!({
             "name": { "type": "string", "description": "As `search_tools` names it" },
             "arguments": { "type": "object", "description": "As `describe_tool` says; none if absent" },
         }), &["name"]),

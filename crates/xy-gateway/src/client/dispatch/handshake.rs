@@ -1,4 +1,4 @@
-//! The first words: who is there, for clients of each era, as far as that is known.
+//! The handshake: `initialize` for legacy clients, `server/discover` for modern ones.
 
 use std::rc::Rc;
 
@@ -7,72 +7,77 @@ use xy_protocol::error::CallError;
 
 use super::{Outcome, Request};
 use crate::backend::Backend;
-use crate::client::{Client, Greeted};
-use crate::era::{self, Era};
+use crate::client::{Client, Handshake};
+use crate::era::Era;
 use crate::frontend::View;
 use crate::modern;
 use crate::names::quoted;
 use crate::params::Params;
 use crate::reply;
+use crate::revision;
 
-/// What the first answer to a client is when nothing is known of its server.
-const ANYTHING: &str = r#"{"tools":{"listChanged":true},"prompts":{"listChanged":true},"resources":{"subscribe":true,"listChanged":true},"completions":{},"logging":{}}"#;
+/// The capabilities in the handshake when nothing is known of the server.
+const PLACEHOLDER_CAPABILITIES: &str = r#"{"tools":{"listChanged":true},"prompts":{"listChanged":true},"resources":{"subscribe":true,"listChanged":true},"completions":{},"logging":{}}"#;
 
 impl Client {
-    /// The first request: who is there, and in which revision they speak.
-    pub(super) fn greet(&self, request: &Request<'_>) -> Result<Outcome, CallError> {
-        let wished = wished_version(&request.params, request.params_text)?;
-        let version = era::offered(&wished);
+    /// Answers `initialize` and fixes the protocol revision.
+    pub(super) fn initialize(&self, request: &Request<'_>) -> Result<Outcome, CallError> {
+        let wished = requested_version(&request.params, request.params_text)?;
+        let version = revision::offered(&wished);
         let capabilities = request.params.capabilities().unwrap_or("{}").into();
         let info = request.params.info().map(Into::into);
-        *self.greeted.borrow_mut() = Some(Greeted { version, capabilities, info });
-        self.router.tune();
+        *self.handshake.borrow_mut() = Some(Handshake { version, capabilities, info });
+        self.router.update_log_level();
         match &self.entry.view {
             View::Profile(_) | View::All => {
                 Ok(Outcome::Result(self.router.introduction(self, version)))
             }
-            View::Server(name) => Ok(self.greet_for(&name.clone(), version, request)),
+            View::Server(name) => Ok(self.initialize_for_server(&name.clone(), version, request)),
         }
     }
 
-    pub(super) fn greet_for(
+    pub(super) fn initialize_for_server(
         &self,
         name: &str,
         version: &'static str,
         request: &Request<'_>,
     ) -> Outcome {
         let Some(server) = self.router.server(name) else {
-            return Outcome::Result(anything(name, version));
+            return Outcome::Result(placeholder_introduction(name, version));
         };
-        self.router.want_to_know(&server, &self.me());
-        if let Some(result) = introduced(&server, self, version) {
+        self.router.request_introduction(&server, &self.me());
+        if let Some(result) = introduce(&server, self, version) {
             return Outcome::Result(result);
         }
         let (name, named) = (name.to_owned(), name.to_owned());
-        self.later(
+        self.respond_later(
             request,
-            move |client| match introduced(&server, client, version) {
+            move |client| match introduce(&server, client, version) {
                 Some(result) => Some(Ok(result)),
-                None => (!server.is_shown()).then(|| Ok(anything(&name, version))),
+                None => (!server.is_shown()).then(|| Ok(placeholder_introduction(&name, version))),
             },
-            move |_| Ok(anything(&named, version)),
+            move |_| Ok(placeholder_introduction(&named, version)),
         )
     }
 
-    /// Who is there, for a client that says everything by itself.
+    /// Answers `server/discover`.
     pub(super) fn discover(&self, request: &Request<'_>) -> Outcome {
         let View::Server(name) = &self.entry.view else {
             return Outcome::Result(self.router.discovery(self));
         };
         let name = name.clone();
         let Some(server) = self.router.server(&name) else {
-            return Outcome::Result(modern::discovered_from(&anything(&name, era::LATEST)));
+            return Outcome::Result(modern::discovered_from(&placeholder_introduction(
+                &name,
+                revision::LATEST,
+            )));
         };
-        self.router.want_to_know(&server, &self.me());
-        let unknown = move || modern::discovered_from(&anything(&name, era::LATEST));
+        self.router.request_introduction(&server, &self.me());
+        let unknown =
+            move || modern::discovered_from(&placeholder_introduction(&name, revision::LATEST));
         let (when_down, at_last) = (unknown.clone(), unknown);
         let discovered = move |client: &Client| {
-            said(&server, client).map_or_else(
+            introduction_of(&server, client).map_or_else(
                 || (!server.is_shown()).then(&when_down),
                 |(result, era)| match era {
                     Era::Modern => Some(result),
@@ -82,21 +87,25 @@ impl Client {
         };
         match discovered(self) {
             Some(result) => Outcome::Result(result),
-            None => self.later(request, move |it| discovered(it).map(Ok), move |_| Ok(at_last())),
+            None => self.respond_later(
+                request,
+                move |it| discovered(it).map(Ok),
+                move |_| Ok(at_last()),
+            ),
         }
     }
 }
 
-/// The revision that a client wishes for in its first words, if these are as they have to be.
-/// What it can do and who it is may be left out, since some clients do.
-fn wished_version(params: &Params<'_>, text: Option<&str>) -> Result<String, CallError> {
+/// Returns the revision that a client requests in `initialize`. `capabilities` and `clientInfo` may
+/// be missing, since some clients omit them.
+fn requested_version(params: &Params<'_>, text: Option<&str>) -> Result<String, CallError> {
     if !text.is_some_and(|text| text.starts_with('{')) {
         return Err(reply::invalid("`params` of `initialize` is not an object")
             .hint("it needs at least a `protocolVersion`"));
     }
     if params.version_as_written().is_none() {
         return Err(reply::invalid("`initialize` has no `protocolVersion`")
-            .hint(format!("say which one you speak, such as `{}`", era::LATEST)));
+            .hint(format!("say which one you speak, such as `{}`", revision::LATEST)));
     }
     let wished =
         params.version().ok_or_else(|| reply::invalid("`protocolVersion` is not a text"))?;
@@ -108,8 +117,8 @@ fn wished_version(params: &Params<'_>, text: Option<&str>) -> Result<String, Cal
     Ok(wished)
 }
 
-/// What a server said of itself, and in which era, if it is known.
-pub(super) fn said(server: &Rc<Backend>, client: &Client) -> Option<(String, Era)> {
+/// Returns the introduction of a server and its era, if known.
+pub(super) fn introduction_of(server: &Rc<Backend>, client: &Client) -> Option<(String, Era)> {
     let living = server.upstream(server.holder(client)).and_then(|it| it.introduction());
     let speaks_it = living.as_ref().is_some_and(|it| it.era() == client.era());
     if !speaks_it && let Some(own) = server.primary_or_self().introduction_in(client.era()) {
@@ -122,10 +131,10 @@ pub(super) fn said(server: &Rc<Backend>, client: &Client) -> Option<(String, Era
     Some((known.introduction.result.clone(), known.introduction.era()))
 }
 
-/// Introduces a server to a client that asks for revision `version`, in the one that the server
-/// itself would name: its own, if that is older. The client is spoken with in that one.
-fn introduced(server: &Rc<Backend>, client: &Client, version: &'static str) -> Option<String> {
-    let (result, era) = said(server, client)?;
+/// Introduces a server to a client that requests revision `version`. The older of the two revisions
+/// is used with the client.
+fn introduce(server: &Rc<Backend>, client: &Client, version: &'static str) -> Option<String> {
+    let (result, era) = introduction_of(server, client)?;
     if era == Era::Modern {
         return Some(modern::introduced_from(server.name.as_str(), &result, version));
     }
@@ -133,19 +142,19 @@ fn introduced(server: &Rc<Backend>, client: &Client, version: &'static str) -> O
     let Some(written) = params.version_as_written() else {
         return Some(result);
     };
-    let own = params.version().and_then(|own| era::known(&own));
+    let own = params.version().and_then(|own| revision::known(&own));
     let version = own.map_or(version, |own| own.min(version)); // Revisions are dates.
-    client.agree(version);
+    client.set_version(version);
     let mut edits = Edits::of(result.as_bytes());
     edits.replace(written, quoted(version));
     Some(String::from_utf8_lossy(&edits.to_vec()).into_owned())
 }
 
-/// What is said of a server of which nothing is known yet.
-fn anything(name: &str, version: &str) -> String {
+/// Returns the introduction of a server that is not known yet.
+fn placeholder_introduction(name: &str, version: &str) -> String {
     let name = quoted(name);
     format!(
-        r#"{{"protocolVersion":"{version}","capabilities":{ANYTHING},"serverInfo":{{"name":{name},"version":"unknown"}}}}"#
+        r#"{{"protocolVersion":"{version}","capabilities":{PLACEHOLDER_CAPABILITIES},"serverInfo":{{"name":{name},"version":"unknown"}}}}"#
     )
 }
 
@@ -154,11 +163,11 @@ mod tests {
     use super::*;
 
     fn wished(text: Option<&str>) -> Result<String, String> {
-        wished_version(&Params::read(text), text).map_err(|fault| fault.message)
+        requested_version(&Params::read(text), text).map_err(|fault| fault.message)
     }
 
     #[test]
-    fn first_words_need_a_version_and_nothing_of_another_kind() {
+    fn malformed_initialize_params_are_rejected() {
         for (params, says) in [
             (None, "`params` of `initialize` is not an object"),
             (Some("[]"), "`params` of `initialize` is not an object"),
@@ -178,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn who_a_client_is_and_what_it_can_do_may_be_left_out() {
+    fn client_info_and_capabilities_are_optional() {
         for params in [
             r#"{"protocolVersion":"x"}"#,
             r#"{"protocolVersion":"x","capabilities":null,"clientInfo":null}"#,

@@ -1,4 +1,4 @@
-//! What is answered from what is known of all servers, or once more is known.
+//! Lists over all servers: answered from what is known, or as soon as enough is known.
 
 use std::rc::Rc;
 
@@ -6,9 +6,9 @@ use tokio::time::Instant;
 use xy_mcp::envelope::text_of;
 use xy_protocol::error::CallError;
 
-use super::{Outcome, PATIENCE, Request};
-use crate::catalog::Kind;
-use crate::client::{Client, Open};
+use super::{LIST_TIMEOUT, Outcome, Request};
+use crate::client::{Client, RequestPhase};
+use crate::kind::Kind;
 use crate::reply;
 
 impl Client {
@@ -21,7 +21,7 @@ impl Client {
         };
         for server in self.router.servers_of(self) {
             if server.known_to(self).is_none() {
-                self.router.want(&server, &self.me());
+                self.router.request_instance(&server, &self.me());
             }
         }
         if self.router.is_known(self) {
@@ -31,7 +31,7 @@ impl Client {
         let answer =
             Rc::new(move |client: &Client| client.router.list(client, kind, after.as_deref()));
         let at_last = answer.clone();
-        Ok(self.later(
+        Ok(self.respond_later(
             request,
             move |client| client.router.is_known(client).then(|| answer(client)),
             move |client| {
@@ -41,38 +41,38 @@ impl Client {
         ))
     }
 
-    /// Answers when something is known, or after a while with what there is.
-    pub(super) fn later(
+    /// Answers a request once `is_known` returns a value, or with `at_last` after the timeout.
+    pub(super) fn respond_later(
         &self,
         request: &Request<'_>,
         is_known: impl Fn(&Self) -> Option<Result<String, CallError>> + 'static,
         at_last: impl FnOnce(&Self) -> Result<String, CallError> + 'static,
     ) -> Outcome {
-        let (client, mut news) = (self.me(), self.router.news());
+        let (client, mut changes) = (self.me(), self.router.changes());
         let reply = self.reply_to(request);
-        let give_up_at = Instant::now() + PATIENCE;
+        let give_up_at = Instant::now() + LIST_TIMEOUT;
         let task = tokio::task::spawn_local(async move {
             let answer = loop {
                 if let Some(answer) = is_known(&client) {
                     break answer;
                 }
-                let more = tokio::time::timeout_at(give_up_at, news.changed()).await;
+                let more = tokio::time::timeout_at(give_up_at, changes.changed()).await;
                 if !matches!(more, Ok(Ok(()))) {
                     break at_last(&client);
                 }
             };
             reply.answer(&client, answer);
         });
-        Outcome::Under(Open::Here(task.abort_handle()))
+        Outcome::Pending(RequestPhase::Local(task.abort_handle()))
     }
 
-    /// The tasks of this client, of all servers.
+    /// Lists the client's tasks on all servers.
     pub(super) fn list_tasks(&self, request: &Request<'_>) -> Outcome {
         let (client, id, stream) = (self.me(), request.id.to_owned(), request.stream);
         let task = tokio::task::spawn_local(async move {
             let result = client.router.list_tasks(&client).await;
-            client.answered(&id, stream, &reply::result(&id, &result));
+            client.respond(&id, stream, &reply::result(&id, &result));
         });
-        Outcome::Under(Open::Here(task.abort_handle()))
+        Outcome::Pending(RequestPhase::Local(task.abort_handle()))
     }
 }

@@ -1,19 +1,19 @@
-//! What depends on a profile, of requests that were begun under an earlier one.
+//! Visibility checks for requests that began under an earlier profile.
 
 use xy_mcp::envelope::text_of;
 
 use super::Request;
-use crate::catalog::Kind;
 use crate::client::Client;
 use crate::frontend::View;
+use crate::kind::Kind;
 use crate::names;
 
 impl Client {
-    /// Whether what a request is about is still shown to this client. Whatever is not there at
-    /// all is for others to say.
+    /// Returns true unless the client's profile hides the target of a request. A target that does
+    /// not exist is reported by the dispatcher.
     pub(super) fn is_still_shown(&self, request: &Request<'_>) -> bool {
         if matches!(self.entry.view, View::Server(_)) || self.scope().is_none() {
-            return self.check_lens().is_ok();
+            return self.check_profile().is_ok();
         }
         let by_name = |kind| {
             let name = request.params.name().and_then(text_of);
@@ -23,7 +23,7 @@ impl Client {
             "tools/call" => by_name(Kind::Tools),
             "prompts/get" => by_name(Kind::Prompts),
             "resources/read" => request.params.uri().and_then(text_of).is_some_and(|uri| {
-                match names::uri_inside(&uri) {
+                match names::split_exposed_uri(&uri) {
                     Some((server, inside)) => self
                         .router
                         .server_for(self, server)

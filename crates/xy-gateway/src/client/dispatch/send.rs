@@ -1,64 +1,74 @@
-//! Sends a request on to its server, or has it wait, and notifications too.
+//! Sends requests and notifications of clients to their servers, or queues them.
 
 use std::rc::Rc;
 
 use xy_mcp::members::Members;
 use xy_protocol::error::CallError;
 
-use super::handshake::said;
+use super::handshake::introduction_of;
 use super::{Outcome, Request};
-use crate::backend::{Backend, STOPPED, Went};
-use crate::bridge::{Unfit, pending_input, rounds};
-use crate::client::{Client, Open};
+use crate::backend::{Backend, CallStatus, STOPPED};
+use crate::bridge::{StateError, pending_input, rounds};
+use crate::client::{Client, RequestPhase};
 use crate::era::{Era, Introduction};
 use crate::frontend::View;
 use crate::modern;
 use crate::reply;
-use crate::upstream::{self, Follow, Upstream};
+use crate::upstream::{self, ResponseKind, Upstream};
 
 impl Client {
-    /// Behind one door for all servers a task that is not remembered could never be asked for
-    /// again. So where there is no room for one, the server does not hear that the client
-    /// knows tasks.
-    pub(super) fn hidden<'t>(
+    /// Returns the client's capabilities without tasks, to hide that the client supports them.
+    ///
+    /// At a combined endpoint, a task that xy does not record could never be found again. So when
+    /// there is no room for another, the server must not create one.
+    pub(super) fn without_tasks<'t>(
         &self,
         request: &Request<'t>,
-        follow: &Follow,
+        response_kind: &ResponseKind,
     ) -> Option<(&'t str, String)> {
-        let manner = request.manner.as_ref()?;
-        let is_one_door = !matches!(self.entry.view, View::Server(_));
-        if !is_one_door || *follow != Follow::Nothing || !manner.has_tasks() {
+        let request_meta = request.request_meta.as_ref()?;
+        let is_combined = !matches!(self.entry.view, View::Server(_));
+        if !is_combined || *response_kind != ResponseKind::Other || !request_meta.has_tasks() {
             return None;
         }
         let written = Members::read(request.params.meta()?)?.get(modern::CAPABILITIES)?;
         Some((written, modern::without_tasks(&Members::read(written)?)))
     }
 
-    /// How the answer to a request is to be looked at. Tasks are passed between equals only.
-    pub(super) fn follow(&self, request: &Request<'_>, server: &Rc<Backend>) -> Follow {
-        let Some(manner) = &request.manner else {
-            let follow = follow(request);
-            let is_other = follow == Follow::NewTask && server.is_modern_to(self);
-            return if is_other { Follow::Nothing } else { follow };
+    /// Returns how the response is processed. Tasks are supported only between a client and a
+    /// server of the same era.
+    pub(super) fn response_kind(
+        &self,
+        request: &Request<'_>,
+        server: &Rc<Backend>,
+    ) -> ResponseKind {
+        let Some(request_meta) = &request.request_meta else {
+            let response_kind = response_kind(request);
+            let is_other = response_kind == ResponseKind::NewTask && server.is_modern_to(self);
+            return if is_other { ResponseKind::Other } else { response_kind };
         };
         if request.method.starts_with("tasks/") {
-            return Follow::Task;
+            return ResponseKind::Task;
         }
-        // To one server alone its tasks are its own affair.
-        let is_one_door = !matches!(self.entry.view, View::Server(_));
-        if !is_one_door || request.method != "tools/call" || !manner.has_tasks() {
-            return Follow::Nothing;
+        // At the endpoint of one server, the server resolves its tasks itself.
+        let is_combined = !matches!(self.entry.view, View::Server(_));
+        if !is_combined || request.method != "tools/call" || !request_meta.has_tasks() {
+            return ResponseKind::Other;
         }
-        let said = server.upstream(server.holder(self)).and_then(|it| it.introduction());
+        let introduction = server.upstream(server.holder(self)).and_then(|it| it.introduction());
         let offers =
             |it: Rc<Introduction>| it.era() == Era::Modern && modern::offers_tasks(&it.result);
-        if !said.is_some_and(offers) {
-            return Follow::Nothing;
+        if !introduction.is_some_and(offers) {
+            return ResponseKind::Other;
         }
-        if self.router.has_room_for_modern_task(self) { Follow::NewTask } else { Follow::Nothing }
+        if self.router.has_room_for_modern_task(self) {
+            ResponseKind::NewTask
+        } else {
+            ResponseKind::Other
+        }
     }
 
-    /// Has a resource watched at a modern server.
+    /// Subscribes to a resource on a modern server.
     pub(super) fn watch(&self, request: &Request<'_>, server: &Rc<Backend>, uri: &str) -> Outcome {
         let (client, reply) = (self.me(), self.reply_to(request));
         let (server, uri) = (server.clone(), uri.to_owned());
@@ -75,11 +85,11 @@ impl Client {
             }
             reply.answer(&client, watched.map(|()| "{}".to_owned()));
         });
-        Outcome::Under(Open::Here(task.abort_handle()))
+        Outcome::Pending(RequestPhase::Local(task.abort_handle()))
     }
 
-    /// Sends a request on to a server, by the name that it is asked under.
-    pub(super) fn send_on(
+    /// Sends a request to a server. `renamed` replaces the exposed name by the server's own.
+    pub(super) fn send_to_server(
         &self,
         request: &Request<'_>,
         server: &Rc<Backend>,
@@ -88,59 +98,59 @@ impl Client {
         if server.is_hidden() {
             return Err(server.down(STOPPED));
         }
-        let follow = self.follow(request, server);
+        let response_kind = self.response_kind(request, server);
         let outgoing = upstream::Request {
             text: request.text,
             id: request.id,
             token: request.params.own_token(),
             renamed,
-            what: (request.method, request.params.name().or(request.params.uri())),
-            hidden: self.hidden(request, &follow),
-            asked: server.clone(),
-            follow,
-            watch: None,
+            method_and_target: (request.method, request.params.name().or(request.params.uri())),
+            meta_override: self.without_tasks(request, &response_kind),
+            alias: server.clone(),
+            response_kind,
+            timer: None,
             params: request.params_text,
             meta: request.params.meta(),
-            manner: request.manner.clone(),
-            past: request.past.clone(),
+            request_meta: request.request_meta.clone(),
+            retry_state: request.retry_state.clone(),
             has_state: request.params.state().is_some(),
         };
-        // The server wanted to know more, and its successor is one that asks otherwise.
-        if request.past.rounds.count > 0
+        // The server has requested input, and its successor is of the legacy era: start anew.
+        if request.retry_state.rounds.count > 0
             && server.upstream(server.holder(self)).is_some()
             && !server.is_modern_to(self)
         {
-            let text = rounds::as_at_first(request.text.bytes());
-            let text = text.ok_or_else(|| reply::invalid("the call cannot be made again"))?;
-            let mut past = request.past.clone();
-            past.rounds.count = 0;
-            self.again_after(request.id, text.as_slice().into(), request.stream, past);
+            let text = rounds::without_round_params(request.text.bytes());
+            let text = text.ok_or_else(|| reply::invalid("the call cannot be repeated"))?;
+            let mut retry_state = request.retry_state.clone();
+            retry_state.rounds.count = 0;
+            self.redispatch_with(request.id, text.as_slice().into(), request.stream, retry_state);
             return Ok(Outcome::Done);
         }
-        // Only a modern server gives out states of its own.
-        let is_legacy = || said(server, self).is_some_and(|(_, era)| era == Era::Legacy);
-        if outgoing.has_state && outgoing.manner.is_some() && is_legacy() {
-            return Err(pending_input::refused(Unfit::NotOurs));
+        // Only a modern server issues a `requestState` of its own.
+        let is_legacy = || introduction_of(server, self).is_some_and(|(_, era)| era == Era::Legacy);
+        if outgoing.has_state && outgoing.request_meta.is_some() && is_legacy() {
+            return Err(pending_input::rejected_state(StateError::Unknown));
         }
-        if outgoing.follow == Follow::NewTask && outgoing.manner.is_none() {
+        if outgoing.response_kind == ResponseKind::NewTask && outgoing.request_meta.is_none() {
             self.router.check_room_for_task(self)?;
         }
-        let home = server.primary_or_self();
-        let went = home.call(&self.me(), outgoing, request.stream);
-        match went.map_err(|fault| reply::under(&server.name, &home.name, &fault))? {
-            Went::Sent(open) => Ok(Outcome::Under(open)),
-            Went::Waits { open, for_first } => {
+        let primary = server.primary_or_self();
+        let status = primary.call(&self.me(), outgoing, request.stream);
+        match status.map_err(|fault| reply::with_alias(&server.name, &primary.name, &fault))? {
+            CallStatus::Sent(phase) => Ok(Outcome::Pending(phase)),
+            CallStatus::Queued { phase, for_first } => {
                 if let Some(holder) = for_first {
-                    self.router.want_for(server, holder);
+                    self.router.request_instance_for(server, holder);
                 }
-                Ok(Outcome::Under(open))
+                Ok(Outcome::Pending(phase))
             }
         }
     }
 
-    /// A notification of the client's that is not for us.
-    pub(in crate::client) fn pass_notification(&self, method: &str, text: &[u8]) {
-        // What is shared does not hear what concerns one client alone.
+    /// Forwards a notification that xy does not handle itself.
+    pub(in crate::client) fn forward_notification(&self, method: &str, text: &[u8]) {
+        // Shared instances ignore what concerns a single client.
         let concerns_one = method == "notifications/roots/list_changed";
         let servers = match &self.entry.view {
             View::Server(name) if self.check_bound(name).is_err() => Vec::new(),
@@ -148,35 +158,37 @@ impl Client {
             View::Profile(_) | View::All if concerns_one => self.router.servers_of(self),
             View::Profile(_) | View::All => Vec::new(),
         };
-        let mut told: Vec<Rc<Upstream>> = Vec::new();
+        let mut notified: Vec<Rc<Upstream>> = Vec::new();
         for server in servers {
             let holder = server.holder(self);
             if concerns_one && !holder.is_client() {
                 continue;
             }
             let upstream = server.upstream(holder).filter(|_| !server.is_hidden());
-            // One with several names hears it once.
-            let is_new = |it: &Rc<Upstream>| !told.iter().any(|other| Rc::ptr_eq(it, other));
+            // A server with several names receives it once.
+            let is_new = |it: &Rc<Upstream>| !notified.iter().any(|other| Rc::ptr_eq(it, other));
             if let Some(upstream) = upstream.filter(is_new) {
                 upstream.pass(text);
-                told.push(upstream);
+                notified.push(upstream);
             }
         }
     }
 }
 
-/// Whether a request names a task.
-pub(super) fn is_of_task(method: &str) -> bool {
+/// Returns true if a request names a task.
+pub(super) fn is_task_method(method: &str) -> bool {
     matches!(method, "tasks/get" | "tasks/result" | "tasks/cancel")
 }
 
-/// How the answer to a request is to be looked at.
-fn follow(request: &Request<'_>) -> Follow {
+/// Returns how the response to a legacy request is processed.
+fn response_kind(request: &Request<'_>) -> ResponseKind {
     match request.method {
-        "tasks/get" | "tasks/cancel" => Follow::Task,
-        "tasks/result" => Follow::Outcome(request.params.task_id().unwrap_or_default().into()),
-        "tasks/list" => Follow::Tasks,
-        _ if request.params.is_task() => Follow::NewTask,
-        _ => Follow::Nothing,
+        "tasks/get" | "tasks/cancel" => ResponseKind::Task,
+        "tasks/result" => {
+            ResponseKind::TaskResult(request.params.task_id().unwrap_or_default().into())
+        }
+        "tasks/list" => ResponseKind::TaskList,
+        _ if request.params.is_task() => ResponseKind::NewTask,
+        _ => ResponseKind::Other,
     }
 }

@@ -1,16 +1,16 @@
-//! Servers of the modern era, and clients of both.
+//! Modern servers with clients of both eras.
 
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn a_modern_server_is_told_with_each_request_who_asks() {
-    here(async {
-        let play = Harness::modern().await;
-        let client = play.client(&json!({ "roots": {}, "tasks": {} }));
+async fn modern_server_gets_client_metadata_with_each_request() {
+    run_local(async {
+        let harness = Harness::modern().await;
+        let client = harness.client(&json!({ "roots": {}, "tasks": {} }));
         client.ask(&json!(1), "logging/setLevel", &json!({ "level": "error" }));
-        client.heard();
+        client.received();
         client.call("a");
-        let sent = play.sent();
+        let sent = harness.sent();
         let meta = &sent[0]["params"]["_meta"];
         assert_eq!(meta[modern::VERSION], "2026-07-28");
         assert_eq!(meta[modern::CAPABILITIES], json!({ "roots": {} }));
@@ -18,66 +18,68 @@ async fn a_modern_server_is_told_with_each_request_who_asks() {
             (&meta[modern::LOG_LEVEL], &meta["progressToken"]),
             (&json!("error"), &sent[0]["id"])
         );
-        play.answer(sent[0]["id"].as_u64().unwrap());
-        assert_eq!(client.heard()[0]["id"], "a");
+        harness.answer(sent[0]["id"].as_u64().unwrap());
+        assert_eq!(client.received()[0]["id"], "a");
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_modern_server_wants_to_know_is_asked_of_a_legacy_client() {
-    here(async {
-        let play = Harness::modern().await;
-        let client = play.client(&json!({ "roots": {}, "elicitation": { "url": {}, "form": {} } }));
+async fn input_request_of_modern_server_becomes_legacy_server_requests() {
+    run_local(async {
+        let harness = Harness::modern().await;
+        let client =
+            harness.client(&json!({ "roots": {}, "elicitation": { "url": {}, "form": {} } }));
         client.call("a");
-        let [(ours, _)] = play.calls().try_into().unwrap();
+        let [(upstream_id, _)] = harness.calls().try_into().unwrap();
         let url = json!({ "mode": "url", "url": "https://x", "message": "go" });
-        let wanted = json!({
+        let inputs = json!({
             "one": { "method": "roots/list" },
             "two": { "method": "elicitation/create", "params": url },
         });
-        play.say(&want(ours, &wanted, &json!("theirs")));
-        let asked = client.heard();
-        assert_eq!((asked.len(), &asked[0]["method"]), (2, &json!("roots/list")));
-        assert!(asked[1]["params"]["elicitationId"].is_string());
-        client.say(&json!({ "jsonrpc": "2.0", "id": asked[0]["id"], "result": { "roots": [] } }));
-        assert!(play.calls().is_empty());
+        harness.send(&input_required_response(upstream_id, &inputs, &json!("theirs")));
+        let requests = client.received();
+        assert_eq!((requests.len(), &requests[0]["method"]), (2, &json!("roots/list")));
+        assert!(requests[1]["params"]["elicitationId"].is_string());
+        client
+            .send(&json!({ "jsonrpc": "2.0", "id": requests[0]["id"], "result": { "roots": [] } }));
+        assert!(harness.calls().is_empty());
         let declined = json!({ "code": -1, "message": "no" });
-        client.say(&json!({ "jsonrpc": "2.0", "id": asked[1]["id"], "error": declined }));
-        let sent = play.sent();
+        client.send(&json!({ "jsonrpc": "2.0", "id": requests[1]["id"], "error": declined }));
+        let sent = harness.sent();
         let params = &sent[0]["params"];
         assert_eq!(params["inputResponses"]["one"], json!({ "roots": [] }));
         assert_eq!(params["inputResponses"]["two"], json!({ "action": "cancel" }));
         assert_eq!((&params["requestState"], &params["name"]), (&json!("theirs"), &json!("x")));
-        play.answer(sent[0]["id"].as_u64().unwrap());
-        assert_eq!(client.heard()[0]["id"], "a");
+        harness.answer(sent[0]["id"].as_u64().unwrap());
+        assert_eq!(client.received()[0]["id"], "a");
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_modern_server_may_want_to_know_more_sixteen_times() {
-    here(async {
-        let play = Harness::modern().await;
-        let client = play.client(&json!({}));
+async fn modern_server_may_request_input_16_times() {
+    run_local(async {
+        let harness = Harness::modern().await;
+        let client = harness.client(&json!({}));
         client.call("a");
         for _ in 0..=16 {
-            let [(ours, _)] = play.calls().try_into().unwrap();
-            play.say(&want(ours, &json!({}), &json!("again")));
+            let [(upstream_id, _)] = harness.calls().try_into().unwrap();
+            harness.send(&input_required_response(upstream_id, &json!({}), &json!("again")));
         }
         assert!(client.error().contains("16 times"));
-        assert!(play.calls().is_empty());
+        assert!(harness.calls().is_empty());
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_asked_or_answered_is_the_end_of_the_call() {
-    here(async {
-        let play = Harness::modern().await;
-        let client = play.client(&json!({ "sampling": {} }));
+async fn call_fails_if_input_cannot_be_requested() {
+    run_local(async {
+        let harness = Harness::modern().await;
+        let client = harness.client(&json!({ "sampling": {} }));
         let sampling = json!({ "q": { "method": "sampling/createMessage", "params": {} } });
-        for wanted in [
+        for inputs in [
             json!({ "q": { "method": "roots/list" } }),
             json!({ "q": { "method": "tools/call" } }),
             json!({ "q": { "method": "sampling/createMessage", "params": 7 } }),
@@ -85,59 +87,59 @@ async fn what_cannot_be_asked_or_answered_is_the_end_of_the_call() {
             json!([7]),
         ] {
             client.call("a");
-            let [(ours, _)] = play.calls().try_into().unwrap();
-            play.say(&want(ours, &wanted, &json!("s")));
-            assert!(client.error().contains("cannot be asked"));
+            let [(upstream_id, _)] = harness.calls().try_into().unwrap();
+            harness.send(&input_required_response(upstream_id, &inputs, &json!("s")));
+            assert!(client.error().contains("requires input"));
         }
         client.call("b");
-        let [(ours, _)] = play.calls().try_into().unwrap();
-        play.say(&want(ours, &sampling, &json!("s")));
-        let asked = client.heard();
+        let [(upstream_id, _)] = harness.calls().try_into().unwrap();
+        harness.send(&input_required_response(upstream_id, &sampling, &json!("s")));
+        let requests = client.received();
         let refused = json!({ "code": -1, "message": "the user said no" });
-        client.say(&json!({ "jsonrpc": "2.0", "id": asked[0]["id"], "error": refused }));
+        client.send(&json!({ "jsonrpc": "2.0", "id": requests[0]["id"], "error": refused }));
         assert_eq!(client.error(), "the user said no");
 
         client.call("c");
-        let [(ours, _)] = play.calls().try_into().unwrap();
-        play.say(&want(ours, &sampling, &json!("s")));
-        let asked = client.heard();
+        let [(upstream_id, _)] = harness.calls().try_into().unwrap();
+        harness.send(&input_required_response(upstream_id, &sampling, &json!("s")));
+        let requests = client.received();
         client.cancel("c");
-        let taken_back = client.heard();
-        assert_eq!(taken_back[0]["params"]["requestId"], asked[0]["id"]);
-        client.say(&json!({ "jsonrpc": "2.0", "id": asked[0]["id"], "result": {} }));
-        assert!(play.calls().is_empty());
+        let taken_back = client.received();
+        assert_eq!(taken_back[0]["params"]["requestId"], requests[0]["id"]);
+        client.send(&json!({ "jsonrpc": "2.0", "id": requests[0]["id"], "result": {} }));
+        assert!(harness.calls().is_empty());
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn equals_are_left_alone() {
-    here(async {
-        let play = Harness::modern().await;
-        let client =
-            play.called(1, &json!({ "requestState": "theirs", "inputResponses": { "q": 1.50 } }));
-        let sent = play.sent();
+async fn modern_client_and_server_exchange_state_unchanged() {
+    run_local(async {
+        let harness = Harness::modern().await;
+        let client = harness
+            .modern_call(1, &json!({ "requestState": "theirs", "inputResponses": { "q": 1.50 } }));
+        let sent = harness.sent();
         assert_eq!(sent[0]["params"]["requestState"], "theirs");
-        let ours = sent[0]["id"].as_u64().unwrap();
-        play.say(&want(ours, &json!({ "q": {} }), &json!("next")));
-        assert_eq!(client.wanted().1, "next");
-        assert_eq!(play.router.parked.len(), 0);
+        let upstream_id = sent[0]["id"].as_u64().unwrap();
+        harness.send(&input_required_response(upstream_id, &json!({ "q": {} }), &json!("next")));
+        assert_eq!(client.input_required().1, "next");
+        assert_eq!(harness.router.parked.len(), 0);
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_questions_of_one_name_are_none() {
-    here(async {
-        let play = Harness::modern().await;
-        let client = play.client(&json!({ "roots": {} }));
+async fn duplicate_input_names_fail_the_call() {
+    run_local(async {
+        let harness = Harness::modern().await;
+        let client = harness.client(&json!({ "roots": {} }));
         client.call("a");
-        let [(ours, _)] = play.calls().try_into().unwrap();
+        let [(upstream_id, _)] = harness.calls().try_into().unwrap();
         let twice = r#"{"k":{"method":"roots/list"},"k":{"method":"roots/list"}}"#;
         let result = format!(r#"{{"resultType":"input_required","inputRequests":{twice}}}"#);
-        let line = format!(r#"{{"jsonrpc":"2.0","id":{ours},"result":{result}}}"#);
-        play.upstream.handle(line.as_bytes(), None);
-        assert!(client.error().contains("under one name"));
+        let line = format!(r#"{{"jsonrpc":"2.0","id":{upstream_id},"result":{result}}}"#);
+        harness.upstream.handle(line.as_bytes(), None);
+        assert!(client.error().contains("have the same key"));
     })
     .await;
 }

@@ -3,25 +3,25 @@
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn when_the_server_is_given_up_all_who_wait_are_told_at_once() {
-    here(async {
-        let play = Harness::known().await;
-        let client = play.client(&json!({}));
+async fn giving_up_a_server_fails_all_waiting_calls() {
+    run_local(async {
+        let harness = Harness::known().await;
+        let client = harness.client(&json!({}));
         client.call_tool("set", "seen");
-        play.sent();
+        harness.sent();
         client.call_tool("x", "unseen");
-        play.die();
+        harness.die();
         client.call_tool("x", "new");
-        assert!(client.heard().is_empty());
-        play.give_up("5 starts failed in a row");
-        let heard = client.heard();
-        let codes: Vec<(String, i64)> = heard
+        assert!(client.received().is_empty());
+        harness.give_up("5 starts failed in a row");
+        let received = client.received();
+        let codes: Vec<(String, i64)> = received
             .iter()
             .map(|it| (text(&it["id"]), it["error"]["code"].as_i64().unwrap()))
             .collect();
         let expected = [("seen", -32010), ("unseen", -32005), ("new", -32005)];
-        assert_eq!(codes, expected.map(|(id, code)| (id.to_owned(), code)), "{heard:?}");
-        for it in &heard {
+        assert_eq!(codes, expected.map(|(id, code)| (id.to_owned(), code)), "{received:?}");
+        for it in &received {
             let words = it["error"]["message"].as_str().unwrap();
             assert!(words.contains("5 starts failed in a row"), "{words}");
         }
@@ -32,111 +32,111 @@ async fn when_the_server_is_given_up_all_who_wait_are_told_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_a_server_that_was_stopped_nothing_waits() {
-    here(async {
-        let play = Harness::known().await;
-        let client = play.client(&json!({}));
+async fn no_call_waits_for_a_stopped_server() {
+    run_local(async {
+        let harness = Harness::known().await;
+        let client = harness.client(&json!({}));
         client.call_tool("read", "seen");
-        play.sent();
+        harness.sent();
         client.call_tool("x", "unseen");
-        play.give_up("it was stopped");
-        play.die();
-        let heard = client.heard();
-        assert_eq!(heard[0]["error"]["code"], -32010, "{heard:?}");
-        let words = heard[1]["error"]["message"].as_str().unwrap();
+        harness.give_up("it was stopped");
+        harness.die();
+        let received = client.received();
+        assert_eq!(received[0]["error"]["code"], -32010, "{received:?}");
+        let words = received[1]["error"]["message"].as_str().unwrap();
         assert!(words.contains("`s` is not running: it was stopped"), "{words}");
-        assert_eq!((heard.len(), play.server.waiting()), (2, 0));
+        assert_eq!((received.len(), harness.server.waiting()), (2, 0));
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_instance_of_one_client_that_is_given_up_is_that_clients_trouble_alone() {
-    here(async {
-        let play = Harness::known().await;
+async fn giving_up_one_instance_fails_only_its_client() {
+    run_local(async {
+        let harness = Harness::known().await;
         let own = ServerSettings { isolation: Isolation::Client, ..settings(NO_RULES) };
-        play.server.configure(Arc::new(own));
-        let (a, b) = (play.client(&json!({})), play.client(&json!({})));
+        harness.server.configure(Arc::new(own));
+        let (a, b) = (harness.client(&json!({})), harness.client(&json!({})));
         let numbers: Vec<u64> = {
-            let mut all: Vec<u64> = play.router.clients().iter().map(|it| it.number()).collect();
+            let mut all: Vec<u64> = harness.router.clients().iter().map(|it| it.number()).collect();
             all.sort_unstable();
             all
         };
         a.call_tool("x", "a");
         b.call_tool("x", "b");
-        assert_eq!(play.server.waiting(), 2);
+        assert_eq!(harness.server.waiting(), 2);
         let down = HashMap::from([(Holder::Client(numbers[0]), "it crashes".to_owned())]);
-        play.server.set_down(down);
+        harness.server.set_down(down);
         assert!(a.error().contains("it crashes"));
-        assert!(b.heard().is_empty());
+        assert!(b.received().is_empty());
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_an_instance_that_nobody_has_any_more_waits_for_the_right_one() {
-    here(async {
-        let mut play = Harness::known().await;
-        let client = play.client(&json!({}));
+async fn waiting_call_moves_to_the_right_instance() {
+    run_local(async {
+        let mut harness = Harness::known().await;
+        let client = harness.client(&json!({}));
         client.call_tool("read", "1");
-        play.sent();
-        play.die();
+        harness.sent();
+        harness.die();
         let own = ServerSettings { isolation: Isolation::Client, ..settings(NO_RULES) };
-        play.server.configure(Arc::new(own));
-        play.server.find_others();
-        play.come_back().await;
-        assert_eq!(play.names(), [""; 0], "that one is for nobody");
-        play.server.configure(Arc::new(settings(NO_RULES)));
-        play.server.find_others();
-        assert_eq!(play.names(), ["1"]);
+        harness.server.configure(Arc::new(own));
+        harness.server.reroute_waiting();
+        harness.come_back().await;
+        assert_eq!(harness.names(), [""; 0], "no call waits for that instance");
+        harness.server.configure(Arc::new(settings(NO_RULES)));
+        harness.server.reroute_waiting();
+        assert_eq!(harness.names(), ["1"]);
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_lost_by_an_instance_that_nobody_has_any_more_waits_for_the_right_one() {
-    here(async {
-        let play = Harness::known().await;
-        let (a, b) = (play.client(&json!({})), play.client(&json!({})));
-        let mut numbers: Vec<u64> = play.router.clients().iter().map(|it| it.number()).collect();
+async fn lost_call_moves_to_the_right_instance() {
+    run_local(async {
+        let harness = Harness::known().await;
+        let (a, b) = (harness.client(&json!({})), harness.client(&json!({})));
+        let mut numbers: Vec<u64> = harness.router.clients().iter().map(|it| it.number()).collect();
         numbers.sort_unstable();
         let [of_a, of_b] = [numbers[0], numbers[1]].map(Holder::Client);
         a.call_tool("read", "a1");
         b.call_tool("read", "b1");
-        play.sent();
+        harness.sent();
         a.call_tool("x", "a2");
-        // From now on each has its own. The last of what was shared ends only after that.
+        // From now on each client has its own instance. The shared one ends after that.
         let own = ServerSettings { isolation: Isolation::Client, ..settings(NO_RULES) };
-        play.server.configure(Arc::new(own));
-        play.server.find_others();
-        play.server.set_down(HashMap::from([(of_b, "it crashes".to_owned())]));
-        play.die();
-        assert_eq!(b.outcomes(), [unknown("b1")], "nobody comes for this one");
-        assert!(a.heard().is_empty());
-        assert_eq!(play.server.take_all_waiting(Some(Holder::Shared)).len(), 0);
-        let waits = play.server.take_all_waiting(Some(of_a));
+        harness.server.configure(Arc::new(own));
+        harness.server.reroute_waiting();
+        harness.server.set_down(HashMap::from([(of_b, "it crashes".to_owned())]));
+        harness.die();
+        assert_eq!(b.outcomes(), [unknown("b1")], "this instance has no successor");
+        assert!(a.received().is_empty());
+        assert_eq!(harness.server.take_all_waiting(Some(Holder::Shared)).len(), 0);
+        let waits = harness.server.take_all_waiting(Some(of_a));
         let ids: Vec<&str> = waits.iter().map(|it| &*it.id).collect();
         assert_eq!(ids, [r#""a1""#, r#""a2""#], "in their order");
-        assert!(waits[0].past.was_written && !waits[1].past.was_written);
+        assert!(waits[0].retry_state.was_written && !waits[1].retry_state.was_written);
     })
     .await;
 }
 
-/// Its connection breaks first, and its death is told a moment later: what waits until that is sure
-/// need not wait any longer when its successor is there.
+/// The connection breaks first, and the death of the server is reported a moment later. Calls held
+/// back until then go to the successor without further delay.
 #[tokio::test(start_paused = true)]
-async fn what_was_held_back_from_the_dying_goes_to_the_successor_at_once() {
-    here(async {
-        let mut play = Harness::known().await;
-        let client = play.client(&json!({}));
+async fn held_back_call_goes_to_the_successor_at_once() {
+    run_local(async {
+        let mut harness = Harness::known().await;
+        let client = harness.client(&json!({}));
         client.call_tool("read", "1");
-        let (ours, _) = play.calls()[0];
-        play.upstream.lose(ours, Stage::Written, "`s`: it broke", false);
-        assert_eq!(play.names(), Vec::<String>::new(), "it may be dying");
-        play.die();
+        let (upstream_id, _) = harness.calls()[0];
+        harness.upstream.lose(upstream_id, Delivery::Written, "`s`: it broke", false);
+        assert_eq!(harness.names(), Vec::<String>::new(), "it may be dying");
+        harness.die();
         let began_at = tokio::time::Instant::now();
-        play.come_back().await;
-        assert_eq!(play.names(), ["1"]);
+        harness.come_back().await;
+        assert_eq!(harness.names(), ["1"]);
         assert_eq!(began_at.elapsed(), Duration::ZERO);
     })
     .await;

@@ -14,8 +14,8 @@ fn headers(all: &[(&str, &str)]) -> HeaderMap {
     map
 }
 
-fn small(body: &str) -> Received {
-    Received::Small(body.to_owned().into())
+fn small(body: &str) -> RequestBody {
+    RequestBody::Small(body.to_owned().into())
 }
 
 fn meta() -> Value {
@@ -29,22 +29,23 @@ fn body(method: &str, mut params: Value) -> String {
     json!({ "jsonrpc": "2.0", "id": "seven", "method": method, "params": params }).to_string()
 }
 
-/// The code of the answer to a POST, and its words; none if it is taken.
+/// Returns the error code and message for a POST, or `None` if it is accepted.
 fn refusal(all: &[(&str, &str)], body: &str) -> Option<(i64, String)> {
-    let unfit = read(&headers(all), &small(body)).err()?;
-    let answer: Value = serde_json::from_slice(&unfit.answer).unwrap();
+    let unfit = validate(&headers(all), &small(body)).err()?;
+    let answer: Value = serde_json::from_slice(&unfit.response).unwrap();
     assert!(answer["id"] == "seven" || answer["id"].is_null(), "{answer}");
     let message = answer["error"]["message"].as_str().unwrap().to_owned();
     Some((answer["error"]["code"].as_i64().unwrap(), message))
 }
 
 #[test]
-fn a_head_tells_its_era() {
+fn headers_show_the_era() {
     for (all, expected) in [
         (&[][..], false),
         (&[("mcp-protocol-version", LEGACY)], false),
         (&[("mcp-protocol-version", "2024-11-05")], false),
-        (&[("mcp-protocol-version", "2025-12-31")], false), // Of the past, if of anything.
+        // An unknown revision of the past counts as legacy.
+        (&[("mcp-protocol-version", "2025-12-31")], false),
         (&[("mcp-protocol-version", MODERN)], true),
         (&[("mcp-protocol-version", "2026-07-29")], true),
         (&[("mcp-protocol-version", "2026-07")], true),
@@ -61,7 +62,7 @@ fn a_head_tells_its_era() {
 }
 
 #[test]
-fn a_body_tells_its_era_where_its_head_does_not() {
+fn body_shows_the_era_if_headers_do_not() {
     for (body, expected) in [
         (body("tools/list", json!({})), true),
         (body("tools/list", json!({ "_meta": { modern::VERSION: 7 } })), true),
@@ -80,12 +81,12 @@ fn a_body_tells_its_era_where_its_head_does_not() {
     ] {
         assert_eq!(is_modern_body(&small(&body)), expected, "{body}");
     }
-    let told = json!({ "jsonrpc": "2.0", "method": "x", "params": { "_meta": meta() } });
-    assert!(is_modern_body(&small(&told.to_string())));
+    let text = json!({ "jsonrpc": "2.0", "method": "x", "params": { "_meta": meta() } });
+    assert!(is_modern_body(&small(&text.to_string())));
 }
 
 #[test]
-fn what_is_missing_or_wrong_is_said_in_the_order_of_the_suite() {
+fn errors_are_reported_in_the_order_of_the_conformance_suite() {
     let version = ("mcp-protocol-version", MODERN);
     let method = ("mcp-method", "tools/list");
     let list = |meta: Value| body("tools/list", json!({ "_meta": meta }));
@@ -95,7 +96,7 @@ fn what_is_missing_or_wrong_is_said_in_the_order_of_the_suite() {
     for (all, body, expected) in [
         (&[version, method][..], list(meta()), None),
         (&[version, ("MCP-METHOD", "tools/list")], list(meta()), None),
-        // First what the body lacks.
+        // First, what the body lacks.
         (&[], list(json!({})), Some(-32602)),
         (&[version, method], list(json!(7)), Some(-32602)),
         (&[version, method], list(only(modern::CAPABILITIES, json!({}))), Some(-32602)),
@@ -106,10 +107,10 @@ fn what_is_missing_or_wrong_is_said_in_the_order_of_the_suite() {
         (&[odd, method], list(meta()), Some(-32020)),
         (&[version, version, method], list(meta()), Some(-32020)),
         (&[("mcp-protocol-version", "\u{e9}")], list(meta()), Some(-32020)),
-        // Then whether that is spoken.
+        // Then if this version is supported.
         (&[odd], list(with("v999.0.0")), Some(-32022)),
         (&[("mcp-protocol-version", LEGACY), method], list(with(LEGACY)), Some(-32022)),
-        // And then the others.
+        // Then the other headers.
         (&[version], list(meta()), Some(-32020)),
         (&[version, ("mcp-method", "prompts/list")], list(meta()), Some(-32020)),
         (&[version, ("mcp-method", "TOOLS/LIST")], list(meta()), Some(-32020)),
@@ -120,16 +121,16 @@ fn what_is_missing_or_wrong_is_said_in_the_order_of_the_suite() {
         assert_eq!(code, expected, "{all:?} {body}");
     }
     let (_, message) = refusal(&[version, ("mcp-method", "a/b")], &list(meta())).unwrap();
-    assert_eq!(message, "the header `mcp-method` says `a/b`, and the body `tools/list`");
+    assert_eq!(message, "the header `mcp-method` is `a/b`, but the body says `tools/list`");
     let (_, message) = refusal(&[version], &list(meta())).unwrap();
-    assert_eq!(message, "there is no header `mcp-method`, and the body says `tools/list`");
+    assert_eq!(message, "the header `mcp-method` is missing, but the body says `tools/list`");
     let long = ("mcp-method", &*"x".repeat(10_000));
     let (_, message) = refusal(&[version, long], &list(meta())).unwrap();
     assert!(message.len() < 200, "{message}");
 }
 
 #[test]
-fn what_is_asked_for_is_named_in_the_head() {
+fn name_header_must_match_the_params() {
     let name = |method: &str, params: Value, name: Option<&str>| {
         let mut all = vec![("mcp-protocol-version", MODERN), ("mcp-method", method)];
         all.extend(name.map(|name| ("mcp-name", name)));
@@ -146,7 +147,7 @@ fn what_is_asked_for_is_named_in_the_head() {
         ("tools/call", json!({ "name": "a" }), None, Some(-32020)),
         ("tools/call", json!({}), Some("a"), Some(-32020)),
         ("tools/call", json!({ "name": 7 }), Some("7"), Some(-32020)),
-        ("tools/call", json!({}), None, None), // That is for whoever has the tools.
+        ("tools/call", json!({}), None, None), // The server that has the tool refuses this itself.
         ("resources/read", json!({ "uri": "a:b" }), Some("a:c"), Some(-32020)),
         ("tasks/get", json!({ "taskId": "a" }), Some("a"), None),
         ("tasks/get", json!({ "taskId": "a" }), Some("b"), Some(-32020)),
@@ -162,7 +163,7 @@ fn what_is_asked_for_is_named_in_the_head() {
 }
 
 #[test]
-fn only_one_request_or_notification_is_taken() {
+fn only_one_request_or_notification_is_accepted() {
     let version = ("mcp-protocol-version", MODERN);
     for (body, expected) in [
         (r#"{"jsonrpc":"2.0","method":"notifications/cancelled"}"#, None),
@@ -174,12 +175,15 @@ fn only_one_request_or_notification_is_taken() {
     ] {
         assert_eq!(refusal(&[version], body).map(|(code, _)| code), expected, "{body}");
     }
-    let told = r#"{"jsonrpc":"2.0","method":"x"}"#;
-    assert!(matches!(read(&headers(&[]), &small(told)), Ok(Posted::Notification)));
+    let notification = r#"{"jsonrpc":"2.0","method":"x"}"#;
+    assert!(matches!(
+        validate(&headers(&[]), &small(notification)),
+        Ok(ModernMessage::Notification)
+    ));
 }
 
 #[test]
-fn what_the_arguments_say_is_said_in_the_head() {
+fn mirrored_arguments_must_match_their_headers() {
     let schema = json!({ "properties": {
         "region": { "type": "string", "x-mcp-header": "Region" },
         "place": { "properties": { "shelf": { "type": "integer", "x-mcp-header": "Shelf" } } },
@@ -192,10 +196,12 @@ fn what_the_arguments_say_is_said_in_the_head() {
             [("mcp-protocol-version", MODERN), ("mcp-method", "tools/call"), ("mcp-name", "a")];
         let headers = headers(&[&name[..], more].concat());
         let message = small(&body);
-        let Ok(Posted::Request(call)) = read(&headers, &message) else { panic!("{body}") };
+        let Ok(ModernMessage::Request(call)) = validate(&headers, &message) else {
+            panic!("{body}")
+        };
         assert_eq!(call.tool(), Some("a"));
-        let unfit = call.check_mirrors(&headers, &mirrors).err()?;
-        let answer: Value = serde_json::from_slice(&unfit.answer).unwrap();
+        let unfit = call.check_param_headers(&headers, &mirrors).err()?;
+        let answer: Value = serde_json::from_slice(&unfit.response).unwrap();
         assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!("seven"), &json!(-32020)));
         Some(answer["error"]["message"].as_str().unwrap().to_owned())
     };
@@ -217,16 +223,20 @@ fn what_the_arguments_say_is_said_in_the_head() {
         assert_eq!(check(arguments.clone(), more), None, "{arguments} {more:?}");
     }
     for (arguments, more, words) in [
-        (json!({ "region": "a" }), &[][..], "no header `mcp-param-region`"),
-        (json!({ "region": "a" }), &[region("b")], "says `b`, and the body `a`"),
-        (json!({ "region": "a" }), &[region("A")], "says `A`, and the body `a`"),
+        (json!({ "region": "a" }), &[][..], "the header `mcp-param-region` is missing"),
+        (json!({ "region": "a" }), &[region("b")], "is `b`, but the body says `a`"),
+        (json!({ "region": "a" }), &[region("A")], "is `A`, but the body says `a`"),
         (json!({ "region": "a" }), &[region("a"), region("a")], "more than once"),
-        (json!({ "region": "é" }), &[region("é")], "what no header may hold"),
-        (json!({ "region": "Hello" }), &[region("=?base64?SGVsbG8?=")], "not well encoded"),
-        (json!({ "region": "Hello" }), &[region("=?base64?SGVs!!!bG8=?=")], "not well encoded"),
-        (json!({}), &[region("a")], "the body nothing of the kind"),
-        (json!({ "place": { "shelf": 42 } }), &[("mcp-param-shelf", "43")], "the body `42`"),
-        (json!({ "quick": true }), &[("mcp-param-quick", "1")], "the body `true`"),
+        (json!({ "region": "é" }), &[region("é")], "not ASCII text"),
+        (json!({ "region": "Hello" }), &[region("=?base64?SGVsbG8?=")], "not valid encoded text"),
+        (
+            json!({ "region": "Hello" }),
+            &[region("=?base64?SGVs!!!bG8=?=")],
+            "not valid encoded text",
+        ),
+        (json!({}), &[region("a")], "the body has no such value"),
+        (json!({ "place": { "shelf": 42 } }), &[("mcp-param-shelf", "43")], "the body says `42`"),
+        (json!({ "quick": true }), &[("mcp-param-quick", "1")], "the body says `true`"),
     ] {
         let message = check(arguments.clone(), more).unwrap();
         assert!(message.contains(words), "{arguments} {more:?}: {message}");

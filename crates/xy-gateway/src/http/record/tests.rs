@@ -6,7 +6,7 @@ use crate::large::LargeMessage;
 const TAG: EventTag = 1 << 63 | 5;
 const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{}}"#;
 
-/// A record of this session.
+/// Returns a record of this session.
 pub(in crate::http) fn record(session: u128) -> Record {
     Record {
         session,
@@ -33,8 +33,8 @@ fn call(stream: StreamNo) -> StreamedCall {
     StreamedCall { tag: TAG, stream, request: "\"a\"".to_owned(), answered_at: None }
 }
 
-/// A journal with a key, and the text that was appended to it.
-fn written(changes: &[Change]) -> (Journal, Vec<u8>) {
+/// Returns a journal with a key, and its text with all changes appended.
+fn write(changes: &[Change]) -> (Journal, Vec<u8>) {
     let mut journal = Journal::new(4);
     journal.use_key([3; 32]);
     let mut text = journal.encode();
@@ -66,7 +66,7 @@ fn changes() -> Vec<Change> {
 
 #[test]
 fn journal_reads_back_with_and_without_its_history() {
-    let (journal, text) = written(&changes());
+    let (journal, text) = write(&changes());
     assert_eq!(Journal::decode(&text).as_ref(), Ok(&journal));
     assert_eq!(Journal::decode(&journal.encode()).as_ref(), Ok(&journal));
     let only: Vec<&Record> = journal.records().collect();
@@ -82,8 +82,8 @@ fn journal_reads_back_with_and_without_its_history() {
 }
 
 #[test]
-fn write_that_broke_off_is_ignored() {
-    let (journal, text) = written(&changes());
+fn incomplete_write_is_ignored() {
+    let (journal, text) = write(&changes());
     let last = Journal::encode_change(&begin(3));
     for end in 1..last.len() {
         let torn = [&text, &last[..end]].concat();
@@ -92,13 +92,13 @@ fn write_that_broke_off_is_ignored() {
 }
 
 #[test]
-fn damage_is_noticed() {
-    let (_, text) = written(&[begin(1), level("error")]);
+fn damage_is_detected() {
+    let (_, text) = write(&[begin(1), level("error")]);
     for at in 0..text.len() {
         let mut other = text.clone();
         other[at] ^= 1;
         let is_last_end = at == text.len() - 1;
-        // Without its end the last line is a write that broke off.
+        // Without its line end, the last line counts as an incomplete write.
         assert_eq!(Journal::decode(&other).is_ok(), is_last_end, "at {at}");
     }
     for other in ["", "\n", "nonsense\n", "00000000 {}\n"] {
@@ -107,7 +107,7 @@ fn damage_is_noticed() {
 }
 
 #[test]
-fn records_have_bounds() {
+fn records_are_bounded() {
     let mut journal = Journal::new(1);
     let large = "x".repeat(INITIALIZE_BYTES_MAX + 1);
     assert!(!journal.apply(&Change::Begin(Box::new(Record { initialize: large, ..record(1) }))));
@@ -134,7 +134,7 @@ fn records_have_bounds() {
 }
 
 #[test]
-fn sizes_are_those_of_the_written_text() {
+fn sizes_are_those_of_the_encoded_text() {
     for text in ["plain", "\u{1}\u{1f}\"\\\n\r\t\u{8}\u{c}", "é日本", ""] {
         assert_eq!(written_len(text), serde_json::to_string(text).unwrap().len(), "{text:?}");
     }
@@ -145,7 +145,7 @@ fn sizes_are_those_of_the_written_text() {
 }
 
 #[test]
-fn full_journal_takes_no_more_subscriptions() {
+fn full_journal_refuses_subscriptions() {
     let mut journal = Journal::new(1);
     let watched = "x".repeat(RECORD_BYTES_MAX - 1024);
     let kept = (1..=RECORDS_MAX as u128).filter(|&session| {
@@ -159,7 +159,7 @@ fn full_journal_takes_no_more_subscriptions() {
         stream += 1;
     }
     assert!(journal.size() <= RECORDS_BYTES_MAX, "{}", journal.size());
-    // Else the next daemon would drop a session.
+    // Otherwise the next daemon would drop a session.
     assert!(Journal::decode(&journal.encode()).as_ref() == Ok(&journal));
 }
 
@@ -182,7 +182,7 @@ fn largest_record_reads_back() {
 }
 
 #[test]
-fn open_calls_of_this_daemon_are_not_forgotten_for_others() {
+fn open_calls_of_this_daemon_are_never_evicted() {
     let mut journal = Journal::new(1);
     journal.apply(&begin(1));
     let answered = |stream| StreamedCall { answered_at: Some(1), ..call(stream) };
@@ -196,7 +196,7 @@ fn open_calls_of_this_daemon_are_not_forgotten_for_others() {
     };
     assert_eq!((streams(&journal).len(), streams(&journal)[0]), (CALLS_MAX, 0));
     assert!(!journal.apply(&Change::Call(1, answered(1))), "1 is not known any more");
-    // Without spare ones there is no room for another, until a daemon begins anew.
+    // Without spare calls there is no room for another one, until the next daemon starts.
     for stream in 10_000..10_000 + CALLS_MAX as u64 {
         journal.apply(&Change::Call(1, call(stream)));
     }
@@ -207,7 +207,7 @@ fn open_calls_of_this_daemon_are_not_forgotten_for_others() {
 }
 
 #[test]
-fn stream_that_cannot_be_resumed_is_forgotten_with_all_its_requests() {
+fn ended_stream_is_removed_with_all_its_requests() {
     let mut journal = Journal::new(1);
     journal.apply(&begin(1));
     let other = StreamedCall { request: "2".to_owned(), ..call(3) };
@@ -240,7 +240,7 @@ fn journal_of_the_first_version_is_read() {
 }
 
 #[test]
-fn previous_key_stays_as_long_as_its_sessions() {
+fn previous_key_stays_until_its_sessions_end() {
     let mut journal = Journal::new(1);
     assert!(journal.use_key([1; 32]) && !journal.use_key([1; 32]));
     journal.apply(&begin(1));
@@ -264,7 +264,7 @@ fn records_without_their_key_are_dropped() {
 }
 
 #[test]
-fn messages_that_change_a_record_are_known() {
+fn messages_that_change_a_record_are_recognized() {
     let request = |method: &str, params: &str| {
         format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{params}}}"#)
     };
@@ -286,7 +286,7 @@ fn messages_that_change_a_record_are_known() {
         (&request("tools/call", r#"{"name":"setLevel"}"#), vec![]),
         ("setLevel", vec![]),
     ];
-    let changes = |message: &Received| {
+    let changes = |message: &RequestBody| {
         let changes = changes_of(1, message).into_iter();
         changes.map(|it| (it.change, it.request.into())).collect::<Vec<(Change, String)>>()
     };
@@ -296,17 +296,17 @@ fn messages_that_change_a_record_are_known() {
             _ => "1".to_owned(),
         };
         let expected: Vec<_> = expected.into_iter().map(|it| (it.clone(), id(&it))).collect();
-        let small = Received::Small(message.to_owned().into());
+        let small = RequestBody::Small(message.to_owned().into());
         assert_eq!(changes(&small), expected, "{message}");
         let large = LargeMessage::read(message.as_bytes().to_vec());
-        let large = Received::Large(std::sync::Arc::new(large));
+        let large = RequestBody::Large(std::sync::Arc::new(large));
         assert_eq!(changes(&large), expected, "read elsewhere: {message}");
     }
 }
 
 proptest! {
     #[test]
-    fn any_bytes_are_read_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let _ = Journal::decode(&bytes);
     }
 

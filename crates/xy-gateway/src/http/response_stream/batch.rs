@@ -1,55 +1,59 @@
-//! The answers to a batch of a client that wants no events: one array in plain JSON.
+//! The responses to a batch as one JSON array, for a client that accepts no events.
 
 use hyper::body::Bytes;
 use xy_mcp::envelope::{self, Message};
 
 use super::super::limits::STREAM_BYTES_MAX;
-use super::super::room::Room;
-use super::{NO_ANSWER_CODE, NotTaken, Taken};
+use super::super::storage_budget::StorageBudget;
+use super::{OUTCOME_UNKNOWN_CODE, PutError, PutOutcome};
 use crate::reply;
 
-/// Said instead of an answer in a batch whose answers are too large to be sent together.
+/// The error message for a response that would make the array too large.
 const TOO_LARGE: &str = "the answers to this batch are too large together; accept \
     `text/event-stream`, or send the requests one by one";
 
-/// The answers that wait for the last one of their batch.
+/// The responses that wait for the last one of their batch.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
-    /// The requests came in an array, so their answers are one, also if there is only one.
+    /// Whether the requests came in an array. Then so do the responses, even a single one.
     is_array: bool,
     /// The beginning of the array.
     text: Vec<u8>,
 }
 
 impl Batch {
-    /// Has the answers be an array, also if there is only one.
+    /// Makes the response an array, even if it has one element.
     pub(super) fn set_array(&mut self) {
         self.is_array = true;
     }
 
-    /// Returns how many bytes are kept.
+    /// Returns the number of stored bytes.
     pub(super) fn len(&self) -> usize {
         self.text.len()
     }
 
-    /// Keeps an answer until those to the rest of its batch are there. An answer that does not
-    /// fit, here or in the room of the session, becomes an error.
-    pub(super) fn keep(&mut self, message: &[u8], room: &Room) -> Result<Taken, NotTaken> {
-        let Ok(Message::Answer { id, .. }) = envelope::parse(message) else {
-            return Err(NotTaken::NoEvents);
+    /// Stores a response until the batch is complete. A response that exceeds the limit of the
+    /// stream or of the session becomes an error.
+    pub(super) fn store(
+        &mut self,
+        message: &[u8],
+        storage: &StorageBudget,
+    ) -> Result<PutOutcome, PutError> {
+        let Ok(Message::Response { id, .. }) = envelope::parse(message) else {
+            return Err(PutError::NoEvents);
         };
         self.separate();
         let fits = self.text.len() + message.len() <= STREAM_BYTES_MAX;
-        if fits && !room.is_over_with(message.len() + 1) {
+        if fits && !storage.would_exceed(message.len() + 1) {
             self.text.extend_from_slice(message);
         } else {
             let id = id.unwrap_or("null");
-            self.text.extend_from_slice(&reply::error(id, NO_ANSWER_CODE, TOO_LARGE));
+            self.text.extend_from_slice(&reply::error(id, OUTCOME_UNKNOWN_CODE, TOO_LARGE));
         }
-        Ok(Taken::Fits)
+        Ok(PutOutcome::Queued)
     }
 
-    /// Returns the last answer, with those that were kept before it.
+    /// Returns the last response, together with the stored ones.
     pub(super) fn complete(&mut self, last: &[u8]) -> Bytes {
         if self.text.is_empty() && !self.is_array {
             return Bytes::copy_from_slice(last);
@@ -59,7 +63,7 @@ impl Batch {
         self.take().unwrap_or_default()
     }
 
-    /// Takes the answers that were kept, as an array; `None` if there are none.
+    /// Takes the stored responses as an array; `None` if there are none.
     pub(super) fn take(&mut self) -> Option<Bytes> {
         let mut all = std::mem::take(&mut self.text);
         all.push(b']');

@@ -1,4 +1,5 @@
-//! Sessions of an earlier daemon: at their first use, what their clients said is replayed.
+//! Restores sessions of an earlier daemon: at their first use, the recorded requests of the client
+//! are replayed.
 
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
@@ -10,19 +11,19 @@ use xy_mcp::envelope::{self, Message, Outcome};
 use xy_mcp::handshake;
 
 use super::{Session, Sessions, Transport};
-use crate::frontend::{Accepted, Responder as _, Route, StreamNo};
+use crate::frontend::{Disposition, Responder as _, Route, StreamNo};
+use crate::http::error::HttpError;
 use crate::http::event::{EventId, StreamId, StreamKind};
 use crate::http::guard::Identity;
 use crate::http::record::{Change, EventTag, Record, StreamedCall};
-use crate::http::refused::Refused;
-use crate::http::response_stream::First;
+use crate::http::response_stream::FirstOutput;
 use crate::http::route::Endpoint;
 use crate::http::session_id::Claims;
 use crate::http::session_streams::REPLAYED;
 
 const INITIALIZED: &[u8] = br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
 
-/// What a restored client is told: it may have missed changes of every list.
+/// The notifications for a restored client, which may have missed a change of every list.
 const LIST_CHANGES: [&str; 3] = [
     r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#,
     r#"{"jsonrpc":"2.0","method":"notifications/prompts/list_changed"}"#,
@@ -33,7 +34,7 @@ const LIST_CHANGES: [&str; 3] = [
 pub(super) struct Dormant {
     record: Record,
     since: Instant,
-    /// Several requests may come at once: one restores, the others wait for it.
+    /// Of several concurrent requests, one restores the session and the others wait for it.
     restored: OnceCell<Rc<Session>>,
 }
 
@@ -47,22 +48,22 @@ impl Dormant {
 #[derive(Debug, Default)]
 pub(super) struct EarlierStreams {
     tags: VecDeque<EventTag>,
-    /// Requests that were to be answered there.
+    /// The requests that are answered on each stream.
     calls: HashMap<(EventTag, StreamNo), Vec<StreamedCall>>,
 }
 
-/// A stream of an earlier daemon.
+/// What a stream of an earlier daemon was.
 #[derive(Debug, PartialEq, Eq)]
-pub(in crate::http) enum Earlier {
-    /// The requests that have no answer up to this event, as the client wrote their ids.
+pub(in crate::http) enum EarlierStream {
+    /// A call stream, with the ids of the requests that have no response up to the event.
     Call(Vec<String>),
-    /// The stream of a call that the record does not hold, or does not hold any more.
+    /// A call stream that the record does not contain, or no longer contains.
     UnknownCall,
     Listener,
 }
 
 impl EarlierStreams {
-    fn of(record: &Record) -> Self {
+    fn from_record(record: &Record) -> Self {
         let mut calls: HashMap<_, Vec<StreamedCall>> = HashMap::new();
         for call in &record.calls {
             calls.entry((call.tag, call.stream)).or_default().push(call.clone());
@@ -70,98 +71,99 @@ impl EarlierStreams {
         Self { tags: record.tags.clone(), calls }
     }
 
-    /// Returns what the stream of an event was, if an earlier daemon had it.
-    pub(super) fn find(&self, after: EventId) -> Option<Earlier> {
-        let EventId { of: StreamId { tag, kind, stream }, place } = after;
+    /// Returns what the stream of an event was, if it began in an earlier daemon.
+    pub(super) fn find(&self, after: EventId) -> Option<EarlierStream> {
+        let EventId { stream_id: StreamId { tag, kind, stream }, position } = after;
         if !self.tags.contains(&tag) {
             return None;
         }
         let calls = self.calls.get(&(tag, stream));
         Some(match (kind, calls) {
             (None | Some(StreamKind::Call), Some(calls)) => {
-                // An answer after this event was lost with its daemon.
-                let has_none = |it: &&StreamedCall| it.answered_at.is_none_or(|at| at > place);
+                // A response after this event was lost with its daemon.
+                let has_none = |it: &&StreamedCall| it.answered_at.is_none_or(|at| at > position);
                 let unanswered = calls.iter().filter(has_none);
-                Earlier::Call(unanswered.map(|it| it.request.clone()).collect())
+                EarlierStream::Call(unanswered.map(|it| it.request.clone()).collect())
             }
-            (Some(StreamKind::Call), None) => Earlier::UnknownCall,
-            // Earlier versions recorded all calls, and their ids do not say what they are.
-            (None, None) | (Some(StreamKind::Listener), _) => Earlier::Listener,
+            (Some(StreamKind::Call), None) => EarlierStream::UnknownCall,
+            // Earlier versions recorded all calls, and their event ids lack the kind of the stream.
+            (None, None) | (Some(StreamKind::Listener), _) => EarlierStream::Listener,
         })
     }
 }
 
 impl Sessions {
-    /// Goes on with a session of an earlier daemon.
+    /// Restores a session of an earlier daemon.
     pub(super) async fn restore(
         &self,
         id: &str,
         identity: &Identity<'_>,
-        place: Endpoint<'_>,
-    ) -> Result<Rc<Session>, Refused> {
-        let claims = self.persistence.claims(id, identity, place).ok_or(Refused::UnknownSession)?;
+        endpoint: Endpoint<'_>,
+    ) -> Result<Rc<Session>, HttpError> {
+        let claims =
+            self.persistence.claims(id, identity, endpoint).ok_or(HttpError::UnknownSession)?;
         let dormant = self.dormant.borrow().get(&claims.session).cloned();
-        let dormant = dormant.ok_or(Refused::UnknownSession)?;
-        let replay = || self.replay(id, &claims, &dormant.record, (identity, place));
+        let dormant = dormant.ok_or(HttpError::UnknownSession)?;
+        let replay = || self.replay(id, &claims, &dormant.record, (identity, endpoint));
         let session = dormant.restored.get_or_try_init(replay).await?;
         session.touch();
         Ok(Rc::clone(session))
     }
 
-    /// Says to a fresh conversation what the client said to the one before.
+    /// Opens a session, and replays the recorded messages of the client.
     async fn replay(
         &self,
         id: &str,
         claims: &Claims,
         record: &Record,
-        (identity, place): (&Identity<'_>, Endpoint<'_>),
-    ) -> Result<Rc<Session>, Refused> {
-        let opening = self.open(identity, place, Transport::StreamableHttp)?;
-        let session = Rc::clone(opening.session());
+        (identity, endpoint): (&Identity<'_>, Endpoint<'_>),
+    ) -> Result<Rc<Session>, HttpError> {
+        let pending = self.open(identity, endpoint, Transport::StreamableHttp)?;
+        let session = Rc::clone(pending.session());
         let lease = Self::open_call(&session, false);
-        // A server that is down cannot say again which revision it agreed on.
+        // A server that is down cannot repeat the negotiated revision, so the request asks for it.
         let written = record.initialize.as_bytes();
-        let initialize = handshake::ask_for_revision(written, claims.revision);
+        let initialize = handshake::with_revision(written, claims.revision);
         let initialize = initialize.as_deref().unwrap_or(written);
-        let heard = session.client_session().handle(initialize, lease.stream());
-        let agrees = match heard {
-            Accepted::Asked => match lease.response_stream().first().await {
-                First::Answer(answer) => {
-                    is_result(&answer)
+        let disposition = session.client_session().handle(initialize, lease.stream());
+        let agrees = match disposition {
+            Disposition::ResponsePending => match lease.response_stream().first().await {
+                FirstOutput::Response(response) => {
+                    is_result(&response)
                         && session.client_session().version() == Some(claims.revision)
                 }
-                _ => return Err(Refused::SessionEnded),
+                _ => return Err(HttpError::SessionEnded),
             },
-            Accepted::Taken | Accepted::Refused(_) => false,
+            Disposition::NoResponse | Disposition::Rejected(_) => false,
         };
         drop(lease);
         if !agrees {
             self.forget(claims.session);
-            return Err(Refused::UnknownSession);
+            return Err(HttpError::UnknownSession);
         }
         replay_state(&session, record);
         session.recorder.restore(record);
-        *session.earlier.borrow_mut() = EarlierStreams::of(record);
+        *session.earlier.borrow_mut() = EarlierStreams::from_record(record);
         for change in LIST_CHANGES {
             session.session_streams().put(change.as_bytes(), Route::Broadcast);
         }
         let tag = session.recorder.tag();
-        self.persistence.store.keep_soon(Change::Tag(claims.session, tag));
+        self.persistence.store.save_soon(Change::Tag(claims.session, tag));
         self.dormant.borrow_mut().remove(&claims.session);
-        opening.admit_as(id, Some(claims.session))?;
+        pending.register_as(id, Some(claims.session))?;
         Ok(session)
     }
 
-    /// Forgets what is kept of a session.
+    /// Removes a session that was not restored, and its record.
     pub(super) fn forget(&self, number: u128) {
         self.dormant.borrow_mut().remove(&number);
-        self.persistence.store.keep_soon(Change::End(number));
+        self.persistence.store.save_soon(Change::End(number));
     }
 
-    /// Forgets sessions of an earlier daemon that are not wanted any more.
+    /// Removes sessions of an earlier daemon, and their records, unless `is_wanted` keeps them.
     pub(super) fn forget_dormant(&self, is_wanted: impl Fn(&Record, Instant) -> bool) {
         let is_unwanted = |it: &&Rc<Dormant>| {
-            // One that is being restored is not dormant any more.
+            // More references mean that a request is restoring the session.
             Rc::strong_count(it) == 1 && !is_wanted(&it.record, it.since)
         };
         let dormant = self.dormant.borrow();
@@ -174,7 +176,7 @@ impl Sessions {
     }
 }
 
-/// Repeats what the client said after `initialize`. Nobody waits for the answers.
+/// Replays the state that the client set after `initialize`. The responses are dropped.
 fn replay_state(session: &Session, record: &Record) {
     if record.initialized {
         session.client_session().handle(INITIALIZED, REPLAYED);
@@ -191,7 +193,7 @@ fn replay_state(session: &Session, record: &Record) {
 }
 
 /// Returns true if an answer is a result.
-pub(in crate::http) fn is_result(answer: &[u8]) -> bool {
-    let parsed = envelope::parse(answer);
-    matches!(parsed, Ok(Message::Answer { outcome: Outcome::Result(_), .. }))
+pub(in crate::http) fn is_result(response: &[u8]) -> bool {
+    let parsed = envelope::parse(response);
+    matches!(parsed, Ok(Message::Response { outcome: Outcome::Result(_), .. }))
 }

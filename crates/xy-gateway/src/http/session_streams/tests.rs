@@ -1,9 +1,9 @@
-//! Streams of one session, without any connection.
+//! The streams of one session, without connections.
 
 use proptest::prelude::*;
 
 use super::super::limits::{STORED_BYTES_MAX, STORED_EVENTS_MAX};
-use super::super::response_stream::First;
+use super::super::response_stream::FirstOutput;
 use super::super::store::Store;
 use super::*;
 
@@ -12,7 +12,11 @@ const CALL: Option<StreamKind> = Some(StreamKind::Call);
 
 fn session_streams() -> SessionStreams {
     let recorder = Rc::new(Recorder::new(Rc::new(Store::none().0), TAG));
-    SessionStreams::new(recorder, Room::for_session(&Room::for_all()), Rc::default())
+    SessionStreams::new(
+        recorder,
+        StorageBudget::for_session(&StorageBudget::for_all()),
+        Rc::default(),
+    )
 }
 
 const POLLS: StreamMode = StreamMode { events: true, polls: true };
@@ -21,43 +25,43 @@ const JSON: StreamMode = StreamMode { events: false, polls: false };
 
 fn lost(session_streams: &SessionStreams) -> bool {
     let mut out = String::new();
-    let now = super::super::counts::Gauges::default();
-    session_streams.counts.write(&mut out, now);
+    let now = super::super::counters::Gauges::default();
+    session_streams.counters.write(&mut out, now);
     out.contains("xy_http_lost_messages_total{")
 }
 
-/// What was put on a stream and is not sent.
+/// Returns the number of events that were not sent.
 fn unsent(response_stream: &ResponseStream) -> usize {
     response_stream.take_unsent().count()
 }
 
-/// A stream's connection takes what there is, and breaks.
+/// Delivers everything to a stream's connection, and breaks this connection.
 fn cut(session_streams: &SessionStreams, response_stream: &Rc<ResponseStream>, connection: u32) {
     response_stream.take_all(connection);
     assert!(response_stream.detach(connection));
     session_streams.close(response_stream);
 }
 
-fn id(response_stream: &ResponseStream, place: u64) -> EventId {
-    response_stream.event_id(place).unwrap()
+fn id(response_stream: &ResponseStream, position: u64) -> EventId {
+    response_stream.event_id(position).unwrap()
 }
 
-/// What a stream says once it is taken up again after `place`.
-fn take_up(
+/// Resumes a stream after `position`, and returns the replayed text.
+fn resume_stream(
     session_streams: &SessionStreams,
     response_stream: &ResponseStream,
-    place: u64,
+    position: u64,
 ) -> (String, u32) {
-    match session_streams.take_up(id(response_stream, place), 9).unwrap() {
-        TakenUp::On(response_stream, connection) => {
+    match session_streams.resume_stream(id(response_stream, position), 9).unwrap() {
+        ResumedStream::Open(response_stream, connection) => {
             (response_stream.take_all(connection), connection)
         }
-        TakenUp::Over => panic!("it goes on"),
+        ResumedStream::Complete => panic!("it goes on"),
     }
 }
 
 #[test]
-fn what_belongs_to_no_call_goes_to_exactly_one_listener() {
+fn unrelated_message_goes_to_exactly_one_listener() {
     let session_streams = session_streams();
     let (older, newer) = (session_streams.open_listener(true), session_streams.open_listener(true));
     session_streams.put(b"1", Route::Broadcast);
@@ -65,22 +69,22 @@ fn what_belongs_to_no_call_goes_to_exactly_one_listener() {
 }
 
 #[test]
-fn what_nobody_hears_is_kept_for_the_next_who_listens_up_to_a_bound() {
+fn unheard_messages_are_stored_for_the_next_listener_up_to_a_limit() {
     let session_streams = session_streams();
-    for _ in 0..KEPT_MESSAGES_MAX {
+    for _ in 0..UNDELIVERED_MESSAGES_MAX {
         session_streams.put(b"1", Route::Broadcast);
     }
     assert!(!lost(&session_streams));
-    assert_eq!(session_streams.room.taken().events, KEPT_MESSAGES_MAX);
+    assert_eq!(session_streams.storage.used().events, UNDELIVERED_MESSAGES_MAX);
     session_streams.put(b"2", Route::Broadcast);
     assert!(lost(&session_streams));
-    assert_eq!(unsent(&session_streams.open_listener(true)), KEPT_MESSAGES_MAX);
+    assert_eq!(unsent(&session_streams.open_listener(true)), UNDELIVERED_MESSAGES_MAX);
     assert_eq!(unsent(&session_streams.open_listener(false)), 0);
-    assert_eq!(session_streams.room.taken(), Stored::default());
+    assert_eq!(session_streams.storage.used(), StorageUse::default());
 }
 
 #[tokio::test]
-async fn events_that_were_sent_make_room_for_answers_of_a_batch() {
+async fn sent_events_make_room_for_answers_of_a_batch() {
     let session_streams = session_streams();
     let listener = session_streams.open_listener(true);
     for _ in 0..2 {
@@ -91,24 +95,25 @@ async fn events_that_were_sent_make_room_for_answers_of_a_batch() {
     let answer =
         format!(r#"{{"jsonrpc":"2.0","id":1,"result":"{}"}}"#, "x".repeat(STORED_BYTES_MAX / 2));
     session_streams.put(answer.as_bytes(), Route::Related(batch.stream()));
-    assert!(!session_streams.room.is_over(), "{:?}", session_streams.room.taken());
-    session_streams.put(br#"{"jsonrpc":"2.0","id":2,"result":{}}"#, Route::Answer(batch.stream()));
-    let First::Answer(all) = batch.first().await else { panic!("it is answered") };
+    assert!(!session_streams.storage.is_exceeded(), "{:?}", session_streams.storage.used());
+    session_streams
+        .put(br#"{"jsonrpc":"2.0","id":2,"result":{}}"#, Route::Response(batch.stream()));
+    let FirstOutput::Response(all) = batch.first().await else { panic!("it is answered") };
     let all: serde_json::Value = serde_json::from_slice(&all).unwrap();
     assert!(all[0]["result"].is_string() && all[1]["result"].is_object());
     assert!(!lost(&session_streams));
 }
 
 #[test]
-fn a_large_message_is_not_kept() {
+fn large_message_is_not_stored() {
     let session_streams = session_streams();
-    session_streams.put(&vec![b'1'; KEPT_BYTES_MAX + 1], Route::Broadcast);
+    session_streams.put(&vec![b'1'; UNDELIVERED_BYTES_MAX + 1], Route::Broadcast);
     assert!(lost(&session_streams));
     assert_eq!(unsent(&session_streams.open_listener(true)), 0);
 }
 
 #[test]
-fn what_a_listener_left_unread_goes_to_the_next() {
+fn unread_messages_of_a_listener_go_to_the_next() {
     let session_streams = session_streams();
     let first = session_streams.open_listener(true);
     session_streams.put(b"1", Route::Broadcast);
@@ -119,91 +124,99 @@ fn what_a_listener_left_unread_goes_to_the_next() {
 }
 
 #[test]
-fn a_listener_that_comes_back_hears_what_it_missed_and_what_was_kept() {
+fn resuming_listener_gets_missed_and_stored_messages() {
     let session_streams = session_streams();
     let listener = session_streams.open_listener(true);
     session_streams.put(b"1", Route::Broadcast);
     session_streams.put(b"2", Route::Broadcast);
     cut(&session_streams, &listener, 0);
     session_streams.put(b"3", Route::Broadcast);
-    let (heard, _) = take_up(&session_streams, &listener, 1);
-    assert!(!heard.contains("data: 1\n"), "{heard}");
-    assert!(heard.contains("data: 2\n") && heard.contains("data: 3\n"), "{heard}");
+    let (received, _) = resume_stream(&session_streams, &listener, 1);
+    assert!(!received.contains("data: 1\n"), "{received}");
+    assert!(received.contains("data: 2\n") && received.contains("data: 3\n"), "{received}");
     session_streams.put(b"4", Route::Broadcast);
     assert_eq!(unsent(&listener), 1);
 }
 
 #[test]
-fn a_call_that_was_cut_off_is_taken_up_with_all_that_was_said_and_its_answer() {
+fn broken_call_resumes_with_all_messages_and_its_answer() {
     let session_streams = session_streams();
     let (call, other) = (session_streams.open_call(POLLS), session_streams.open_call(POLLS));
     session_streams.put(b"1", Route::Related(1));
     session_streams.put(b"other", Route::Related(2));
     cut(&session_streams, &call, 0);
-    assert_eq!((session_streams.open(), session_streams.apart()), (1, 1));
+    assert_eq!((session_streams.open(), session_streams.disconnected()), (1, 1));
     session_streams.put(b"2", Route::Related(1));
-    let (heard, connection) = take_up(&session_streams, &call, 0);
-    assert!(heard.contains("data: 1\n") && heard.contains("data: 2\n"), "{heard}");
-    assert!(!heard.contains("other"));
+    let (received, connection) = resume_stream(&session_streams, &call, 0);
+    assert!(received.contains("data: 1\n") && received.contains("data: 2\n"), "{received}");
+    assert!(!received.contains("other"));
     cut(&session_streams, &call, connection);
-    session_streams.put(b"3", Route::Answer(1));
-    let (heard, connection) = take_up(&session_streams, &call, 2);
-    assert!(heard.ends_with("data: 3\n\n"), "{heard}");
-    assert!(!heard.contains("data: 2\n"), "{heard}");
+    session_streams.put(b"3", Route::Response(1));
+    let (received, connection) = resume_stream(&session_streams, &call, 2);
+    assert!(received.ends_with("data: 3\n\n"), "{received}");
+    assert!(!received.contains("data: 2\n"), "{received}");
     cut(&session_streams, &call, connection);
-    assert!(matches!(session_streams.take_up(id(&call, 3), 9), Ok(TakenUp::Over)));
-    assert!(matches!(session_streams.take_up(id(&call, 3), 9), Ok(TakenUp::Over)));
+    assert!(matches!(session_streams.resume_stream(id(&call, 3), 9), Ok(ResumedStream::Complete)));
+    assert!(matches!(session_streams.resume_stream(id(&call, 3), 9), Ok(ResumedStream::Complete)));
     assert!(!lost(&session_streams));
     assert_eq!(unsent(&other), 1);
 }
 
 #[test]
-fn no_other_id_opens_anything() {
+fn foreign_event_id_opens_no_stream() {
     let session_streams = session_streams();
     let call = session_streams.open_call(POLLS);
     session_streams.put(b"1", Route::Related(1));
     cut(&session_streams, &call, 0);
-    let foreign = EventId { of: StreamId { tag: TAG + 1, kind: CALL, stream: 1 }, place: 0 };
-    let forged = EventId { of: StreamId { tag: TAG, kind: CALL, stream: 2 }, place: 0 };
+    let foreign =
+        EventId { stream_id: StreamId { tag: TAG + 1, kind: CALL, stream: 1 }, position: 0 };
+    let forged = EventId { stream_id: StreamId { tag: TAG, kind: CALL, stream: 2 }, position: 0 };
     for id in [foreign, forged, id(&call, 2)] {
-        assert_eq!(session_streams.take_up(id, 9).unwrap_err(), Refused::UnknownEvent, "{id}");
+        assert_eq!(
+            session_streams.resume_stream(id, 9).unwrap_err(),
+            HttpError::UnknownEvent,
+            "{id}"
+        );
     }
-    assert_eq!(session_streams.take_up(id(&call, 0), 0).unwrap_err(), Refused::TooManyStreams(0));
-    assert_eq!(session_streams.apart(), 1);
+    assert_eq!(
+        session_streams.resume_stream(id(&call, 0), 0).unwrap_err(),
+        HttpError::TooManyStreams(0)
+    );
+    assert_eq!(session_streams.disconnected(), 1);
 }
 
 #[test]
-fn the_answer_to_a_call_that_nobody_can_take_up_is_dropped() {
+fn answer_to_an_unresumable_call_is_dropped() {
     let session_streams = session_streams();
     let call = session_streams.open_call(POLLS);
     call.detach(0);
     session_streams.close(&call);
-    session_streams.put(b"1", Route::Answer(1));
+    session_streams.put(b"1", Route::Response(1));
     session_streams.put(b"", Route::Cancelled(1));
     assert!(lost(&session_streams));
-    assert_eq!((session_streams.open(), session_streams.apart()), (0, 0));
+    assert_eq!((session_streams.open(), session_streams.disconnected()), (0, 0));
     assert_eq!(unsent(&session_streams.open_listener(true)), 0);
-    assert_eq!(session_streams.take_up(id(&call, 0), 9).unwrap_err(), Refused::EventGone);
+    assert_eq!(session_streams.resume_stream(id(&call, 0), 9).unwrap_err(), HttpError::EventGone);
 }
 
 #[test]
-fn what_comes_before_the_answer_of_such_a_call_goes_to_whoever_listens() {
+fn messages_of_an_unresumable_call_go_to_a_listener() {
     let session_streams = session_streams();
     let call = session_streams.open_call(PLAIN);
-    session_streams.put(b"0", Route::Related(1)); // Put, and never sent.
+    session_streams.put(b"0", Route::Related(1)); // Stored, and never sent.
     call.detach(0);
     session_streams.close(&call);
     session_streams.put(b"1", Route::Related(1));
     let answer = br#"{"jsonrpc":"2.0","id":1,"result":{}}"#;
-    session_streams.put(answer, Route::Related(1)); // Of several that were asked at once.
-    assert!(lost(&session_streams), "no answer is heard elsewhere");
+    session_streams.put(answer, Route::Related(1)); // One answer of a batch.
+    assert!(lost(&session_streams), "the answer is not sent elsewhere");
     let listener = session_streams.open_listener(true);
     session_streams.put(b"2", Route::Related(1));
     assert_eq!(unsent(&listener), 3);
 }
 
 #[test]
-fn what_comes_before_the_answer_goes_to_a_listener_if_the_call_wants_json_only() {
+fn messages_of_a_json_only_call_go_to_a_listener() {
     let session_streams = session_streams();
     let listener = session_streams.open_listener(true);
     session_streams.open_call(JSON);
@@ -212,302 +225,321 @@ fn what_comes_before_the_answer_goes_to_a_listener_if_the_call_wants_json_only()
 }
 
 #[test]
-fn there_is_room_for_so_many_events_and_the_rest_is_said_to_be_lost() {
+fn stored_events_are_limited_and_the_loss_is_reported() {
     let session_streams = session_streams();
     let call = session_streams.open_call(POLLS);
-    call.begin();
+    call.start_events();
     cut(&session_streams, &call, 0);
     for _ in 0..STORED_EVENTS_MAX + 10 {
         session_streams.put(b"1", Route::Related(1));
     }
-    assert_eq!(session_streams.room.taken().events, STORED_EVENTS_MAX);
+    assert_eq!(session_streams.storage.used().events, STORED_EVENTS_MAX);
     assert!(lost(&session_streams));
-    let (heard, _) = take_up(&session_streams, &call, 0);
-    assert!(heard.contains("10 messages of this stream could not be kept"));
-    assert_eq!(heard.matches("data: 1\n").count(), STORED_EVENTS_MAX);
+    let (received, _) = resume_stream(&session_streams, &call, 0);
+    assert!(received.contains("10 messages of this stream could not be kept"));
+    assert_eq!(received.matches("data: 1\n").count(), STORED_EVENTS_MAX);
 }
 
 #[test]
-fn an_answer_that_is_too_large_to_be_held_becomes_an_error() {
+fn answer_too_large_to_store_becomes_an_error() {
     let session_streams = session_streams();
     let call = session_streams.open_call(POLLS);
-    call.begin();
+    call.start_events();
     cut(&session_streams, &call, 0);
     let text = "x".repeat(STORED_BYTES_MAX);
     let answer = format!(r#"{{"jsonrpc":"2.0","id":7,"result":"{text}"}}"#);
-    session_streams.put(answer.as_bytes(), Route::Answer(1));
-    assert!(session_streams.room.taken().bytes < 1000);
-    let (heard, _) = take_up(&session_streams, &call, 0);
-    assert!(heard.contains(r#""id":7,"error":{"code":-32010"#), "{heard}");
+    session_streams.put(answer.as_bytes(), Route::Response(1));
+    assert!(session_streams.storage.used().bytes < 1000);
+    let (received, _) = resume_stream(&session_streams, &call, 0);
+    assert!(received.contains(r#""id":7,"error":{"code":-32010"#), "{received}");
 }
 
 #[test]
-fn so_many_streams_are_held_and_those_that_are_waited_for_longest() {
+fn disconnected_streams_are_limited_and_open_calls_are_kept() {
     let session_streams = session_streams();
     let call = session_streams.open_call(POLLS);
-    call.begin();
+    call.start_events();
     cut(&session_streams, &call, 0);
-    for _ in 0..2 * APART_MAX {
+    for _ in 0..2 * DISCONNECTED_STREAMS_MAX {
         let listener = session_streams.open_listener(true);
         cut(&session_streams, &listener, 0);
     }
-    assert_eq!(session_streams.apart(), APART_MAX);
-    session_streams.put(b"1", Route::Answer(1));
-    assert!(take_up(&session_streams, &call, 0).0.contains("data: 1\n"));
+    assert_eq!(session_streams.disconnected(), DISCONNECTED_STREAMS_MAX);
+    session_streams.put(b"1", Route::Response(1));
+    assert!(resume_stream(&session_streams, &call, 0).0.contains("data: 1\n"));
     assert!(!lost(&session_streams));
 }
 
 #[tokio::test(start_paused = true)]
-async fn in_time_everything_is_forgotten_but_what_is_still_to_be_answered() {
+async fn everything_but_open_calls_expires() {
     let session_streams = session_streams();
     let (answered, waits) = (session_streams.open_call(POLLS), session_streams.open_call(POLLS));
     for call in [&answered, &waits] {
-        call.begin();
+        call.start_events();
         cut(&session_streams, call, 0);
     }
-    session_streams.put(b"1", Route::Answer(1));
-    tokio::time::advance(2 * FETCH_WITHIN).await;
+    session_streams.put(b"1", Route::Response(1));
+    tokio::time::advance(2 * FETCH_TIMEOUT).await;
     session_streams.sweep(Instant::now());
-    assert!(lost(&session_streams), "nobody has fetched it");
-    assert_eq!(session_streams.take_up(id(&answered, 0), 9).unwrap_err(), Refused::EventGone);
+    assert!(lost(&session_streams), "the event was never fetched");
+    assert_eq!(
+        session_streams.resume_stream(id(&answered, 0), 9).unwrap_err(),
+        HttpError::EventGone
+    );
     drop(answered);
-    assert_eq!((session_streams.apart(), session_streams.room.taken().events), (1, 0));
-    session_streams.put(b"2", Route::Answer(2));
-    assert!(take_up(&session_streams, &waits, 0).0.contains("data: 2\n"));
+    assert_eq!((session_streams.disconnected(), session_streams.storage.used().events), (1, 0));
+    session_streams.put(b"2", Route::Response(2));
+    assert!(resume_stream(&session_streams, &waits, 0).0.contains("data: 2\n"));
     session_streams.end();
     drop(waits);
-    assert_eq!(session_streams.room.taken(), Stored::default());
+    assert_eq!(session_streams.storage.used(), StorageUse::default());
 }
 
-/// Something that happens in a session.
+/// An action in a session.
 #[derive(Debug, Clone)]
-enum Happens {
-    /// A call is begun, or somebody listens.
+enum Action {
+    /// Opens a call, or a listening stream.
     Call,
     Listen,
-    /// Something is said on one of the streams, or to anyone: so many kilobytes.
-    Say {
+    /// Sends a message of this many kilobytes on one stream, or to any listener.
+    Send {
         stream: usize,
         size: usize,
     },
-    SayAnyone {
+    Broadcast {
         size: usize,
     },
     Answer {
         stream: usize,
     },
-    /// A connection takes what there is, of which the client reads all but so many events.
-    Send {
+    /// Delivers to the connection. The client reads all but the last `unread` events.
+    Deliver {
         stream: usize,
         unread: usize,
     },
-    /// A connection breaks, and the door knows.
+    /// Breaks a connection, which the service notices.
     Cut {
         stream: usize,
     },
-    /// A client takes up a stream again, whether the door knows that it had lost it or not.
-    TakeUp {
+    /// Resumes a stream, whether or not the service has noticed the break.
+    Resume {
         stream: usize,
     },
 }
 
-fn happens() -> impl Strategy<Value = Happens> {
+fn action() -> impl Strategy<Value = Action> {
     let (stream, size) = (|| 0..6_usize, || prop_oneof![9 => Just(0_usize), 1 => 0..3000_usize]);
     prop_oneof![
-        1 => Just(Happens::Call),
-        1 => Just(Happens::Listen),
-        6 => (stream(), size()).prop_map(|(stream, size)| Happens::Say { stream, size }),
-        2 => size().prop_map(|size| Happens::SayAnyone { size }),
-        1 => stream().prop_map(|stream| Happens::Answer { stream }),
-        6 => (stream(), 0..3_usize).prop_map(|(stream, unread)| Happens::Send { stream, unread }),
-        2 => stream().prop_map(|stream| Happens::Cut { stream }),
-        3 => stream().prop_map(|stream| Happens::TakeUp { stream }),
+        1 => Just(Action::Call),
+        1 => Just(Action::Listen),
+        6 => (stream(), size()).prop_map(|(stream, size)| Action::Send { stream, size }),
+        2 => size().prop_map(|size| Action::Broadcast { size }),
+        1 => stream().prop_map(|stream| Action::Answer { stream }),
+        6 => (stream(), 0..3_usize).prop_map(|(stream, unread)| Action::Deliver { stream, unread }),
+        2 => stream().prop_map(|stream| Action::Cut { stream }),
+        3 => stream().prop_map(|stream| Action::Resume { stream }),
     ]
 }
 
 /// A stream as its client sees it.
-struct Seen {
+struct ClientStream {
     response_stream: Rc<ResponseStream>,
     is_call: bool,
     connection: Option<u32>,
-    /// The place of the last event that it has read, if any had one.
-    place: Option<u64>,
+    /// The position of the last event with an id that the client has read.
+    position: Option<u64>,
     answered: bool,
-    /// Words by their number, of those that are only for this stream.
-    heard: Vec<u64>,
+    /// The numbers of messages for this stream only.
+    received: Vec<u64>,
     missed: u64,
 }
 
-/// A session, its client, and what was said.
-struct Harness {
+/// A session, its client, and the messages sent so far.
+struct Model {
     session_streams: SessionStreams,
-    streams: Vec<Seen>,
-    words: u64,
-    /// What was said on each stream, by number; `None` is to anyone.
-    said: Vec<(Option<usize>, u64)>,
-    /// What was heard by whoever listened, and of which stream it was.
+    streams: Vec<ClientStream>,
+    messages: u64,
+    /// The sent messages by number. `None` means a broadcast.
+    sent: Vec<(Option<usize>, u64)>,
+    /// The messages received by listening streams, and the streams they belong to.
     elsewhere: Vec<(Option<usize>, u64)>,
 }
 
-impl Harness {
-    fn word(&mut self, stream: Option<usize>, size: usize) -> String {
-        self.words += 1;
-        self.said.push((stream, self.words));
+impl Model {
+    fn message(&mut self, stream: Option<usize>, size: usize) -> String {
+        self.messages += 1;
+        self.sent.push((stream, self.messages));
         let of = stream.map_or(String::new(), |stream| stream.to_string());
-        format!("{of}:{}:{}", self.words, "x".repeat(size * 1024))
+        format!("{of}:{}:{}", self.messages, "x".repeat(size * 1024))
     }
 
     fn open(&mut self, response_stream: Rc<ResponseStream>, is_call: bool) {
-        let (connection, place) = (Some(0), None);
-        self.streams.push(Seen {
+        let (connection, position) = (Some(0), None);
+        self.streams.push(ClientStream {
             response_stream,
             is_call,
             connection,
-            place,
+            position,
             answered: false,
-            heard: Vec::new(),
+            received: Vec::new(),
             missed: 0,
         });
     }
 
-    fn happens(&mut self, happens: &Happens) {
-        match *happens {
-            Happens::Call => {
+    fn action(&mut self, action: &Action) {
+        match *action {
+            Action::Call => {
                 let call = self.session_streams.open_call(POLLS);
-                call.begin();
+                call.start_events();
                 self.open(call, true);
             }
-            Happens::Listen => {
+            Action::Listen => {
                 let listener = self.session_streams.open_listener(true);
                 self.open(listener, false);
             }
-            Happens::Say { stream, size } => self.say(stream, size, false),
-            Happens::Answer { stream } => self.say(stream, 0, true),
-            Happens::SayAnyone { size } => {
-                let word = self.word(None, size);
-                self.session_streams.put(word.as_bytes(), Route::Broadcast);
+            Action::Send { stream, size } => self.send(stream, size, false),
+            Action::Answer { stream } => self.send(stream, 0, true),
+            Action::Broadcast { size } => {
+                let message = self.message(None, size);
+                self.session_streams.put(message.as_bytes(), Route::Broadcast);
             }
-            Happens::Send { stream, unread } => self.send(stream, unread),
-            Happens::Cut { stream } => {
-                let Some(seen) = self.streams.get_mut(stream) else { return };
-                if let Some(connection) = seen.connection.take()
-                    && seen.response_stream.detach(connection)
+            Action::Deliver { stream, unread } => self.deliver(stream, unread),
+            Action::Cut { stream } => {
+                let Some(client_stream) = self.streams.get_mut(stream) else { return };
+                if let Some(connection) = client_stream.connection.take()
+                    && client_stream.response_stream.detach(connection)
                 {
-                    self.session_streams.close(&seen.response_stream);
+                    self.session_streams.close(&client_stream.response_stream);
                 }
             }
-            Happens::TakeUp { stream } => self.take_up(stream),
+            Action::Resume { stream } => self.resume_stream(stream),
         }
     }
 
-    fn say(&mut self, at: usize, size: usize, is_answer: bool) {
-        let Some(seen) = self.streams.get_mut(at) else { return };
-        // A call that nobody can come back to speaks to anyone, which is another story.
-        if !seen.is_call || seen.answered || (seen.connection.is_none() && seen.place.is_none()) {
+    fn send(&mut self, at: usize, size: usize, is_answer: bool) {
+        let Some(client_stream) = self.streams.get_mut(at) else { return };
+        // A call that cannot be resumed sends to any listener, which this test does not model.
+        if !client_stream.is_call
+            || client_stream.answered
+            || (client_stream.connection.is_none() && client_stream.position.is_none())
+        {
             return;
         }
-        seen.answered = is_answer;
-        let stream = seen.response_stream.stream();
-        let word = self.word(Some(at), size);
+        client_stream.answered = is_answer;
+        let stream = client_stream.response_stream.stream();
+        let message = self.message(Some(at), size);
         if is_answer {
-            let answer = format!(r#"{{"jsonrpc":"2.0","id":1,"result":"{word}"}}"#);
-            self.session_streams.put(answer.as_bytes(), Route::Answer(stream));
+            let answer = format!(r#"{{"jsonrpc":"2.0","id":1,"result":"{message}"}}"#);
+            self.session_streams.put(answer.as_bytes(), Route::Response(stream));
         } else {
-            self.session_streams.put(word.as_bytes(), Route::Related(stream));
+            self.session_streams.put(message.as_bytes(), Route::Related(stream));
         }
     }
 
-    fn send(&mut self, at: usize, unread: usize) {
-        let Some(seen) = self.streams.get_mut(at) else { return };
-        let Some(connection) = seen.connection else { return };
-        let all = seen.response_stream.take_all(connection);
+    fn deliver(&mut self, at: usize, unread: usize) {
+        let Some(client_stream) = self.streams.get_mut(at) else { return };
+        let Some(connection) = client_stream.connection else { return };
+        let all = client_stream.response_stream.take_all(connection);
         let events: Vec<&str> = all.split_terminator("\n\n").collect();
         let read = events.len().saturating_sub(unread);
         for event in &events[..read] {
-            handle(seen, at, event, &mut self.elsewhere);
+            handle(client_stream, at, event, &mut self.elsewhere);
         }
         if read < events.len() {
-            seen.connection = None; // Lost on the way, which the door does not know.
+            client_stream.connection = None; // The loss is not known to the service.
         }
     }
 
-    fn take_up(&mut self, at: usize) {
-        let Some(seen) = self.streams.get_mut(at) else { return };
-        let Some(place) = seen.place else { return };
-        match self.session_streams.take_up(id(&seen.response_stream, place), 100) {
-            Ok(TakenUp::On(_, connection)) => seen.connection = Some(connection),
-            Ok(TakenUp::Over) => assert!(seen.answered, "it is over only with its answer"),
-            Err(refused) => panic!("it was told this place: {refused}"),
+    fn resume_stream(&mut self, at: usize) {
+        let Some(client_stream) = self.streams.get_mut(at) else { return };
+        let Some(position) = client_stream.position else { return };
+        match self.session_streams.resume_stream(id(&client_stream.response_stream, position), 100)
+        {
+            Ok(ResumedStream::Open(_, connection)) => client_stream.connection = Some(connection),
+            Ok(ResumedStream::Complete) => {
+                assert!(client_stream.answered, "a stream is complete only after its answer");
+            }
+            Err(error) => panic!("this position was sent: {error}"),
         }
     }
 }
 
-/// One event, as a client reads it.
-fn handle(seen: &mut Seen, at: usize, event: &str, elsewhere: &mut Vec<(Option<usize>, u64)>) {
+/// Handles one event as a client does.
+fn handle(
+    client_stream: &mut ClientStream,
+    at: usize,
+    event: &str,
+    elsewhere: &mut Vec<(Option<usize>, u64)>,
+) {
     if let Some(name) = event.strip_prefix("id: ") {
         let name = EventId::parse(name.lines().next().unwrap().as_bytes()).unwrap();
-        assert_eq!(name.of.stream, seen.response_stream.stream(), "it is of no other stream");
-        seen.place = Some(name.place);
+        assert_eq!(
+            name.stream_id.stream,
+            client_stream.response_stream.stream(),
+            "it belongs to no other stream"
+        );
+        client_stream.position = Some(name.position);
     }
     let Some((_, data)) = event.split_once("event: message\ndata: ") else { return };
     if data.contains("could not be kept") {
-        seen.missed += 1;
+        client_stream.missed += 1;
         return;
     }
     if data.contains("error") {
-        return seen.heard.push(u64::MAX); // Its answer, lost and said to be.
+        return client_stream.received.push(u64::MAX); // An error that reports the lost answer.
     }
     let answer = data.split_once(r#""result":""#);
-    let mut parts = answer.map_or(data, |(_, word)| word).split(':');
-    let (of, word) = (parts.next().unwrap().parse().ok(), parts.next().unwrap().parse().unwrap());
-    if seen.is_call {
-        assert_eq!(of, Some(at), "it is of no other stream");
-        seen.heard.push(word);
+    let mut parts = answer.map_or(data, |(_, message)| message).split(':');
+    let (of, message) =
+        (parts.next().unwrap().parse().ok(), parts.next().unwrap().parse().unwrap());
+    if client_stream.is_call {
+        assert_eq!(of, Some(at), "it belongs to no other stream");
+        client_stream.received.push(message);
     } else {
         assert_eq!(answer, None, "an answer is for its own stream only");
-        elsewhere.push((of, word));
+        elsewhere.push((of, message));
     }
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// However streams break and are taken up again, each word is heard on its own stream,
-    /// once and in order, or the client is told that it missed some; and no bound is passed.
+    /// However streams break and resume, the client receives each message on its own stream, once
+    /// and in order, or is notified that it missed some. No limit is exceeded.
     #[test]
-    fn nothing_is_lost_or_heard_twice_or_elsewhere(play in prop::collection::vec(happens(), 0..150)) {
+    fn no_message_is_lost_duplicated_or_misrouted(actions in prop::collection::vec(action(), 0..150)) {
         let session_streams = session_streams();
-        let mut world = Harness {
-            session_streams, streams: Vec::new(), words: 0, said: Vec::new(), elsewhere: Vec::new(),
+        let mut model = Model {
+            session_streams, streams: Vec::new(), messages: 0, sent: Vec::new(), elsewhere: Vec::new(),
         };
-        for happens in &play {
-            world.happens(happens);
+        for action in &actions {
+            model.action(action);
         }
-        for at in 0..world.streams.len() {
-            if world.streams[at].connection.is_none() {
-                world.take_up(at);
+        for at in 0..model.streams.len() {
+            if model.streams[at].connection.is_none() {
+                model.resume_stream(at);
             }
-            world.send(at, 0);
+            model.deliver(at, 0);
         }
-        for (at, seen) in world.streams.iter().enumerate().filter(|(_, seen)| seen.place.is_some()) {
-            prop_assert!(seen.heard.is_sorted_by(|a, b| a < b), "{:?}", seen.heard);
-            let said: Vec<u64> =
-                world.said.iter().filter(|(of, _)| *of == Some(at)).map(|(_, word)| *word).collect();
-            let all_heard = said.iter().all(|word| seen.heard.contains(word));
-            let is_told = seen.missed > 0 || seen.heard.contains(&u64::MAX);
-            prop_assert!(all_heard || is_told, "{said:?} {:?}", seen.heard);
+        for (at, client_stream) in model.streams.iter().enumerate().filter(|(_, client_stream)| client_stream.position.is_some()) {
+            prop_assert!(client_stream.received.is_sorted_by(|a, b| a < b), "{:?}", client_stream.received);
+            let sent: Vec<u64> =
+                model.sent.iter().filter(|(of, _)| *of == Some(at)).map(|(_, message)| *message).collect();
+            let all_heard = sent.iter().all(|message| client_stream.received.contains(message));
+            let is_notified = client_stream.missed > 0 || client_stream.received.contains(&u64::MAX);
+            prop_assert!(all_heard || is_notified, "{sent:?} {:?}", client_stream.received);
         }
-        for (of, _) in &world.elsewhere {
-            // Only of a stream that nobody can come back to.
-            prop_assert!(of.is_none_or(|of| world.streams[of].place.is_none()));
+        for (of, _) in &model.elsewhere {
+            // Only messages of a stream that cannot be resumed.
+            prop_assert!(of.is_none_or(|of| model.streams[of].position.is_none()));
         }
-        let mut once = world.elsewhere.clone();
+        let mut once = model.elsewhere.clone();
         once.sort_unstable();
         once.dedup();
-        prop_assert_eq!(once.len(), world.elsewhere.len(), "nothing is heard twice");
-        let Harness { session_streams, streams, .. } = world;
+        prop_assert_eq!(once.len(), model.elsewhere.len(), "no message is received twice");
+        let Model { session_streams, streams, .. } = model;
         session_streams.end();
         drop(streams);
-        prop_assert_eq!(session_streams.room.taken(), Stored::default());
+        prop_assert_eq!(session_streams.storage.used(), StorageUse::default());
     }
 }

@@ -1,4 +1,4 @@
-//! As little of an HTTP client as the stories need, which sees every byte.
+//! A minimal HTTP client that shows every byte.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -7,10 +7,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::within;
-use crate::era::MODERN;
 use crate::modern;
+use crate::revision::MODERN;
 
-/// A request to be sent.
+/// A request.
 #[derive(Debug, Clone)]
 pub(super) struct Request {
     line: String,
@@ -33,7 +33,7 @@ impl Request {
         request
     }
 
-    /// A call of `method` within a session.
+    /// Creates a call of `method` within a session.
     pub(super) fn call(session: &str, id: u64, method: &str, params: &str) -> Self {
         let body =
             format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#);
@@ -44,13 +44,12 @@ impl Request {
         Self::new("GET", "/mcp").with("accept", "text/event-stream").with("mcp-session-id", session)
     }
 
-    /// A request without a session, whose head says what its body says. `params` are an
-    /// object.
+    /// Creates a stateless request with matching headers. `params` must be an object.
     pub(super) fn stateless_request(id: u64, method: &str, params: &str) -> Self {
-        Self::visit_at("/mcp", id, method, params)
+        Self::stateless_request_at("/mcp", id, method, params)
     }
 
-    pub(super) fn visit_at(path: &str, id: u64, method: &str, params: &str) -> Self {
+    pub(super) fn stateless_request_at(path: &str, id: u64, method: &str, params: &str) -> Self {
         let meta = format!(
             r#""_meta":{{"{}":"{MODERN}","{}":{{}}}}"#,
             modern::VERSION,
@@ -64,13 +63,13 @@ impl Request {
         Self::post(path, &body).with("mcp-protocol-version", MODERN).with("mcp-method", method)
     }
 
-    /// Goes on after an event.
+    /// Creates a request that resumes a stream after an event.
     pub(super) fn resume(session: &str, after: &str) -> Self {
         Self::listen(session).with("last-event-id", after)
     }
 
-    /// Opens a session of the older transport.
-    pub(super) fn older() -> Self {
+    /// Creates a request that opens a session of the legacy SSE transport.
+    pub(super) fn legacy_sse() -> Self {
         Self::new("GET", "/sse").with("accept", "text/event-stream")
     }
 
@@ -78,7 +77,7 @@ impl Request {
         Self::new("DELETE", "/mcp").with("mcp-session-id", session)
     }
 
-    /// With this header, instead of one that was there.
+    /// Adds or replaces a header.
     pub(super) fn with(self, name: &str, value: &str) -> Self {
         let mut request = self.without(name);
         request.headers.push((name.to_owned(), value.to_owned()));
@@ -99,7 +98,7 @@ impl Request {
     }
 }
 
-/// What came back.
+/// A response.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: u16,
@@ -120,7 +119,7 @@ impl Answer {
         self.json()["error"]["message"].as_str().expect("an error has a message").to_owned()
     }
 
-    /// The data of each event.
+    /// Returns the data of each event.
     pub(super) fn events(&self) -> Vec<String> {
         self.body.split_terminator("\n\n").filter_map(data_of).collect()
     }
@@ -140,9 +139,9 @@ fn id_of(event: &str) -> Option<String> {
 pub(super) struct Client {
     stream: TcpStream,
     read: Vec<u8>,
-    /// What was in chunks of a stream, but is no whole event yet.
+    /// Received text of a stream that is not yet a complete event.
     events: String,
-    /// The name of the last event that had one.
+    /// The id of the last event that had one.
     pub(super) last_event: Option<String>,
 }
 
@@ -157,7 +156,7 @@ impl Client {
         within(self.stream.write_all(bytes)).await.unwrap();
     }
 
-    /// Sends as much as is taken; the other end may close meanwhile.
+    /// Sends as much as the peer accepts. The peer may close the connection meanwhile.
     pub(super) async fn try_send(&mut self, bytes: &[u8]) {
         let _ = within(self.stream.write_all(bytes)).await;
     }
@@ -167,7 +166,7 @@ impl Client {
         self.answer().await
     }
 
-    /// Reads an answer to its end.
+    /// Reads a whole response.
     pub(super) async fn answer(&mut self) -> Answer {
         let mut answer = self.head().await;
         if answer.header("transfer-encoding") == Some("chunked") {
@@ -181,7 +180,7 @@ impl Client {
         answer
     }
 
-    /// Reads the head of an answer.
+    /// Reads the head of a response.
     pub(super) async fn head(&mut self) -> Answer {
         let end = self.find(b"\r\n\r\n").await;
         let head = self.take(end + 4).await;
@@ -194,14 +193,14 @@ impl Client {
         Answer { status, headers, body: String::new() }
     }
 
-    /// Opens a stream, which must be granted.
+    /// Opens an event stream, which must succeed.
     pub(super) async fn open(&mut self, request: &Request) {
         self.send(request.text().as_bytes()).await;
         let head = self.head().await;
         assert_eq!((head.status, head.header("content-type")), (200, Some("text/event-stream")));
     }
 
-    /// The name of the last event, once there is one.
+    /// Waits for an event with an id, and returns this id.
     pub(super) async fn first_id(&mut self) -> String {
         while self.last_event.is_none() {
             let chunk = self.chunk().await.expect("the stream goes on");
@@ -211,7 +210,7 @@ impl Client {
         self.last_event.clone().unwrap()
     }
 
-    /// The data of the next event of a stream; `None` at its end. Comments are left out.
+    /// Returns the data of the next event, or `None` at the end of the stream. Skips comments.
     pub(super) async fn event(&mut self) -> Option<String> {
         loop {
             while let Some(end) = self.events.find("\n\n") {
@@ -226,7 +225,7 @@ impl Client {
         }
     }
 
-    /// The next chunk of a body; `None` at its end.
+    /// Returns the next chunk of a body, or `None` at its end.
     pub(super) async fn chunk(&mut self) -> Option<String> {
         let end = self.find(b"\r\n").await;
         let length = self.take(end + 2).await;
@@ -236,12 +235,12 @@ impl Client {
         (length > 0).then_some(chunk)
     }
 
-    /// Says that nothing more will be sent, which is how a connection ends, and still hears.
+    /// Closes the sending half of the connection.
     pub(super) async fn hang_up(&mut self) {
         within(self.stream.shutdown()).await.unwrap();
     }
 
-    /// Whether the other end has closed, and nothing more has come.
+    /// Returns true if the peer has closed the connection and sent nothing more.
     pub(super) async fn is_closed(&mut self) -> bool {
         let mut rest = Vec::new();
         let outcome = within(self.stream.read_to_end(&mut rest)).await;

@@ -4,22 +4,22 @@ use super::*;
 use crate::frontend::Route;
 
 #[tokio::test]
-async fn a_thousand_requests_go_over_one_connection() {
-    at_the_door(rules(), async |world| {
-        let (mut client, id) = world.session().await;
+async fn thousand_requests_use_one_connection() {
+    with_service(rules(), async |server| {
+        let (mut client, id) = server.session().await;
         for call in 0..1000 {
             let answer = client.ask(&Request::call(&id, call, "echo", "[]")).await;
             assert_eq!(answer.json()["id"], call);
         }
-        assert_eq!(world.gauges(), (1, 0));
+        assert_eq!(server.gauges(), (1, 0));
     })
     .await;
 }
 
 #[tokio::test]
-async fn requests_that_come_all_at_once_are_answered_in_order() {
-    at_the_door(rules(), async |world| {
-        let (mut client, id) = world.session().await;
+async fn pipelined_requests_are_answered_in_order() {
+    with_service(rules(), async |server| {
+        let (mut client, id) = server.session().await;
         let all: String = (0..50)
             .map(|call| {
                 let method = if call % 5 == 0 { "tell" } else { "echo" };
@@ -36,9 +36,9 @@ async fn requests_that_come_all_at_once_are_answered_in_order() {
 }
 
 #[tokio::test]
-async fn a_request_may_come_letter_by_letter() {
-    at_the_door(rules(), async |world| {
-        let (mut client, id) = world.session().await;
+async fn request_may_arrive_byte_by_byte() {
+    with_service(rules(), async |server| {
+        let (mut client, id) = server.session().await;
         for byte in Request::call(&id, 9, "echo", "[]").text().bytes() {
             client.send(&[byte]).await;
             tokio::task::yield_now().await;
@@ -49,19 +49,19 @@ async fn a_request_may_come_letter_by_letter() {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_cancels_nothing_and_hears_the_rest_where_it_listens() {
-    at_the_door(rules(), async |world| {
-        let (mut client, id) = world.session().await;
+async fn leaving_client_cancels_nothing_and_gets_the_rest_on_its_listener() {
+    with_service(rules(), async |server| {
+        let (mut client, id) = server.session().await;
         client.send(Request::call(&id, 5, "wait", "[]").text().as_bytes()).await;
-        world.wait_for_gauges((1, 1)).await;
+        server.wait_for_gauges((1, 1)).await;
         drop(client);
-        world.wait_for_gauges((1, 0)).await;
-        let client_session = world.front.newest();
+        server.wait_for_gauges((1, 0)).await;
+        let client_session = server.frontend.newest();
         let stream = client_session.streams_of("wait")[0];
-        client_session.say("1", Route::Related(stream));
-        client_session.say("2", Route::Answer(stream));
-        assert!(world.metrics().contains("xy_http_lost_messages_total{reason=\"no-reader\"} 1"));
-        let mut again = world.client().await;
+        client_session.send("1", Route::Related(stream));
+        client_session.send("2", Route::Response(stream));
+        assert!(server.metrics().contains("xy_http_lost_messages_total{reason=\"no-reader\"} 1"));
+        let mut again = server.client().await;
         assert_eq!(again.ask(&Request::call(&id, 6, "echo", "[]")).await.status, 200);
         again.send(Request::listen(&id).text().as_bytes()).await;
         assert_eq!(again.head().await.status, 200);
@@ -71,47 +71,47 @@ async fn a_client_that_leaves_cancels_nothing_and_hears_the_rest_where_it_listen
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_before_it_has_a_session_leaves_nothing() {
-    at_the_door(rules(), async |world| {
-        let mut client = world.client().await;
+async fn client_that_leaves_during_initialize_frees_its_session() {
+    with_service(rules(), async |server| {
+        let mut client = server.client().await;
         let never = INITIALIZE.replace("{}", "[1]");
         client.send(Request::post("/mcp", &never).text().as_bytes()).await;
-        world.wait_until(|| world.door.sessions().opening() == 1).await;
+        server.wait_until(|| server.service.sessions().pending() == 1).await;
         drop(client);
-        world.wait_until(|| world.door.sessions().opening() == 0).await;
-        assert!(world.front.newest().is_closed());
+        server.wait_until(|| server.service.sessions().pending() == 0).await;
+        assert!(server.frontend.newest().is_closed());
     })
     .await;
 }
 
 #[tokio::test]
-async fn the_end_of_a_session_ends_all_that_is_open() {
-    at_the_door(rules(), async |world| {
-        let (mut listener, id) = world.session().await;
+async fn session_end_closes_its_open_streams() {
+    with_service(rules(), async |server| {
+        let (mut listener, id) = server.session().await;
         listener.send(Request::listen(&id).text().as_bytes()).await;
         assert_eq!(listener.head().await.status, 200);
-        let (mut waiting, mut told) = (world.client().await, world.client().await);
+        let (mut waiting, mut related) = (server.client().await, server.client().await);
         waiting.send(Request::call(&id, 1, "wait", "[]").text().as_bytes()).await;
-        world.wait_for_gauges((1, 2)).await;
-        told.send(Request::call(&id, 2, "wait", "[]").text().as_bytes()).await;
-        world.wait_for_gauges((1, 3)).await;
-        let client_session = world.front.newest();
-        client_session.say("1", Route::Related(client_session.streams_of("wait")[1]));
-        assert_eq!(told.head().await.status, 200);
+        server.wait_for_gauges((1, 2)).await;
+        related.send(Request::call(&id, 2, "wait", "[]").text().as_bytes()).await;
+        server.wait_for_gauges((1, 3)).await;
+        let client_session = server.frontend.newest();
+        client_session.send("1", Route::Related(client_session.streams_of("wait")[1]));
+        assert_eq!(related.head().await.status, 200);
 
-        let mut client = world.client().await;
+        let mut client = server.client().await;
         assert_eq!(client.ask(&Request::end(&id)).await.status, 204);
         assert_eq!(listener.event().await, None);
-        assert_eq!(told.event().await.as_deref(), Some("1"));
-        assert_eq!(told.event().await, None);
+        assert_eq!(related.event().await.as_deref(), Some("1"));
+        assert_eq!(related.event().await, None);
         let answer = waiting.answer().await;
         assert_eq!(answer.status, 200);
-        // On a slow machine it has become an event stream meanwhile, with an empty first event.
+        // On a slow machine the response is an event stream by now, with an empty first event.
         assert!(!answer.body.contains("jsonrpc"), "{}", answer.body);
-        assert_eq!(world.gauges(), (0, 0));
-        // Their connections go on.
-        world.is_ready.set(true);
-        for client in [&mut listener, &mut told, &mut waiting] {
+        assert_eq!(server.gauges(), (0, 0));
+        // The connections stay open.
+        server.is_ready.set(true);
+        for client in [&mut listener, &mut related, &mut waiting] {
             assert_eq!(client.ask(&Request::new("GET", "/readyz")).await.status, 200);
         }
     })
@@ -119,54 +119,54 @@ async fn the_end_of_a_session_ends_all_that_is_open() {
 }
 
 #[tokio::test]
-async fn a_session_that_is_idle_ends_but_not_while_something_is_open() {
+async fn idle_session_ends_unless_a_stream_is_open() {
     let idle = Duration::from_secs(30);
-    at_the_door(HttpRules { idle, ..rules() }, async |world| {
-        let (_idle, _) = world.session().await;
-        let (mut listening, id) = world.session().await;
+    with_service(HttpRules { idle, ..rules() }, async |server| {
+        let (_idle, _) = server.session().await;
+        let (mut listening, id) = server.session().await;
         listening.send(Request::listen(&id).text().as_bytes()).await;
         assert_eq!(listening.head().await.status, 200);
-        jump(idle).await;
-        world.wait_for_gauges((1, 1)).await;
-        assert!(world.front.conversations()[0].is_closed());
-        jump(idle).await;
+        advance_time(idle).await;
+        server.wait_for_gauges((1, 1)).await;
+        assert!(server.frontend.sessions()[0].is_closed());
+        advance_time(idle).await;
         drop(listening);
-        world.wait_for_gauges((1, 0)).await;
-        jump(idle / 2).await; // It was used when its stream ended.
+        server.wait_for_gauges((1, 0)).await;
+        advance_time(idle / 2).await; // The end of its stream counted as use.
         tokio::task::yield_now().await;
-        assert_eq!(world.gauges(), (1, 0));
-        jump(idle).await;
-        jump(idle).await;
-        world.wait_for_gauges((0, 0)).await;
+        assert_eq!(server.gauges(), (1, 0));
+        advance_time(idle).await;
+        advance_time(idle).await;
+        server.wait_for_gauges((0, 0)).await;
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_session_may_be_idle_for_ever() {
-    at_the_door(HttpRules { idle: Duration::MAX, ..rules() }, async |world| {
-        let (_client, id) = world.session().await;
-        jump(Duration::from_secs(3 * 24 * 60 * 60)).await;
-        let mut again = world.client().await;
+async fn session_may_be_idle_forever() {
+    with_service(HttpRules { idle: Duration::MAX, ..rules() }, async |server| {
+        let (_client, id) = server.session().await;
+        advance_time(Duration::from_secs(3 * 24 * 60 * 60)).await;
+        let mut again = server.client().await;
         assert_eq!(again.ask(&Request::call(&id, 1, "echo", "[]")).await.status, 200);
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_door_that_closes_lets_calls_finish_and_ends_what_only_listens() {
-    at_the_door(rules(), async |world| {
-        let (mut listener, id) = world.session().await;
+async fn shutdown_waits_for_calls_and_ends_listening_streams() {
+    with_service(rules(), async |server| {
+        let (mut listener, id) = server.session().await;
         listener.send(Request::listen(&id).text().as_bytes()).await;
         assert_eq!(listener.head().await.status, 200);
-        let mut waiting = world.client().await;
+        let mut waiting = server.client().await;
         waiting.send(Request::call(&id, 1, "wait", "[]").text().as_bytes()).await;
-        world.wait_for_gauges((1, 2)).await;
-        let client_session = world.front.newest();
-        world.meanwhile(async move {
+        server.wait_for_gauges((1, 2)).await;
+        let client_session = server.frontend.newest();
+        server.spawn(async move {
             assert_eq!(listener.event().await, None);
             assert!(listener.is_closed().await);
-            client_session.say("{}", Route::Answer(client_session.streams_of("wait")[0]));
+            client_session.send("{}", Route::Response(client_session.streams_of("wait")[0]));
             drop(client_session);
             assert_eq!(waiting.answer().await.body, "{}");
             assert!(waiting.is_closed().await);
@@ -176,15 +176,15 @@ async fn a_door_that_closes_lets_calls_finish_and_ends_what_only_listens() {
 }
 
 #[tokio::test]
-async fn a_door_that_closes_does_not_wait_for_ever() {
-    at_the_door(rules(), async |world| {
-        let (mut client, id) = world.session().await;
+async fn shutdown_does_not_wait_forever() {
+    with_service(rules(), async |server| {
+        let (mut client, id) = server.session().await;
         client.send(Request::call(&id, 1, "wait", "[]").text().as_bytes()).await;
-        world.wait_for_gauges((1, 1)).await;
-        world.meanwhile(async move {
+        server.wait_for_gauges((1, 1)).await;
+        server.spawn(async move {
             tokio::time::sleep(Duration::from_millis(10)).await;
-            jump(super::super::limits::FINISH_WITHIN).await;
-            client.answer().await; // That there is none.
+            advance_time(super::super::limits::FINISH_TIMEOUT).await;
+            client.answer().await; // The response that reports the lost outcome.
             assert!(client.is_closed().await);
         });
     })

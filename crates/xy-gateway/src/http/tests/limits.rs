@@ -1,8 +1,8 @@
-//! Everything that is too much, too long or too slow.
+//! Requests and connections beyond the limits: too many, too large or too slow.
 
 use super::super::limits::{
-    AUTHENTICATED_MAX, BODY_WITHIN, CONNECTIONS_MAX, DISCARD_MAX, HEAD_BYTES_MAX, HEAD_WITHIN,
-    IDLE_CONNECTION, IDLE_UNAUTHENTICATED, UNAUTHENTICATED_MAX, WRITE_WITHIN,
+    AUTHENTICATED_MAX, BODY_TIMEOUT, CONNECTIONS_MAX, DISCARD_BYTES_MAX, HEAD_BYTES_MAX,
+    HEAD_TIMEOUT, IDLE_TIMEOUT, UNAUTHENTICATED_IDLE_TIMEOUT, UNAUTHENTICATED_MAX, WRITE_TIMEOUT,
 };
 use super::*;
 
@@ -13,16 +13,16 @@ fn small() -> HttpRules {
 }
 
 #[tokio::test]
-async fn a_body_that_says_it_is_too_large_is_refused_before_it_comes() {
-    at_the_door(small(), async |world| {
-        let mut client = world.client().await;
+async fn body_with_too_large_length_is_refused_at_once() {
+    with_service(small(), async |server| {
+        let mut client = server.client().await;
         let request = Request::post("/mcp", "").with("content-length", "10000000000");
         let answer = client.ask(&request).await;
         assert_eq!(answer.status, 413);
         assert!(answer.message().contains("1000 bytes"));
-        // It may be sent for a while, and then no more.
+        // The client may send for a while, then the connection is closed.
         let piece = vec![b' '; 1024 * 1024];
-        for _ in 0..=2 * DISCARD_MAX / piece.len() {
+        for _ in 0..=2 * DISCARD_BYTES_MAX / piece.len() {
             client.try_send(&piece).await;
         }
         assert!(client.is_closed().await);
@@ -31,9 +31,9 @@ async fn a_body_that_says_it_is_too_large_is_refused_before_it_comes() {
 }
 
 #[tokio::test]
-async fn who_sends_all_of_a_body_that_is_too_large_still_reads_why_and_may_go_on() {
-    at_the_door(small(), async |world| {
-        let mut client = world.client().await;
+async fn client_that_sends_a_too_large_body_gets_the_error_and_may_go_on() {
+    with_service(small(), async |server| {
+        let mut client = server.client().await;
         let answer = client.ask(&Request::post("/mcp", &" ".repeat(8 * 1024 * 1024))).await;
         assert_eq!(answer.status, 413);
         assert_eq!(client.ask(&Request::post("/mcp", INITIALIZE)).await.status, 200);
@@ -42,12 +42,12 @@ async fn who_sends_all_of_a_body_that_is_too_large_still_reads_why_and_may_go_on
 }
 
 #[tokio::test]
-async fn a_body_in_chunks_is_counted_as_it_comes() {
-    at_the_door(small(), async |world| {
+async fn chunked_body_is_counted_as_it_arrives() {
+    with_service(small(), async |server| {
         let chunked = || {
             Request::post("/mcp", "").without("content-length").with("transfer-encoding", "chunked")
         };
-        let mut client = world.client().await;
+        let mut client = server.client().await;
         let (head, tail) = INITIALIZE.split_at(20);
         client.send(chunked().text().as_bytes()).await;
         client.send(format!("{:x}\r\n{head}\r\n", head.len()).as_bytes()).await;
@@ -65,9 +65,9 @@ async fn a_body_in_chunks_is_counted_as_it_comes() {
 }
 
 #[tokio::test]
-async fn a_large_body_that_is_allowed_arrives_whole() {
-    at_the_door(rules(), async |world| {
-        let (mut client, id) = world.session().await;
+async fn large_body_within_the_limit_arrives_whole() {
+    with_service(rules(), async |server| {
+        let (mut client, id) = server.session().await;
         let params = format!("[\"{}\"]", "x".repeat(1_000_000));
         let answer = client.ask(&Request::call(&id, 1, "echo", &params)).await;
         assert_eq!(answer.json()["result"]["for"][0].as_str().unwrap().len(), 1_000_000);
@@ -76,9 +76,9 @@ async fn a_large_body_that_is_allowed_arrives_whole() {
 }
 
 #[tokio::test]
-async fn who_asks_before_it_sends_a_body_is_answered_without_it() {
-    at_the_door(small(), async |world| {
-        let mut client = world.client().await;
+async fn expect_continue_is_answered_before_the_body() {
+    with_service(small(), async |server| {
+        let mut client = server.client().await;
         let expecting = |length: &str| {
             Request::post("/mcp", "").with("expect", "100-continue").with("content-length", length)
         };
@@ -94,8 +94,8 @@ async fn who_asks_before_it_sends_a_body_is_answered_without_it() {
 }
 
 #[tokio::test]
-async fn what_is_not_http_is_turned_away() {
-    at_the_door(rules(), async |world| {
+async fn non_http_bytes_are_refused() {
+    with_service(rules(), async |server| {
         for garbage in [
             &b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"[..],
             b"hello\r\n\r\n",
@@ -104,26 +104,26 @@ async fn what_is_not_http_is_turned_away() {
             b"POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n",
             b"GET /mcp HTTP/1.1\r\nbad header\r\n\r\n",
         ] {
-            let mut client = world.client().await;
+            let mut client = server.client().await;
             client.send(garbage).await;
             assert_eq!(client.head().await.status, 400, "{garbage:?}");
             assert!(client.is_closed().await);
         }
-        world.wait_until(|| world.metrics().contains("reason=\"not-http\"} 6")).await;
+        server.wait_until(|| server.metrics().contains("reason=\"not-http\"} 6")).await;
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_flood_of_headers_is_turned_away() {
-    at_the_door(rules(), async |world| {
+async fn too_many_headers_are_refused() {
+    with_service(rules(), async |server| {
         let mut many = Request::new("GET", "/healthz");
         for number in 0..200 {
             many = many.with(&format!("x-{number}"), "1");
         }
         let large = Request::new("GET", "/healthz").with("x", &"1".repeat(HEAD_BYTES_MAX));
         for flood in [many, large] {
-            let mut client = world.client().await;
+            let mut client = server.client().await;
             client.try_send(flood.text().as_bytes()).await;
             assert_eq!(client.head().await.status, 431);
         }
@@ -132,21 +132,21 @@ async fn a_flood_of_headers_is_turned_away() {
 }
 
 #[tokio::test]
-async fn who_is_slow_to_say_what_it_wants_is_left() {
-    at_the_door(rules(), async |world| {
-        let (mut silent, mut slow_head) = (world.client().await, world.client().await);
-        let mut slow_body = world.client().await;
+async fn slow_request_times_out() {
+    with_service(rules(), async |server| {
+        let (mut silent, mut slow_head) = (server.client().await, server.client().await);
+        let mut slow_body = server.client().await;
         slow_head.send(b"GET /healthz HT").await;
         let text = Request::post("/mcp", INITIALIZE).text();
         slow_body.send(&text.as_bytes()[..text.len() - 10]).await;
-        // Once this is answered, what was sent before it has been read.
-        assert_eq!(world.client().await.ask(&Request::new("GET", "/healthz")).await.status, 200);
-        jump(HEAD_WITHIN).await;
+        // The response shows that everything sent before has been read.
+        assert_eq!(server.client().await.ask(&Request::new("GET", "/healthz")).await.status, 200);
+        advance_time(HEAD_TIMEOUT).await;
         assert!(silent.is_closed().await);
         assert!(slow_head.is_closed().await);
-        jump(BODY_WITHIN).await;
+        advance_time(BODY_TIMEOUT).await;
         assert!(slow_body.is_closed().await);
-        let metrics = world.metrics();
+        let metrics = server.metrics();
         for reason in ["slow-head\"} 2", "slow-body\"} 1"] {
             assert!(metrics.contains(reason), "{metrics}");
         }
@@ -155,77 +155,79 @@ async fn who_is_slow_to_say_what_it_wants_is_left() {
 }
 
 #[tokio::test]
-async fn a_connection_may_be_idle_longer_than_a_head_may_take_but_not_for_ever() {
-    at_the_door(rules(), async |world| {
-        let (mut client, id) = world.session().await;
+async fn idle_connection_is_closed_in_time() {
+    with_service(rules(), async |server| {
+        let (mut client, id) = server.session().await;
         for call in 0..3 {
-            jump(IDLE_CONNECTION / 2).await;
+            advance_time(IDLE_TIMEOUT / 2).await;
             assert_eq!(client.ask(&Request::call(&id, call, "echo", "[]")).await.status, 200);
         }
-        jump(IDLE_CONNECTION).await;
+        advance_time(IDLE_TIMEOUT).await;
         assert!(client.is_closed().await);
-        assert!(world.metrics().contains("reason=\"idle-connection\"} 1"));
+        assert!(server.metrics().contains("reason=\"idle-connection\"} 1"));
     })
     .await;
 }
 
 #[tokio::test]
-async fn who_begins_the_next_request_before_it_has_an_answer_must_end_it_soon() {
-    at_the_door(rules(), async |world| {
-        let (mut client, id) = world.session().await;
+async fn slow_pipelined_request_times_out() {
+    with_service(rules(), async |server| {
+        let (mut client, id) = server.session().await;
         let call = Request::call(&id, 1, "wait", "[]").with("accept", "application/json");
         client.send(call.text().as_bytes()).await;
-        world.wait_for_gauges((1, 1)).await;
+        server.wait_for_gauges((1, 1)).await;
         client.send(b"GET /heal").await;
-        assert_eq!(world.client().await.ask(&Request::new("GET", "/healthz")).await.status, 200);
-        jump(HEAD_WITHIN * 2).await; // The answer is ours to give, and that takes its time.
-        let client_session = world.front.newest();
+        assert_eq!(server.client().await.ask(&Request::new("GET", "/healthz")).await.status, 200);
+        // The service's own response may take longer than this.
+        advance_time(HEAD_TIMEOUT * 2).await;
+        let client_session = server.frontend.newest();
         client_session
-            .say("{}", crate::frontend::Route::Answer(client_session.streams_of("wait")[0]));
+            .send("{}", crate::frontend::Route::Response(client_session.streams_of("wait")[0]));
         assert_eq!(client.answer().await.body, "{}");
-        jump(HEAD_WITHIN).await;
+        advance_time(HEAD_TIMEOUT).await;
         assert!(client.is_closed().await);
-        assert!(world.metrics().contains("reason=\"slow-head\"} 1"));
+        assert!(server.metrics().contains("reason=\"slow-head\"} 1"));
     })
     .await;
 }
 
 #[tokio::test]
-async fn who_does_not_read_its_answer_is_left() {
-    at_the_door(HttpRules { body_max_bytes: 64 << 20, ..rules() }, async |world| {
-        let (mut client, id) = world.session().await;
-        let params = format!("[\"{}\"]", "x".repeat(32 << 20)); // More than any socket holds.
+async fn client_that_does_not_read_is_disconnected() {
+    with_service(HttpRules { body_max_bytes: 64 << 20, ..rules() }, async |server| {
+        let (mut client, id) = server.session().await;
+        // More than any socket buffer holds.
+        let params = format!("[\"{}\"]", "x".repeat(32 << 20));
         client.send(Request::call(&id, 1, "echo", &params).text().as_bytes()).await;
-        let answered = || world.metrics().contains("xy_http_requests_total{status=\"200\"} 2");
-        world.wait_until(answered).await;
-        jump(WRITE_WITHIN).await;
-        world.wait_until(|| world.metrics().contains("reason=\"slow-reader\"} 1")).await;
-        world.wait_for_gauges((1, 0)).await;
+        let answered = || server.metrics().contains("xy_http_requests_total{status=\"200\"} 2");
+        server.wait_until(answered).await;
+        advance_time(WRITE_TIMEOUT).await;
+        server.wait_until(|| server.metrics().contains("reason=\"slow-reader\"} 1")).await;
+        server.wait_for_gauges((1, 0)).await;
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_call_may_take_as_long_as_it_takes() {
-    at_the_door(rules(), async |world| {
-        let (mut client, id) = world.session().await;
+async fn long_call_does_not_time_out() {
+    with_service(rules(), async |server| {
+        let (mut client, id) = server.session().await;
         let call = Request::call(&id, 1, "wait", "[]").with("accept", "application/json");
         client.send(call.text().as_bytes()).await;
-        world.wait_for_gauges((1, 1)).await;
-        jump(IDLE_CONNECTION * 3).await;
-        let client_session = world.front.newest();
+        server.wait_for_gauges((1, 1)).await;
+        advance_time(IDLE_TIMEOUT * 3).await;
+        let client_session = server.frontend.newest();
         client_session
-            .say("{}", crate::frontend::Route::Answer(client_session.streams_of("wait")[0]));
+            .send("{}", crate::frontend::Route::Response(client_session.streams_of("wait")[0]));
         assert_eq!(client.answer().await.body, "{}");
     })
     .await;
 }
 
 #[tokio::test]
-async fn there_are_only_so_many_sessions() {
-    at_the_door(HttpRules { sessions_max: 2, ..rules() }, async |world| {
-        let (mut client, id) = world.session().await;
-        world.session().await;
+async fn sessions_are_limited() {
+    with_service(HttpRules { sessions_max: 2, ..rules() }, async |server| {
+        let (mut client, id) = server.session().await;
+        server.session().await;
         let refused = client.ask(&Request::post("/mcp", INITIALIZE)).await;
         assert_eq!((refused.status, refused.header("retry-after")), (503, Some("5")));
         assert!(refused.message().contains("2 sessions"));
@@ -236,29 +238,29 @@ async fn there_are_only_so_many_sessions() {
 }
 
 #[tokio::test]
-async fn there_are_only_so_many_streams_but_a_notification_always_comes_through() {
-    at_the_door(HttpRules { streams_per_session_max: 2, ..rules() }, async |world| {
-        let (mut listener, id) = world.session().await;
+async fn streams_are_limited_but_notifications_are_accepted() {
+    with_service(HttpRules { streams_per_session_max: 2, ..rules() }, async |server| {
+        let (mut listener, id) = server.session().await;
         listener.send(Request::listen(&id).text().as_bytes()).await;
         assert_eq!(listener.head().await.status, 200);
-        let mut waiting = world.client().await;
+        let mut waiting = server.client().await;
         waiting.send(Request::call(&id, 1, "wait", "[]").text().as_bytes()).await;
-        world.wait_for_gauges((1, 2)).await;
+        server.wait_for_gauges((1, 2)).await;
 
-        let mut client = world.client().await;
+        let mut client = server.client().await;
         assert_eq!(client.ask(&Request::call(&id, 2, "echo", "[]")).await.status, 429);
         assert_eq!(client.ask(&Request::listen(&id)).await.status, 429);
         let notification = r#"{"jsonrpc":"2.0","method":"notifications/cancelled"}"#;
         let notification = Request::post("/mcp", notification).with("mcp-session-id", &id);
         assert_eq!(client.ask(&notification).await.status, 202);
         drop(waiting);
-        world.wait_for_gauges((1, 1)).await;
+        server.wait_for_gauges((1, 1)).await;
         assert_eq!(client.ask(&Request::call(&id, 3, "echo", "[]")).await.status, 200);
     })
     .await;
 }
 
-/// Lets this process open enough files for a full door, on both ends.
+/// Allows this process to open enough files for both ends of all connections.
 fn raise_open_files() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let needed = 3 * CONNECTIONS_MAX as u64;
@@ -275,30 +277,30 @@ fn raise_open_files() {
 const UNAUTHENTICATED: &str = "unauthenticated HTTP connections";
 
 #[tokio::test]
-async fn idle_unauthenticated_connections_keep_nobody_out() {
+async fn idle_unauthenticated_connections_block_no_client() {
     raise_open_files();
     let auth = Auth::Tokens(vec![token("alpha", true)]);
-    at_the_door(HttpRules { auth, ..rules() }, async |world| {
+    with_service(HttpRules { auth, ..rules() }, async |server| {
         let alpha = |request: Request| request.with("authorization", "Bearer alpha");
-        let mut honest = world.client().await;
+        let mut honest = server.client().await;
         let initialize = || alpha(Request::post("/mcp", INITIALIZE));
         assert_eq!(honest.ask(&initialize()).await.status, 200);
         let mut idle = Vec::new();
         for _ in 0..CONNECTIONS_MAX + 76 {
-            let mut client = world.client().await;
+            let mut client = server.client().await;
             assert_eq!(client.ask(&Request::new("GET", "/healthz")).await.status, 200);
             idle.push(client);
         }
         let full = format!("xy_http_connections {}\n", UNAUTHENTICATED_MAX + 1);
-        world.wait_until(|| world.metrics().contains(&full)).await;
+        server.wait_until(|| server.metrics().contains(&full)).await;
         assert!(idle[0].is_closed().await, "the oldest has gone");
         let newest = idle.last_mut().unwrap();
         assert_eq!(newest.ask(&Request::new("GET", "/healthz")).await.status, 200);
-        let mut late = world.client().await;
+        let mut late = server.client().await;
         assert_eq!(late.ask(&initialize()).await.status, 200);
         assert_eq!(honest.ask(&initialize()).await.status, 200, "it was not ended for others");
-        assert!(world.limit_hits.borrow().contains(&(UNAUTHENTICATED, None)));
-        jump(IDLE_UNAUTHENTICATED).await;
+        assert!(server.limit_hits.borrow().contains(&(UNAUTHENTICATED, None)));
+        advance_time(UNAUTHENTICATED_IDLE_TIMEOUT).await;
         assert!(idle.last_mut().unwrap().is_closed().await, "idle for long enough");
         assert_eq!(honest.ask(&initialize()).await.status, 200);
     })
@@ -306,16 +308,16 @@ async fn idle_unauthenticated_connections_keep_nobody_out() {
 }
 
 #[tokio::test]
-async fn connections_that_send_nothing_go_for_those_that_do() {
+async fn connections_without_a_request_make_room() {
     raise_open_files();
-    at_the_door(rules(), async |world| {
+    with_service(rules(), async |server| {
         let mut silent = Vec::new();
         for _ in 0..2 * UNAUTHENTICATED_MAX {
-            let mut client = world.client().await;
+            let mut client = server.client().await;
             client.send(b"GET /heal").await;
             silent.push(client);
         }
-        let mut late = world.client().await;
+        let mut late = server.client().await;
         assert_eq!(late.ask(&Request::post("/mcp", INITIALIZE)).await.status, 200);
         assert!(silent[0].is_closed().await);
     })
@@ -328,29 +330,29 @@ async fn one_token_leaves_connections_for_others() {
     let tokens = [token("alpha", true), token("beta", true)];
     let (alpha_id, auth) = (tokens[0].id, Auth::Tokens(tokens.to_vec()));
     let streams_per_session_max = CONNECTIONS_MAX;
-    at_the_door(HttpRules { auth, streams_per_session_max, ..rules() }, async |world| {
+    with_service(HttpRules { auth, streams_per_session_max, ..rules() }, async |server| {
         let with =
             |name: &str, request: Request| request.with("authorization", &format!("Bearer {name}"));
-        let mut first = world.client().await;
+        let mut first = server.client().await;
         let answer = first.ask(&with("alpha", Request::post("/mcp", INITIALIZE))).await;
         let id = answer.header("mcp-session-id").unwrap().to_owned();
-        // Calls that take long: their connections are in use.
+        // Slow calls keep their connections in use.
         let wait = |number| with("alpha", Request::call(&id, number, "wait", "[]"));
         first.send(wait(0).text().as_bytes()).await;
         let mut busy = vec![first];
         for number in 1..AUTHENTICATED_MAX / 4 * 3 {
-            let mut client = world.client().await;
+            let mut client = server.client().await;
             client.send(wait(number as u64).text().as_bytes()).await;
             busy.push(client);
-            world.wait_for_gauges((1, busy.len())).await;
+            server.wait_for_gauges((1, busy.len())).await;
         }
-        let mut refused = world.client().await;
+        let mut refused = server.client().await;
         let answer = refused.ask(&with("alpha", Request::post("/mcp", INITIALIZE))).await;
         assert_eq!((answer.status, answer.header("retry-after")), (429, Some("1")));
         assert!(answer.message().contains("connections"), "{answer:?}");
         assert!(refused.is_closed().await);
-        assert!(world.limit_hits.borrow().contains(&("HTTP connections", Some(alpha_id))));
-        let mut other = world.client().await;
+        assert!(server.limit_hits.borrow().contains(&("HTTP connections", Some(alpha_id))));
+        let mut other = server.client().await;
         let answer = other.ask(&with("beta", Request::post("/mcp", INITIALIZE))).await;
         assert_eq!(answer.status, 200);
     })
@@ -361,8 +363,8 @@ async fn one_token_leaves_connections_for_others() {
 async fn one_token_leaves_sessions_for_others() {
     let tokens = [token("alpha", true), token("beta", true)];
     let (alpha_id, auth) = (tokens[0].id, Auth::Tokens(tokens.to_vec()));
-    at_the_door(HttpRules { auth, sessions_max: 8, ..rules() }, async |world| {
-        let mut client = world.client().await;
+    with_service(HttpRules { auth, sessions_max: 8, ..rules() }, async |server| {
+        let mut client = server.client().await;
         let mut begin = async |name: &str| {
             let request = Request::post("/mcp", INITIALIZE);
             client.ask(&request.with("authorization", &format!("Bearer {name}"))).await
@@ -373,10 +375,10 @@ async fn one_token_leaves_sessions_for_others() {
         let refused = begin("alpha").await;
         assert_eq!((refused.status, refused.header("retry-after")), (429, Some("1")));
         assert!(refused.message().contains("6 of the 8 sessions"), "{refused:?}");
-        assert_eq!(*world.limit_hits.borrow(), [("HTTP sessions", Some(alpha_id))]);
+        assert_eq!(*server.limit_hits.borrow(), [("HTTP sessions", Some(alpha_id))]);
         assert_eq!(begin("beta").await.status, 200);
-        // Sessions that nobody has used for a while make room for those of the same token.
-        jump(Duration::from_secs(61)).await;
+        // A session that was unused for a while makes room for others of the same token.
+        advance_time(Duration::from_secs(61)).await;
         assert_eq!(begin("alpha").await.status, 200);
     })
     .await;

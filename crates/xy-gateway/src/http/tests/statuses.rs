@@ -1,18 +1,18 @@
-//! Every status a client may see.
+//! Every status that a client may get.
 
 use super::*;
 
-/// What comes of a request on a connection of its own.
-async fn ask(world: &World, request: &Request) -> client::Answer {
-    world.client().await.ask(request).await
+/// Sends a request on its own connection, and returns the response.
+async fn ask(server: &TestServer, request: &Request) -> client::Answer {
+    server.client().await.ask(request).await
 }
 
 #[tokio::test]
-async fn an_initialize_begins_a_session_and_its_end_is_the_end_of_it() {
-    at_the_door(rules(), async |world| {
-        let (mut client, id) = world.session().await;
-        assert_eq!(world.gauges(), (1, 0));
-        let client_session = world.front.newest();
+async fn initialize_opens_a_session_and_delete_ends_it() {
+    with_service(rules(), async |server| {
+        let (mut client, id) = server.session().await;
+        assert_eq!(server.gauges(), (1, 0));
+        let client_session = server.frontend.newest();
         assert_eq!(client_session.entry.view, crate::frontend::View::Profile("default".to_owned()));
         assert!(!client_session.entry.may_manage);
 
@@ -34,22 +34,22 @@ async fn an_initialize_begins_a_session_and_its_end_is_the_end_of_it() {
 }
 
 #[tokio::test]
-async fn each_path_shows_its_own_view() {
+async fn each_path_has_its_own_view() {
     use crate::frontend::View;
-    at_the_door(rules(), async |world| {
+    with_service(rules(), async |server| {
         for (path, view) in [
             ("/mcp/p/work", View::Profile("work".to_owned())),
             ("/mcp/s/git", View::Server("git".to_owned())),
         ] {
-            world.session_at(path).await;
-            assert_eq!(world.front.newest().entry.view, view);
+            server.session_at(path).await;
+            assert_eq!(server.frontend.newest().entry.view, view);
         }
         for (path, status, word) in [
             ("/mcp/s/none", 404, "no server named `none`"),
             ("/mcp/p/none", 404, "no profile named `none`"),
             ("/mcp/p/full", 503, "3 clients"),
         ] {
-            let answer = ask(world, &Request::post(path, INITIALIZE)).await;
+            let answer = ask(server, &Request::post(path, INITIALIZE)).await;
             assert_eq!(answer.status, status);
             assert!(answer.message().contains(word), "{answer:?}");
         }
@@ -58,46 +58,46 @@ async fn each_path_shows_its_own_view() {
 }
 
 #[tokio::test]
-async fn an_initialize_that_fails_leaves_no_session() {
-    at_the_door(rules(), async |world| {
+async fn failed_initialize_leaves_no_session() {
+    with_service(rules(), async |server| {
         let failing = INITIALIZE.replace("{}", "[]");
-        let answer = ask(world, &Request::post("/mcp", &failing)).await;
+        let answer = ask(server, &Request::post("/mcp", &failing)).await;
         assert_eq!((answer.status, answer.header("mcp-session-id")), (200, None));
         assert!(answer.body.contains("error"));
-        assert_eq!(world.gauges(), (0, 0));
-        assert!(world.front.newest().is_closed());
+        assert_eq!(server.gauges(), (0, 0));
+        assert!(server.frontend.newest().is_closed());
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_message_without_a_session_is_told_how_to_begin() {
-    at_the_door(rules(), async |world| {
+async fn message_without_a_session_gets_a_hint() {
+    with_service(rules(), async |server| {
         for body in [
             r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#,
             r#"{"jsonrpc":"2.0","method":"initialize"}"#,
             "no JSON",
             "",
         ] {
-            let answer = ask(world, &Request::post("/mcp", body)).await;
+            let answer = ask(server, &Request::post("/mcp", body)).await;
             assert_eq!(answer.status, 400, "{body}");
             assert!(answer.message().contains("`initialize`"));
             assert_eq!(answer.json()["error"]["code"], -32600);
         }
-        assert!(world.front.conversations().is_empty());
+        assert!(server.frontend.sessions().is_empty());
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_session_is_not_found_from_another_path_or_with_another_token() {
+async fn session_belongs_to_its_path_and_token() {
     let auth = Auth::Tokens(vec![token("alpha", true), token("beta", false)]);
-    at_the_door(HttpRules { auth, ..rules() }, async |world| {
-        let mut client = world.client().await;
+    with_service(HttpRules { auth, ..rules() }, async |server| {
+        let mut client = server.client().await;
         let alpha = |request: Request| request.with("authorization", "Bearer alpha");
         let begun = client.ask(&alpha(Request::post("/mcp", INITIALIZE))).await;
         let id = begun.header("mcp-session-id").unwrap().to_owned();
-        assert!(world.front.newest().entry.may_manage);
+        assert!(server.frontend.newest().entry.may_manage);
 
         let call = Request::call(&id, 1, "echo", "[]");
         assert_eq!(client.ask(&alpha(call.clone())).await.status, 200);
@@ -109,29 +109,29 @@ async fn a_session_is_not_found_from_another_path_or_with_another_token() {
 
         let beta = Request::post("/mcp", INITIALIZE).with("authorization", "Bearer beta");
         assert_eq!(client.ask(&beta).await.status, 200);
-        assert!(!world.front.newest().entry.may_manage);
+        assert!(!server.frontend.newest().entry.may_manage);
     })
     .await;
 }
 
 #[tokio::test]
-async fn who_shows_no_token_learns_where_to_find_it_and_sees_only_whether_we_are_there() {
+async fn client_without_a_token_gets_a_hint_and_only_health_checks() {
     let auth = Auth::Tokens(vec![token("alpha", true)]);
-    at_the_door(HttpRules { auth, ..rules() }, async |world| {
+    with_service(HttpRules { auth, ..rules() }, async |server| {
         for request in [Request::post("/mcp", INITIALIZE), Request::new("GET", "/metrics")] {
-            let answer = ask(world, &request).await;
+            let answer = ask(server, &request).await;
             assert_eq!(answer.status, 401);
             assert!(answer.header("www-authenticate").unwrap().starts_with("Bearer"));
             assert!(answer.message().contains("`xy info --token`"));
         }
-        let health = ask(world, &Request::new("GET", "/healthz")).await;
+        let health = ask(server, &Request::new("GET", "/healthz")).await;
         assert_eq!((health.status, &*health.body), (200, "ok\n"));
-        assert_eq!(ask(world, &Request::new("GET", "/readyz")).await.status, 200);
-        world.is_ready.set(false);
-        assert_eq!(ask(world, &Request::new("GET", "/readyz")).await.status, 503);
+        assert_eq!(ask(server, &Request::new("GET", "/readyz")).await.status, 200);
+        server.is_ready.set(false);
+        assert_eq!(ask(server, &Request::new("GET", "/readyz")).await.status, 503);
 
         let metrics = Request::new("GET", "/metrics").with("authorization", "Bearer alpha");
-        let metrics = ask(world, &metrics).await;
+        let metrics = ask(server, &metrics).await;
         assert_eq!(metrics.status, 200);
         for line in [
             "xy_http_requests_total{status=\"401\"} 2",
@@ -146,8 +146,8 @@ async fn who_shows_no_token_learns_where_to_find_it_and_sees_only_whether_we_are
 }
 
 #[tokio::test]
-async fn what_is_no_request_of_ours_is_refused_with_words() {
-    at_the_door(rules(), async |world| {
+async fn invalid_requests_are_refused_with_a_message() {
+    with_service(rules(), async |server| {
         let post = || Request::post("/mcp", INITIALIZE);
         for (request, status) in [
             (Request::new("GET", "/"), 404),
@@ -163,23 +163,23 @@ async fn what_is_no_request_of_ours_is_refused_with_words() {
             (Request::new("GET", "/mcp").with("accept", "application/json"), 406),
             (Request::new("DELETE", "/mcp"), 400),
         ] {
-            let answer = ask(world, &request).await;
+            let answer = ask(server, &request).await;
             assert_eq!(answer.status, status, "{request:?}");
             assert_eq!(answer.header("content-type"), Some("application/json"));
             assert_eq!(answer.header("access-control-allow-origin"), None);
             assert!(!answer.message().is_empty());
         }
-        let put = ask(world, &Request::new("PUT", "/mcp")).await;
+        let put = ask(server, &Request::new("PUT", "/mcp")).await;
         assert_eq!(put.header("allow"), Some("GET, POST, DELETE, OPTIONS"));
-        assert!(world.front.conversations().is_empty());
+        assert!(server.frontend.sessions().is_empty());
     })
     .await;
 }
 
 #[tokio::test]
-async fn notifications_and_answers_are_accepted_and_nonsense_is_not() {
-    at_the_door(rules(), async |world| {
-        let (mut client, id) = world.session().await;
+async fn notifications_and_responses_are_accepted() {
+    with_service(rules(), async |server| {
+        let (mut client, id) = server.session().await;
         for (body, status) in [
             (r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#, 202),
             (r#"{"jsonrpc":"2.0","id":1,"result":{}}"#, 202),
@@ -194,23 +194,23 @@ async fn notifications_and_answers_are_accepted_and_nonsense_is_not() {
                 assert!(answer.body.starts_with(r#"{"no":"#));
             }
         }
-        assert_eq!(world.gauges(), (1, 0));
+        assert_eq!(server.gauges(), (1, 0));
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_page_of_this_machine_may_ask_and_read() {
-    at_the_door(rules(), async |world| {
+async fn local_web_page_may_send_and_read() {
+    with_service(rules(), async |server| {
         let page = "http://localhost:6274";
         let preflight = Request::new("OPTIONS", "/mcp").with("origin", page);
-        let answer = ask(world, &preflight).await;
+        let answer = ask(server, &preflight).await;
         assert_eq!(answer.status, 204);
         assert_eq!(answer.header("access-control-allow-origin"), Some(page));
         assert_eq!(answer.header("access-control-allow-methods"), Some("GET, POST, DELETE"));
         assert!(answer.header("access-control-allow-headers").unwrap().contains("authorization"));
 
-        let answer = ask(world, &Request::post("/mcp", INITIALIZE).with("origin", page)).await;
+        let answer = ask(server, &Request::post("/mcp", INITIALIZE).with("origin", page)).await;
         assert_eq!(answer.header("access-control-allow-origin"), Some(page));
         assert_eq!(answer.header("access-control-expose-headers"), Some("mcp-session-id"));
     })
@@ -218,36 +218,36 @@ async fn a_page_of_this_machine_may_ask_and_read() {
 }
 
 #[tokio::test]
-async fn a_token_that_is_removed_ends_what_was_begun_with_it_and_nothing_else() {
+async fn removed_token_ends_only_its_own_sessions_and_requests() {
     let auth = Auth::Tokens(vec![token("alpha", true)]);
-    at_the_door(HttpRules { auth, ..rules() }, async |world| {
+    with_service(HttpRules { auth, ..rules() }, async |server| {
         let with = |request: Request, token: &str| {
             request.with("authorization", &format!("Bearer {token}"))
         };
-        let mut client = world.client().await;
+        let mut client = server.client().await;
         let hello = || Request::post("/mcp", INITIALIZE);
         assert_eq!(client.ask(&with(hello(), "made")).await.status, 401);
-        world.door.set_tokens(&[token("made", false)]);
+        server.service.set_tokens(&[token("made", false)]);
         let begun = client.ask(&with(hello(), "made")).await;
         let made = begun.header("mcp-session-id").unwrap().to_owned();
         let begun = client.ask(&with(hello(), "alpha")).await;
         let alpha = begun.header("mcp-session-id").unwrap().to_owned();
-        let (mut waiting, mut visiting) = (world.client().await, world.client().await);
+        let (mut waiting, mut visiting) = (server.client().await, server.client().await);
         waiting.send(with(Request::call(&made, 1, "wait", "[]"), "made").text().as_bytes()).await;
         visiting
             .send(with(Request::stateless_request(2, "wait", "{}"), "made").text().as_bytes())
             .await;
-        world.wait_for_gauges((2, 1)).await;
-        world.wait_for_visits(1).await;
-        world.door.set_tokens(&[]);
+        server.wait_for_gauges((2, 1)).await;
+        server.wait_for_stateless(1).await;
+        server.service.set_tokens(&[]);
         assert_eq!(waiting.answer().await.status, 404);
-        let told = visiting.answer().await;
-        assert!(told.message().contains("the token has been removed"), "{told:?}");
+        let response = visiting.answer().await;
+        assert!(response.message().contains("the token has been removed"), "{response:?}");
         let call =
             |session: &str, token: &str| with(Request::call(session, 3, "echo", "[]"), token);
         assert_eq!(client.ask(&call(&made, "made")).await.status, 401);
         assert_eq!(client.ask(&call(&alpha, "alpha")).await.status, 200);
-        assert_eq!(world.gauges().0, 1);
+        assert_eq!(server.gauges().0, 1);
     })
     .await;
 }

@@ -1,9 +1,9 @@
-//! Where a server listens, and where it says that one should go instead. Pure.
+//! The URL of a server, and the resolution of references to other URLs. Pure.
 
 use hyper::Uri;
 use hyper::http::uri::{Authority, PathAndQuery, Scheme};
 
-/// Where `reference` leads from `base`; `None` if it is no such thing.
+/// Resolves `reference` relative to `base`; `None` if it is no HTTP reference.
 pub(super) fn resolve(base: &Uri, reference: &str) -> Option<Uri> {
     let reference = reference.trim();
     if let Some(rest) = reference.strip_prefix("//") {
@@ -34,7 +34,7 @@ fn has_scheme(reference: &str) -> bool {
     scheme.starts_with(|first: char| first.is_ascii_alphabetic()) && scheme.bytes().all(is_scheme)
 }
 
-/// Whether both are served by the same: what one is trusted with may be sent to the other.
+/// Returns true if both have the same origin, so that secrets for one may be sent to the other.
 pub(super) fn is_same_origin(one: &Uri, other: &Uri) -> bool {
     one.scheme() == other.scheme()
         && one.host().zip(other.host()).is_some_and(|(one, other)| one.eq_ignore_ascii_case(other))
@@ -46,7 +46,7 @@ fn port(uri: &Uri) -> Option<u16> {
     uri.authority().map(|authority: &Authority| authority.port_u16().unwrap_or(usual))
 }
 
-/// The place for people: without its query, where keys are kept.
+/// Returns the URL for people, without its query, which may hold keys.
 pub(super) fn shown(uri: &Uri) -> String {
     let host = uri.authority().map_or("", Authority::as_str);
     format!("{}://{host}{}", uri.scheme_str().unwrap_or("http"), uri.path())
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reference_leads_from_where_it_was_given() {
+    fn relative_reference_resolves_against_its_base() {
         for (reference, expected) in [
             ("/messages?id=1", Some("http://Host:81/messages?id=1")),
             ("messages", Some("http://Host:81/a/messages")),
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn an_origin_is_scheme_host_and_port() {
+    fn origin_is_scheme_host_and_port() {
         let same =
             |one: &str, other: &str| is_same_origin(&one.parse().unwrap(), &other.parse().unwrap());
         assert!(same("http://a/x", "http://A:80/y"));
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_people_see_has_no_query() {
+    fn displayed_url_has_no_query() {
         assert_eq!(shown(&"https://h:1/p?key=secret".parse().unwrap()), "https://h:1/p");
     }
 }

@@ -1,5 +1,4 @@
-//! One request over HTTP, and its answer's head: connections are kept, redirects are followed
-//! as far as the same server goes.
+//! Sends single HTTP requests: keeps connections, and follows redirects within the same origin.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -21,56 +20,57 @@ use tokio::sync::{OnceCell, oneshot};
 
 use super::endpoint::{is_same_origin, resolve, shown};
 use crate::body::{self, BodyChunks};
-use crate::held::Held;
+use crate::budget::Reservation;
 
-/// How long a connection may take.
-const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+/// Maximum time for connecting.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A connection that is not used for so long is closed. Node closes its own after 5 s: what is
-/// sent at that moment would be lost.
-const IDLE: Duration = Duration::from_secs(4);
+/// Time for which an unused connection is kept. Node closes its own after 5 s, and a request sent
+/// at that moment would be lost.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// How often the system asks whether the other side is still there.
-const KEEP_ALIVE: Duration = Duration::from_secs(30);
+/// Interval of TCP keep-alive probes.
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Redirects in a row.
-const MOST_REDIRECTS: usize = 5;
+/// Maximum number of redirects in a row.
+const MAX_REDIRECTS: usize = 5;
 
-/// Connections that are kept for each server.
-const MOST_IDLE: usize = 32;
+/// Maximum number of idle connections per server.
+const MAX_IDLE_CONNECTIONS: usize = 32;
 
-/// What sends requests.
+/// The HTTP client of one server.
 #[derive(Debug, Clone)]
-pub(super) enum Fetch {
+pub(super) enum RequestSender {
     Plain(Client<HttpConnector, Body>),
     Tls(Client<HttpsConnector<HttpConnector>, Body>),
 }
 
-/// Why there is no answer.
+/// The reason why there is no response.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Failed {
+pub(super) enum FetchError {
     /// There is no connection: nothing was sent.
     Unconnected(String),
-    /// Something was sent, and no answer came.
+    /// The request was sent, and no response came.
     Broken(String),
-    /// The answer leads to somebody else.
-    LedAway(String),
-    /// The system trusts nobody.
-    NoTrust(String),
+    /// The response redirects to another origin.
+    Redirected(String),
+    /// The certificates that the system trusts cannot be loaded.
+    NoTrustStore(String),
 }
 
 /// One request.
 #[derive(Debug)]
-pub(super) struct Ask {
+pub(super) struct OutgoingRequest {
     pub(super) method: Method,
     pub(super) to: Uri,
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
-    /// Hears when it is handed to a connection, which sends it before anybody else goes on.
+    /// Gets a message when the body is handed to a connection, which sends it before other tasks
+    /// run.
     pub(super) sent: Option<oneshot::Sender<()>>,
 }
 
-/// What is sent, and who hears of it.
+/// A request body that reports when it is sent.
 #[derive(Debug)]
 pub(super) struct Body {
     text: Full<Bytes>,
@@ -87,7 +87,7 @@ impl hyper::body::Body for Body {
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let frame = Pin::new(&mut self.text).poll_frame(context);
         let sent = self.sent.take().filter(|_| frame.is_ready());
-        let _ = sent.map(|sent| sent.send(())); // Nobody need want to know.
+        let _ = sent.map(|sent| sent.send(())); // The receiver may be gone.
         frame
     }
 
@@ -100,103 +100,118 @@ impl hyper::body::Body for Body {
     }
 }
 
-/// What connects to servers that the system trusts. Made once: it takes a while.
-static TRUSTING: OnceCell<HttpsConnector<HttpConnector>> = OnceCell::const_new();
+/// The TLS connector, created once, as loading the trust store takes a while.
+static TLS_CONNECTOR: OnceCell<HttpsConnector<HttpConnector>> = OnceCell::const_new();
 
-impl Fetch {
-    /// What sends requests to this place.
-    pub(super) async fn to(place: &Uri) -> Result<Self, Failed> {
+impl RequestSender {
+    /// Creates the HTTP client of the server at this URL.
+    pub(super) async fn new(url: &Uri) -> Result<Self, FetchError> {
         let mut builder = Client::builder(TokioExecutor::new());
         builder
             .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(IDLE)
-            .pool_max_idle_per_host(MOST_IDLE);
-        if place.scheme_str() != Some("https") {
+            .pool_idle_timeout(IDLE_TIMEOUT)
+            .pool_max_idle_per_host(MAX_IDLE_CONNECTIONS);
+        if url.scheme_str() != Some("https") {
             return Ok(Self::Plain(builder.build(connector())));
         }
-        let trusting = TRUSTING.get_or_try_init(read_trust).await?.clone();
+        let trusting = TLS_CONNECTOR.get_or_try_init(load_trust_store).await?.clone();
         Ok(Self::Tls(builder.build(trusting)))
     }
 
-    /// Sends a request, also to where the same server says that it should go.
-    pub(super) async fn send(&self, mut ask: Ask) -> Result<Response<Incoming>, Failed> {
-        for _ in 0..=MOST_REDIRECTS {
-            let response = self.send_once(&mut ask).await?;
+    /// Sends a request, and follows redirects within the same origin.
+    pub(super) async fn send(
+        &self,
+        mut request: OutgoingRequest,
+    ) -> Result<Response<Incoming>, FetchError> {
+        for _ in 0..=MAX_REDIRECTS {
+            let response = self.send_once(&mut request).await?;
             if !is_redirect(response.status()) {
                 return Ok(response);
             }
-            ask.to = led_to(&ask.to, response.headers())?;
+            request.to = redirect_target(&request.to, response.headers())?;
         }
-        Err(Failed::LedAway(format!("it leads on and on, more than {MOST_REDIRECTS} times")))
+        Err(FetchError::Redirected(format!(
+            "it redirects more than {MAX_REDIRECTS} times in a row"
+        )))
     }
 
-    async fn send_once(&self, ask: &mut Ask) -> Result<Response<Incoming>, Failed> {
-        let body = Body { text: Full::new(ask.body.clone()), sent: ask.sent.take() };
-        let mut request = Request::new(body);
-        *request.method_mut() = ask.method.clone();
-        *request.uri_mut() = ask.to.clone();
-        *request.headers_mut() = ask.headers.clone();
+    async fn send_once(
+        &self,
+        request: &mut OutgoingRequest,
+    ) -> Result<Response<Incoming>, FetchError> {
+        let body = Body { text: Full::new(request.body.clone()), sent: request.sent.take() };
+        let mut outgoing = Request::new(body);
+        *outgoing.method_mut() = request.method.clone();
+        *outgoing.uri_mut() = request.to.clone();
+        *outgoing.headers_mut() = request.headers.clone();
         let sent = match self {
-            Self::Plain(client) => client.request(request),
-            Self::Tls(client) => client.request(request),
+            Self::Plain(client) => client.request(outgoing),
+            Self::Tls(client) => client.request(outgoing),
         };
         sent.await.map_err(|problem| {
-            let why = advised(innermost(&problem));
-            if problem.is_connect() { Failed::Unconnected(why) } else { Failed::Broken(why) }
+            let why = with_advice(innermost(&problem));
+            if problem.is_connect() {
+                FetchError::Unconnected(why)
+            } else {
+                FetchError::Broken(why)
+            }
         })
     }
 }
 
-/// 303 is none: what was sent would be lost.
+/// Returns true if the request is repeated elsewhere. Not for 303, which would drop the body.
 fn is_redirect(status: StatusCode) -> bool {
     matches!(status.as_u16(), 301 | 302 | 307 | 308)
 }
 
-fn led_to(from: &Uri, headers: &HeaderMap) -> Result<Uri, Failed> {
+fn redirect_target(from: &Uri, headers: &HeaderMap) -> Result<Uri, FetchError> {
     let location = headers.get(LOCATION).and_then(|location| location.to_str().ok());
     let to = location.and_then(|location| resolve(from, location)).ok_or_else(|| {
-        Failed::LedAway("it leads somewhere else, and does not say where".to_owned())
+        FetchError::Redirected("it redirects without a valid `Location`".to_owned())
     })?;
     if is_same_origin(from, &to) {
         return Ok(to);
     }
-    Err(Failed::LedAway(format!("it leads to `{}`, which is another server", shown(&to))))
+    Err(FetchError::Redirected(format!(
+        "it redirects to `{}`, which is another server",
+        shown(&to)
+    )))
 }
 
 fn connector() -> HttpConnector {
     let mut connector = HttpConnector::new();
-    connector.set_connect_timeout(Some(CONNECT_WITHIN));
+    connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
     connector.set_nodelay(true);
-    connector.set_keepalive(Some(KEEP_ALIVE));
+    connector.set_keepalive(Some(KEEP_ALIVE_INTERVAL));
     connector.enforce_http(false);
     connector
 }
 
-/// Knows whom the system trusts.
+/// Returns a connector that trusts the certificates of the system.
 #[cfg(not(target_os = "macos"))]
-fn trusted() -> io::Result<HttpsConnectorBuilder<WantsSchemes>> {
+fn trust_store() -> io::Result<HttpsConnectorBuilder<WantsSchemes>> {
     HttpsConnectorBuilder::new().with_native_roots()
 }
 
-/// Knows whom Mozilla trusts.
+/// Returns a connector that trusts the certificates of Mozilla.
 #[cfg(target_os = "macos")]
 #[expect(clippy::unnecessary_wraps, reason = "elsewhere it can fail")]
-fn trusted() -> io::Result<HttpsConnectorBuilder<WantsSchemes>> {
+fn trust_store() -> io::Result<HttpsConnectorBuilder<WantsSchemes>> {
     Ok(HttpsConnectorBuilder::new().with_webpki_roots())
 }
 
-async fn read_trust() -> Result<HttpsConnector<HttpConnector>, Failed> {
-    let read = tokio::task::spawn_blocking(trusted);
+async fn load_trust_store() -> Result<HttpsConnector<HttpConnector>, FetchError> {
+    let read = tokio::task::spawn_blocking(trust_store);
     let read = read.await.unwrap_or_else(|problem| Err(io::Error::other(problem)));
     match read {
         Ok(trusting) => Ok(trusting.https_only().enable_http1().wrap_connector(connector())),
-        Err(problem) => {
-            Err(Failed::NoTrust(format!("the certificates that this machine trusts: {problem}")))
-        }
+        Err(problem) => Err(FetchError::NoTrustStore(format!(
+            "the certificates that this machine trusts: {problem}"
+        ))),
     }
 }
 
-/// What is at the bottom of an error: the rest is where it was noticed.
+/// Returns the innermost cause of an error; the outer ones only tell where it was noticed.
 fn innermost(error: &dyn Error) -> String {
     let mut error = error;
     while let Some(source) = error.source() {
@@ -205,8 +220,8 @@ fn innermost(error: &dyn Error) -> String {
     error.to_string()
 }
 
-/// Adds what to do about a certificate that is not trusted.
-fn advised(why: String) -> String {
+/// Adds advice about a certificate that is not trusted.
+fn with_advice(why: String) -> String {
     let advice = if why.contains("CaUsedAsEndEntity") {
         "its certificate is one of an authority (`CA:TRUE`); make one for the server with \
          `openssl req -x509 -addext basicConstraints=critical,CA:FALSE …`"
@@ -219,41 +234,41 @@ fn advised(why: String) -> String {
     format!("{why}: {advice}")
 }
 
-/// The next piece of a body; `None` at its end.
-pub(super) async fn next_piece(body: &mut Incoming) -> Result<Option<Bytes>, Failed> {
-    body::next_piece(body).await.map_err(|problem| Failed::Broken(innermost(&problem)))
+/// Returns the next chunk of a body, or `None` at its end.
+pub(super) async fn next_piece(body: &mut Incoming) -> Result<Option<Bytes>, FetchError> {
+    body::next_piece(body).await.map_err(|problem| FetchError::Broken(innermost(&problem)))
 }
 
-/// A whole body, unless it is longer than `most`, or there is too much of others.
+/// Reads a whole body of at most `most` bytes, if the budget allows.
 pub(super) async fn whole(
     body: &mut Incoming,
     most: usize,
-    reading: &mut Held,
-) -> Result<Bytes, Half> {
-    let first = next_piece(body).await.map_err(Half::Failed)?.unwrap_or_default();
+    budget: &mut Reservation,
+) -> Result<Bytes, BodyError> {
+    let first = next_piece(body).await.map_err(BodyError::Fetch)?.unwrap_or_default();
     if body.is_end_stream() && first.len() <= most {
-        return Ok(first); // As most are: nothing is copied.
+        return Ok(first); // The usual case: nothing is copied.
     }
     let mut all = BodyChunks::default();
     all.append(&first).await;
     while all.len() <= most {
-        if !reading.holds(all.len()) {
-            return Err(Half::TooMany);
+        if !budget.resize(all.len()) {
+            return Err(BodyError::TooMany);
         }
-        match next_piece(body).await.map_err(Half::Failed)? {
+        match next_piece(body).await.map_err(BodyError::Fetch)? {
             None => return Ok(all.join().into()),
             Some(piece) => all.append(&piece).await,
         }
     }
-    Err(Half::TooLong)
+    Err(BodyError::TooLong)
 }
 
-/// Why there is no whole body.
+/// The reason why a body was not read completely.
 #[derive(Debug)]
-pub(super) enum Half {
-    Failed(Failed),
-    /// It is too long.
+pub(super) enum BodyError {
+    Fetch(FetchError),
+    /// The body is too long.
     TooLong,
-    /// Too many others are not whole either.
+    /// Too many other bodies are incomplete.
     TooMany,
 }

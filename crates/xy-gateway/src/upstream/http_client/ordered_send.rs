@@ -1,7 +1,6 @@
-//! Has calls that have waited go out in the order of their clients. `send_order.rs` decides.
+//! Sends delayed calls in the order of their clients, as decided by `send_order.rs`.
 //!
-//! Nothing else is kept in order here: what has not waited, nor stands behind something of the
-//! same client that has, goes at once.
+//! All other calls are sent at once, unless the same client has delayed calls before them.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -10,95 +9,96 @@ use std::rc::Rc;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep_until};
 
-use super::Web;
-use super::send_order::{Next, Row};
+use super::HttpClient;
+use super::send_order::{Next, SendOrder};
 
-/// The rows of all clients of one server, by the numbers of those.
+/// The send orders of all clients of one server, by client number.
 #[derive(Default)]
-pub(super) struct Rows {
-    rows: RefCell<HashMap<u64, Led>>,
-    /// Whose row a call is in.
-    whose: RefCell<HashMap<u64, u64>>,
+pub(super) struct SendOrders {
+    orders: RefCell<HashMap<u64, ClientOrder>>,
+    /// The client in whose order a call is.
+    client_of: RefCell<HashMap<u64, u64>>,
 }
 
-/// A row, and who waits in it.
-struct Led {
-    row: Row,
-    /// What lets each of them go.
+/// The send order of one client, and the calls that wait in it.
+struct ClientOrder {
+    order: SendOrder,
+    /// One sender per waiting call, which lets it go.
     gates: HashMap<u64, oneshot::Sender<()>>,
-    /// Something has happened to it.
+    /// Signals a change of the order.
     changed: Rc<Notify>,
 }
 
-impl Rows {
-    /// How many things it keeps.
-    pub(super) fn kept(&self) -> usize {
-        let calls: usize = self.rows.borrow().values().map(|led| led.row.len()).sum();
-        calls + self.whose.borrow().len()
+impl SendOrders {
+    /// Returns the number of retained entries.
+    pub(super) fn retained(&self) -> usize {
+        let calls: usize =
+            self.orders.borrow().values().map(|client_order| client_order.order.len()).sum();
+        calls + self.client_of.borrow().len()
     }
 
-    /// Changes something about the row of a call, if it is in one.
-    fn of<T>(&self, call: u64, change: impl FnOnce(&mut Led) -> T) -> Option<T> {
-        let client = *self.whose.borrow().get(&call)?;
-        let mut rows = self.rows.borrow_mut();
-        let led = rows.get_mut(&client)?;
-        let changed = change(led);
-        led.changed.notify_one();
+    /// Changes the order that a call is in, if any.
+    fn of<T>(&self, call: u64, change: impl FnOnce(&mut ClientOrder) -> T) -> Option<T> {
+        let client = *self.client_of.borrow().get(&call)?;
+        let mut orders = self.orders.borrow_mut();
+        let client_order = orders.get_mut(&client)?;
+        let changed = change(client_order);
+        client_order.changed.notify_one();
         Some(changed)
     }
 
-    /// Resolves when it is the turn of a call; at once if it need not wait.
-    pub(super) async fn turn(&self, call: u64) {
+    /// Waits for the turn of a call; returns at once if it is in no order.
+    pub(super) async fn wait_for_turn(&self, call: u64) {
         let (gate, opened) = oneshot::channel();
-        let waits = self.of(call, |led| {
-            led.row.waits(call) && {
-                led.gates.insert(call, gate);
+        let waits = self.of(call, |client_order| {
+            client_order.order.mark_ready(call) && {
+                client_order.gates.insert(call, gate);
                 true
             }
         });
         if waits == Some(true) {
-            let _ = opened.await; // A row that is gone holds up nobody.
+            let _ = opened.await; // Without an order the call may go.
         }
     }
 
-    /// A call is sent.
-    pub(super) fn sent(&self, call: u64) {
-        self.of(call, |led| led.row.sent(call, Instant::now()));
+    /// Records that a call was sent.
+    pub(super) fn mark_sent(&self, call: u64) {
+        self.of(call, |client_order| client_order.order.mark_sent(call, Instant::now()));
     }
 
-    /// It was not taken, and is to be sent once more.
-    pub(super) fn comes_back(&self, call: u64) {
-        self.of(call, |led| led.row.comes_back(call));
+    /// Records that a call was not accepted, and will be sent once more.
+    pub(super) fn expect_again(&self, call: u64) {
+        self.of(call, |client_order| client_order.order.expect_again(call));
     }
 
-    /// It is being answered, or is over.
-    pub(super) fn leave(&self, call: u64) {
-        self.of(call, |led| {
-            led.row.leave(call);
-            led.gates.remove(&call);
+    /// Removes a call whose response has begun, or that has ended.
+    pub(super) fn remove(&self, call: u64) {
+        self.of(call, |client_order| {
+            client_order.order.remove(call);
+            client_order.gates.remove(&call);
         });
-        self.whose.borrow_mut().remove(&call);
+        self.client_of.borrow_mut().remove(&call);
     }
 
     /// Lets the calls of a client go one after another, until there are none.
-    async fn lead(&self, client: u64) {
+    async fn run(&self, client: u64) {
         loop {
             let (until, changed) = {
-                let mut rows = self.rows.borrow_mut();
-                let Some(led) = rows.get_mut(&client) else { return };
-                if led.row.is_empty() {
-                    rows.remove(&client);
+                let mut orders = self.orders.borrow_mut();
+                let Some(client_order) = orders.get_mut(&client) else { return };
+                if client_order.order.is_empty() {
+                    orders.remove(&client);
                     return;
                 }
-                let until = match led.row.next(Instant::now()) {
+                let until = match client_order.order.next(Instant::now()) {
                     Next::Go(call) => {
-                        let gate = led.gates.remove(&call);
-                        let _ = gate.map(|gate| gate.send(())); // It may be given up.
+                        let gate = client_order.gates.remove(&call);
+                        let _ = gate.map(|gate| gate.send(())); // The call may have been cancelled.
                         continue;
                     }
                     Next::Wait(until) => until,
                 };
-                (until, led.changed.clone())
+                (until, client_order.changed.clone())
             };
             match until {
                 Some(until) => tokio::select! {
@@ -111,10 +111,10 @@ impl Rows {
     }
 }
 
-impl Web {
-    /// The server can soon be asked again: what waited for that goes in its order, behind what
-    /// was sent before and may turn out not to be taken.
-    pub(crate) fn line_up(&self) {
+impl HttpClient {
+    /// Orders the calls that wait for the session, which is about to open. They go behind calls
+    /// that were sent before and may turn out not to be accepted.
+    pub(crate) fn order_delayed_calls(&self) {
         let Some(upstream) = self.upstream() else { return };
         let mut calls: Vec<u64> = self.calls.borrow().keys().copied().collect();
         calls.sort_unstable();
@@ -126,41 +126,41 @@ impl Web {
         }
         for call in calls.into_iter().filter(|call| !is_unsent(call)) {
             let Some(client) = upstream.client_of(call) else { continue };
-            if self.unheard.borrow().contains(&call)
-                && let Some(led) = self.rows.rows.borrow_mut().get_mut(&client)
+            if self.unanswered.borrow().contains(&call)
+                && let Some(client_order) = self.send_orders.orders.borrow_mut().get_mut(&client)
             {
-                led.row.was_sent(call, Instant::now());
-                self.rows.whose.borrow_mut().insert(call, client);
+                client_order.order.add_sent(call, Instant::now());
+                self.send_orders.client_of.borrow_mut().insert(call, client);
             }
         }
     }
 
-    /// A call of a client was put: it goes behind those of that client that have waited, if it
-    /// has waited itself or there are any.
-    pub(super) fn put_in_row(&self, call: u64, client: u64, has_waited: bool) {
-        let is_under_way = self.calls.borrow().contains_key(&call);
-        let has_row = self.rows.rows.borrow().contains_key(&client);
-        if is_under_way && (has_waited || has_row) {
+    /// Orders a new call of a client behind its delayed calls, if there are any or the call itself
+    /// was delayed.
+    pub(super) fn order_call(&self, call: u64, client: u64, has_waited: bool) {
+        let is_open = self.calls.borrow().contains_key(&call);
+        let has_order = self.send_orders.orders.borrow().contains_key(&client);
+        if is_open && (has_waited || has_order) {
             self.join(call, client);
         }
     }
 
     fn join(&self, call: u64, client: u64) {
-        let mut rows = self.rows.rows.borrow_mut();
-        let is_new = !rows.contains_key(&client);
-        let led = rows.entry(client).or_insert_with(|| Led {
-            row: Row::new(Instant::now()),
+        let mut orders = self.send_orders.orders.borrow_mut();
+        let is_new = !orders.contains_key(&client);
+        let client_order = orders.entry(client).or_insert_with(|| ClientOrder {
+            order: SendOrder::new(Instant::now()),
             gates: HashMap::new(),
             changed: Rc::default(),
         });
-        led.row.expect(call);
-        led.changed.notify_one();
-        drop(rows);
-        self.rows.whose.borrow_mut().insert(call, client);
+        client_order.order.expect(call);
+        client_order.changed.notify_one();
+        drop(orders);
+        self.send_orders.client_of.borrow_mut().insert(call, client);
         if let Some(me) = self.me.upgrade().filter(|_| is_new) {
-            let mut leaders = self.leaders.borrow_mut();
-            while leaders.try_join_next().is_some() {} // Those whose rows are over.
-            leaders.spawn_local(async move { me.rows.lead(client).await });
+            let mut order_tasks = self.order_tasks.borrow_mut();
+            while order_tasks.try_join_next().is_some() {} // Removes the tasks that have ended.
+            order_tasks.spawn_local(async move { me.send_orders.run(client).await });
         }
     }
 }

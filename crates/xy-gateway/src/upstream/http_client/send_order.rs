@@ -1,112 +1,113 @@
-//! The order in which calls of one client go out that have waited. Pure.
+//! Decides in which order the delayed calls of one client are sent. Pure.
 //!
-//! Each call over HTTP is a request of its own, mostly on a connection of its own, so those that
-//! go at the same time are heard in any order. What has waited therefore goes one after another:
-//! the next once the one before it is being answered, or has had a head start. Nobody waits for
-//! long, as a slow call must not hold up those behind it.
+//! Each call over HTTP is a request of its own, mostly on its own connection, so concurrent calls
+//! arrive in any order. Delayed calls therefore go one after another. The next one goes once the
+//! response to the one before has begun, or after a head start. No call waits for long, as a slow
+//! call must not hold up those behind it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// What a server that was sent a call has to begin with it, before it is sent the next.
+/// Time that a server gets to begin with a call before the next one is sent.
 pub(super) const HEAD_START: Duration = Duration::from_millis(100);
 
-/// How long it may take to send one: there may have to be a connection first.
-const SENT_WITHIN: Duration = Duration::from_secs(2);
+/// Maximum time for sending a call, including a new connection.
+const SEND_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A row that takes longer hurries: each call only waits until the one before it is sent.
-const ROW_WITHIN: Duration = Duration::from_secs(3);
+/// Time for which an order is kept strictly. After that, each call only waits until the one before
+/// it is sent.
+const ORDER_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The calls of one client, by our ids of them, which are in the order in which they came.
+/// The calls of one client by upstream id, which is the order in which they came.
 #[derive(Debug)]
-pub(super) struct Row {
-    calls: BTreeMap<u64, Place>,
-    hurries_at: Instant,
+pub(super) struct SendOrder {
+    calls: BTreeMap<u64, CallState>,
+    overdue_at: Instant,
 }
 
-/// How far one of them is.
+/// The state of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
-    /// Something else keeps it, such as that there is no room.
+enum CallState {
+    /// It does not wait here yet, for example as no permit is free.
     Expected,
     /// It waits for its turn.
-    Waits,
-    /// It goes, since then, and may not have a connection yet.
-    Goes(Instant),
-    /// It is sent, since then, and nothing was heard of it.
+    Ready,
+    /// It is being sent since then, and may not have a connection yet.
+    Sending(Instant),
+    /// It was sent then, and its response has not begun.
     Sent(Instant),
 }
 
-/// What is to be done.
+/// The next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
-    /// This one goes.
+    /// Send this call.
     Go(u64),
-    /// Nothing, until something happens, or until then.
+    /// Wait for a change, or until this time.
     Wait(Option<Instant>),
 }
 
-impl Row {
-    /// One that begins now.
+impl SendOrder {
+    /// Creates an order that begins now.
     pub(super) fn new(now: Instant) -> Self {
-        Self { calls: BTreeMap::new(), hurries_at: now + ROW_WITHIN }
+        Self { calls: BTreeMap::new(), overdue_at: now + ORDER_TIMEOUT }
     }
 
-    /// A call is to come, unless it is there already: one that waits for its turn goes on to.
+    /// Adds a call, unless it is in the order already.
     pub(super) fn expect(&mut self, call: u64) {
-        self.calls.entry(call).or_insert(Place::Expected);
+        self.calls.entry(call).or_insert(CallState::Expected);
     }
 
-    /// A call was sent before, and is not heard of: it may come back.
-    pub(super) fn was_sent(&mut self, call: u64, now: Instant) {
-        self.calls.insert(call, Place::Sent(now));
+    /// Adds a call that was sent before without a response: it may have to be sent again.
+    pub(super) fn add_sent(&mut self, call: u64, now: Instant) {
+        self.calls.insert(call, CallState::Sent(now));
     }
 
-    /// It is there, and waits. Whether it is one of these at all.
-    pub(super) fn waits(&mut self, call: u64) -> bool {
-        self.put(call, Place::Waits)
+    /// Records that a call waits for its turn. Returns false if it is not in this order.
+    pub(super) fn mark_ready(&mut self, call: u64) -> bool {
+        self.set_state(call, CallState::Ready)
     }
 
-    /// It is sent.
-    pub(super) fn sent(&mut self, call: u64, now: Instant) {
-        self.put(call, Place::Sent(now));
+    /// Records that a call was sent.
+    pub(super) fn mark_sent(&mut self, call: u64, now: Instant) {
+        self.set_state(call, CallState::Sent(now));
     }
 
-    /// It was not taken, and is to come once more.
-    pub(super) fn comes_back(&mut self, call: u64) {
-        self.put(call, Place::Expected);
+    /// Records that a call was not accepted, and will come once more.
+    pub(super) fn expect_again(&mut self, call: u64) {
+        self.set_state(call, CallState::Expected);
     }
 
-    /// It is being answered, or is over.
-    pub(super) fn leave(&mut self, call: u64) {
+    /// Removes a call whose response has begun, or that has ended.
+    pub(super) fn remove(&mut self, call: u64) {
         self.calls.remove(&call);
     }
 
-    /// Whether nobody is left.
+    /// Returns true if no call is left.
     pub(super) fn is_empty(&self) -> bool {
         self.calls.is_empty()
     }
 
-    /// How many there are.
+    /// Returns the number of calls.
     pub(super) fn len(&self) -> usize {
         self.calls.len()
     }
 
-    /// Decides that; who is to go is taken to do so.
+    /// Decides what to do next. Marks the call that is to go as being sent.
     pub(super) fn next(&mut self, now: Instant) -> Next {
-        let hurries = now >= self.hurries_at;
-        for (call, place) in &mut self.calls {
-            let until = match *place {
-                Place::Waits => {
-                    *place = Place::Goes(now);
+        let is_overdue = now >= self.overdue_at;
+        for (call, state) in &mut self.calls {
+            let until = match *state {
+                CallState::Ready => {
+                    *state = CallState::Sending(now);
                     return Next::Go(*call);
                 }
-                Place::Goes(since) => since + SENT_WITHIN,
-                Place::Sent(since) => (since + HEAD_START).min(self.hurries_at),
-                Place::Expected if hurries => continue,
-                Place::Expected => self.hurries_at,
+                CallState::Sending(since) => since + SEND_TIMEOUT,
+                CallState::Sent(since) => (since + HEAD_START).min(self.overdue_at),
+                CallState::Expected if is_overdue => continue,
+                CallState::Expected => self.overdue_at,
             };
             if now < until {
                 return Next::Wait(Some(until));
@@ -115,9 +116,9 @@ impl Row {
         Next::Wait(None)
     }
 
-    fn put(&mut self, call: u64, place: Place) -> bool {
+    fn set_state(&mut self, call: u64, state: CallState) -> bool {
         let there = self.calls.get_mut(&call);
-        there.map(|it| *it = place).is_some()
+        there.map(|it| *it = state).is_some()
     }
 }
 
@@ -125,89 +126,89 @@ impl Row {
 mod tests {
     use super::*;
 
-    fn row(calls: &[u64]) -> (Row, Instant) {
+    fn order(calls: &[u64]) -> (SendOrder, Instant) {
         let now = Instant::now();
-        let mut row = Row::new(now);
+        let mut order = SendOrder::new(now);
         for call in calls {
-            row.expect(*call);
+            order.expect(*call);
         }
-        (row, now)
+        (order, now)
     }
 
     #[test]
-    fn they_go_by_their_ids_whoever_is_there_first() {
-        let (mut row, now) = row(&[3, 1, 2]);
+    fn calls_are_sent_in_id_order() {
+        let (mut order, now) = order(&[3, 1, 2]);
         for call in [2, 3] {
-            assert!(row.waits(call));
-            assert_eq!(row.next(now), Next::Wait(Some(now + ROW_WITHIN)), "1 is expected");
+            assert!(order.mark_ready(call));
+            assert_eq!(order.next(now), Next::Wait(Some(now + ORDER_TIMEOUT)), "1 is expected");
         }
-        row.waits(1);
+        order.mark_ready(1);
         for call in [1, 2, 3] {
-            assert_eq!(row.next(now), Next::Go(call));
-            assert_eq!(row.next(now), Next::Wait(Some(now + SENT_WITHIN)));
-            row.sent(call, now);
-            assert_eq!(row.next(now), Next::Wait(Some(now + HEAD_START)));
-            row.leave(call);
+            assert_eq!(order.next(now), Next::Go(call));
+            assert_eq!(order.next(now), Next::Wait(Some(now + SEND_TIMEOUT)));
+            order.mark_sent(call, now);
+            assert_eq!(order.next(now), Next::Wait(Some(now + HEAD_START)));
+            order.remove(call);
         }
-        assert!(row.is_empty());
-        assert!(!row.waits(4), "it is none of these");
+        assert!(order.is_empty());
+        assert!(!order.mark_ready(4), "it is none of these");
     }
 
     #[test]
-    fn one_that_waits_keeps_its_turn_when_everybody_lines_up_again() {
-        let (mut row, now) = row(&[1, 2]);
-        row.waits(2);
-        row.expect(1);
-        row.expect(2);
-        row.waits(1);
-        assert_eq!(row.next(now), Next::Go(1));
-        row.expect(1);
-        row.leave(1);
-        assert_eq!(row.next(now), Next::Go(2));
+    fn waiting_call_keeps_its_turn_in_a_new_order() {
+        let (mut order, now) = order(&[1, 2]);
+        order.mark_ready(2);
+        order.expect(1);
+        order.expect(2);
+        order.mark_ready(1);
+        assert_eq!(order.next(now), Next::Go(1));
+        order.expect(1);
+        order.remove(1);
+        assert_eq!(order.next(now), Next::Go(2));
     }
 
     #[test]
-    fn a_slow_one_holds_up_the_next_for_a_head_start_only() {
-        let (mut row, now) = row(&[1, 2]);
-        row.waits(1);
-        row.waits(2);
-        assert_eq!(row.next(now), Next::Go(1));
-        row.sent(1, now);
-        assert_eq!(row.next(now + HEAD_START), Next::Go(2));
+    fn slow_call_delays_the_next_only_by_its_head_start() {
+        let (mut order, now) = order(&[1, 2]);
+        order.mark_ready(1);
+        order.mark_ready(2);
+        assert_eq!(order.next(now), Next::Go(1));
+        order.mark_sent(1, now);
+        assert_eq!(order.next(now + HEAD_START), Next::Go(2));
     }
 
     #[test]
-    fn one_that_is_not_sent_does_not_hold_up_the_next_for_ever() {
-        let (mut row, now) = row(&[1, 2]);
-        row.waits(1);
-        row.waits(2);
-        assert_eq!(row.next(now), Next::Go(1));
-        assert_eq!(row.next(now + SENT_WITHIN), Next::Go(2));
+    fn unsent_call_delays_the_next_only_for_a_while() {
+        let (mut order, now) = order(&[1, 2]);
+        order.mark_ready(1);
+        order.mark_ready(2);
+        assert_eq!(order.next(now), Next::Go(1));
+        assert_eq!(order.next(now + SEND_TIMEOUT), Next::Go(2));
     }
 
     #[test]
-    fn one_that_is_not_taken_after_all_goes_before_those_that_came_later() {
-        let (mut row, now) = row(&[2]);
-        row.was_sent(1, now);
-        row.waits(2);
-        assert_eq!(row.next(now), Next::Wait(Some(now + HEAD_START)));
-        row.comes_back(1);
-        row.waits(1);
-        assert_eq!(row.next(now), Next::Go(1));
+    fn returned_call_goes_before_later_calls() {
+        let (mut order, now) = order(&[2]);
+        order.add_sent(1, now);
+        order.mark_ready(2);
+        assert_eq!(order.next(now), Next::Wait(Some(now + HEAD_START)));
+        order.expect_again(1);
+        order.mark_ready(1);
+        assert_eq!(order.next(now), Next::Go(1));
     }
 
     #[test]
-    fn a_row_that_takes_too_long_waits_only_until_each_is_sent() {
-        let (mut row, now) = row(&[1, 2, 3, 4]);
+    fn overdue_order_waits_only_until_each_call_is_sent() {
+        let (mut order, now) = order(&[1, 2, 3, 4]);
         for call in 2..5 {
-            row.waits(call);
+            order.mark_ready(call);
         }
-        let late = now + ROW_WITHIN;
-        assert_eq!(row.next(late), Next::Go(2), "nobody knows what keeps 1");
-        assert_eq!(row.next(late), Next::Wait(Some(late + SENT_WITHIN)));
-        row.sent(2, late);
-        assert_eq!(row.next(late), Next::Go(3));
-        row.waits(1);
-        assert_eq!(row.next(late), Next::Go(1));
+        let late = now + ORDER_TIMEOUT;
+        assert_eq!(order.next(late), Next::Go(2), "nobody knows what keeps 1");
+        assert_eq!(order.next(late), Next::Wait(Some(late + SEND_TIMEOUT)));
+        order.mark_sent(2, late);
+        assert_eq!(order.next(late), Next::Go(3));
+        order.mark_ready(1);
+        assert_eq!(order.next(late), Next::Go(1));
     }
 }

@@ -1,4 +1,4 @@
-//! What a server has not read when it is gone.
+//! Which messages a server has not read when it dies.
 
 use std::io::{PipeReader, Read};
 use std::os::fd::OwnedFd;
@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use super::*;
 use crate::upstream::wire::Wire;
 
-/// The way to a server, and the end where it reads.
+/// Returns the pipes to a server, and the server's reading end.
 async fn pipes() -> (Rc<Pipes>, PipeReader) {
     let (reader, writer) = io::pipe().unwrap();
     (pipes_at(writer.into()).await, reader)
@@ -16,11 +16,11 @@ async fn pipes_at(writer: OwnedFd) -> Rc<Pipes> {
     rustix::io::ioctl_fionbio(&writer, true).unwrap();
     let stdin = Rc::new(pipe::Sender::from_owned_fd(writer).unwrap());
     stdin.writable().await.unwrap();
-    let (said, _) = mpsc::channel(1);
-    Pipes::new(&stdin, said)
+    let (events, _) = mpsc::channel(1);
+    Pipes::new(&stdin, events)
 }
 
-/// Says something; its place.
+/// Sends a message, and returns its offset.
 fn put(pipes: &Pipes, text: &str) -> u64 {
     let place = pipes.put(None, &mut |out| out.tail().extend_from_slice(text.as_bytes()));
     pipes.flush(true);
@@ -33,10 +33,10 @@ fn read(reader: &mut PipeReader, bytes: usize) {
 }
 
 #[tokio::test]
-async fn what_a_dead_server_has_not_read_is_known_to_the_byte() {
+async fn unread_offset_of_a_dead_server_is_exact() {
     let (pipes, mut reader) = pipes().await;
     let [_, begun, unread] = ["first", "second", "third"].map(|text| put(&pipes, text));
-    read(&mut reader, 7); // The first and its end, and one letter of the second.
+    read(&mut reader, 7); // The first line, and one letter of the second.
     drop(reader);
     pipes.close();
     assert_eq!(pipes.unread_from(), Some(begun + 1));
@@ -44,7 +44,7 @@ async fn what_a_dead_server_has_not_read_is_known_to_the_byte() {
 }
 
 #[tokio::test]
-async fn one_that_has_read_everything_left_nothing() {
+async fn server_that_has_read_everything_left_nothing_unread() {
     let (pipes, mut reader) = pipes().await;
     put(&pipes, "first");
     read(&mut reader, 6);
@@ -54,7 +54,7 @@ async fn one_that_has_read_everything_left_nothing() {
 }
 
 #[tokio::test]
-async fn as_long_as_anybody_can_read_nothing_is_known() {
+async fn unread_offset_is_unknown_while_a_reader_exists() {
     let (pipes, reader) = pipes().await;
     put(&pipes, "first");
     pipes.close();
@@ -64,20 +64,21 @@ async fn as_long_as_anybody_can_read_nothing_is_known() {
 }
 
 #[tokio::test]
-async fn one_that_is_being_ended_hears_it_and_may_read_on_until_it_is_dead() {
+async fn stopping_server_may_read_until_its_death() {
     let (pipes, mut reader) = pipes().await;
     let [_, second] = ["first", "second"].map(|text| put(&pipes, text));
     pipes.close();
     read(&mut reader, 6);
-    pipes.is_dead();
+    pipes.mark_dead();
     assert_eq!(pipes.unread_from(), Some(second));
     let mut rest = String::new();
-    reader.read_to_string(&mut rest).unwrap(); // Its stdin is closed, whoever looks on.
+    // The stdin is closed, although this process still reads it.
+    reader.read_to_string(&mut rest).unwrap();
     assert_eq!(rest, "second\n");
 }
 
 #[tokio::test]
-async fn what_is_left_of_an_earlier_daemon_comes_first() {
+async fn unread_bytes_of_an_earlier_daemon_come_first() {
     let (reader, writer) = io::pipe().unwrap();
     let mut earlier = writer.try_clone().unwrap();
     io::Write::write_all(&mut earlier, b"from an earlier daemon\n").unwrap();
@@ -89,14 +90,14 @@ async fn what_is_left_of_an_earlier_daemon_comes_first() {
     assert_eq!(pipes.unread_from(), Some(0));
 }
 
-/// It counts as never written, so it goes to somebody else.
+/// The message counts as never written, so another process gets it.
 #[tokio::test]
-async fn what_is_not_begun_when_it_is_closed_is_never_written() {
+async fn message_not_started_at_close_is_never_written() {
     let (reader, writer) = io::pipe().unwrap();
     rustix::io::ioctl_fionbio(&writer, true).unwrap();
     let stdin = Rc::new(pipe::Sender::from_owned_fd(writer.into()).unwrap());
-    let (said, _) = mpsc::channel(1);
-    let pipes = Pipes::new(&stdin, said);
+    let (events, _) = mpsc::channel(1);
+    let pipes = Pipes::new(&stdin, events);
     let place = pipes.put(None, &mut |out| out.tail().extend_from_slice(b"late"));
     pipes.close();
     pipes.write_block(&stdin, 5, ATOMIC).await.unwrap();
@@ -104,15 +105,15 @@ async fn what_is_not_begun_when_it_is_closed_is_never_written() {
     assert_eq!(rustix::io::ioctl_fionread(&reader).unwrap(), 0);
 }
 
-/// Its copy is of no use any more, if it must not be done twice.
+/// From then on its copy is useless if the call must not be repeated.
 #[tokio::test]
-async fn a_message_that_no_pipe_holds_is_begun_once_it_is_written() {
+async fn message_larger_than_the_pipe_is_started_once_it_is_written() {
     let (reader, writer) = io::pipe().unwrap();
     rustix::io::ioctl_fionbio(&writer, true).unwrap();
     let stdin = Rc::new(pipe::Sender::from_owned_fd(writer.into()).unwrap());
     let capacity = capacity(&stdin);
-    let (said, _) = mpsc::channel(1);
-    let pipes = Pipes::new(&stdin, said);
+    let (events, _) = mpsc::channel(1);
+    let pipes = Pipes::new(&stdin, events);
     let text = |length: usize| std::iter::repeat_n(b'x', length);
     let put = |length: usize| pipes.put(None, &mut |out| out.tail().extend(text(length)));
     let [_, long, fitting] = [10, capacity, capacity - 1].map(put);
@@ -124,7 +125,7 @@ async fn a_message_that_no_pipe_holds_is_begun_once_it_is_written() {
     };
     let read = async {
         let mut buffer = vec![0; capacity];
-        // As long as its first byte is in the pipe nothing is begun.
+        // The message is not started while its first byte is still in the pipe.
         while pipes.out.borrow().written() <= long {
             tokio::task::yield_now().await;
         }
@@ -142,5 +143,5 @@ async fn a_message_that_no_pipe_holds_is_begun_once_it_is_written() {
         () = write => {}
         () = read => {}
     }
-    assert_eq!(*begun.borrow(), [long], "what fits may be in the pipe as a whole");
+    assert_eq!(*begun.borrow(), [long], "a message that fits may be in the pipe completely");
 }

@@ -1,8 +1,9 @@
 use super::*;
-use crate::catalog::{Kind, Lists, Page};
+use crate::catalog::{Lists, Page};
 use crate::era::Introduction;
+use crate::kind::Kind;
 
-const STAGES: [Stage; 3] = [Stage::Unwritten, Stage::Unread, Stage::Written];
+const STAGES: [Delivery; 3] = [Delivery::Unwritten, Delivery::Unread, Delivery::Written];
 const SORTS: [Idempotency; 6] = [
     Idempotency::Lookup,
     Idempotency::ReadOnly,
@@ -11,37 +12,38 @@ const SORTS: [Idempotency; 6] = [
     Idempotency::OfTask,
     Idempotency::Other,
 ];
-const TEXTS: [Text; 3] = [Text::Kept, Text::NotKept, Text::Useless];
+const COPY_STATES: [CopyState; 3] = [CopyState::Available, CopyState::NotKept, CopyState::Useless];
 
-/// A call that its client waits for, whose text was kept, and whose server comes back.
-fn plain(stage: Stage, sort: Idempotency) -> Facts {
+/// Returns the facts of a call whose client waits, whose text is kept, and whose server has a
+/// successor.
+fn plain(delivery: Delivery, idempotency: Idempotency) -> Facts {
     Facts {
-        stage,
-        sort,
+        delivery,
+        idempotency,
         is_wanted: true,
-        has_asked: false,
+        has_server_request: false,
         was_written: false,
-        text: Text::Kept,
+        copy: CopyState::Available,
         has_successor: true,
         is_hung: false,
     }
 }
 
-/// Everything there can be.
+/// Returns all combinations of facts.
 fn all() -> Vec<Facts> {
     let mut all = Vec::new();
-    for stage in STAGES {
-        for sort in SORTS {
-            for text in TEXTS {
+    for delivery in STAGES {
+        for idempotency in SORTS {
+            for copy in COPY_STATES {
                 for bits in 0..32 {
                     let bit = |at: u32| bits & (1 << at) != 0;
                     all.push(Facts {
-                        stage,
-                        sort,
+                        delivery,
+                        idempotency,
                         is_wanted: bit(0),
-                        has_asked: bit(1),
+                        has_server_request: bit(1),
                         was_written: bit(2),
-                        text,
+                        copy,
                         has_successor: bit(3),
                         is_hung: bit(4),
                     });
@@ -52,36 +54,39 @@ fn all() -> Vec<Facts> {
     all
 }
 
-/// What is different, for people and for the facts.
+/// A difference: its name in the table, and the change of the facts.
 type Case = (&'static str, fn(&mut Facts));
 
 #[test]
-fn the_fate_of_every_call() {
+fn retry_table() {
     let cases: [Case; 8] = [
         ("the server comes back", |_| {}),
-        ("its client has been asked", |it| it.has_asked = true),
+        ("its client has been asked", |it| it.has_server_request = true),
         ("it is the second try", |it| it.was_written = true),
         ("the server hung", |it| it.is_hung = true),
         ("nobody comes after it", |it| it.has_successor = false),
-        ("no copy was kept", |it| it.text = Text::NotKept),
-        ("the same would come of it", |it| it.text = Text::Useless),
+        ("no copy was kept", |it| it.copy = CopyState::NotKept),
+        ("a retry would not help", |it| it.copy = CopyState::Useless),
         ("it was cancelled", |it| it.is_wanted = false),
     ];
     let mut table = Vec::new();
     for (case, change) in cases {
-        for stage in STAGES {
-            let row = SORTS.map(|sort| {
-                let mut facts = plain(stage, sort);
+        for delivery in STAGES {
+            let row = SORTS.map(|idempotency| {
+                let mut facts = plain(delivery, idempotency);
                 change(&mut facts);
-                format!("{:?}", fate(facts))
+                format!("{:?}", decide(facts))
             });
             let row = if row.iter().all(|it| *it == row[0]) {
                 format!("all {}", row[0])
             } else {
-                let cells = SORTS.iter().zip(&row).map(|(sort, fate)| format!("{sort:?} {fate}"));
+                let cells = SORTS
+                    .iter()
+                    .zip(&row)
+                    .map(|(idempotency, retry)| format!("{idempotency:?} {retry}"));
                 cells.collect::<Vec<_>>().join(", ")
             };
-            table.push(format!("{case}, {stage:?}: {row}\n"));
+            table.push(format!("{case}, {delivery:?}: {row}\n"));
         }
     }
     let expected = "\
@@ -90,7 +95,7 @@ the server comes back, Unread: Lookup Resend, ReadOnly Resend, Idempotent Resend
 the server comes back, Written: Lookup Resend, ReadOnly Resend, Idempotent Resend, NewTask Unknown(Task), OfTask Unknown(Task), Other Unknown(MayChange)
 its client has been asked, Unwritten: Lookup Resend, ReadOnly Resend, Idempotent Resend, NewTask Resend, OfTask NotSent(Task), Other Resend
 its client has been asked, Unread: Lookup Resend, ReadOnly Resend, Idempotent Resend, NewTask Resend, OfTask NotSent(Task), Other Resend
-its client has been asked, Written: Lookup Unknown(Asked), ReadOnly Unknown(Asked), Idempotent Unknown(Asked), NewTask Unknown(Task), OfTask Unknown(Task), Other Unknown(Asked)
+its client has been asked, Written: Lookup Unknown(ServerRequest), ReadOnly Unknown(ServerRequest), Idempotent Unknown(ServerRequest), NewTask Unknown(Task), OfTask Unknown(Task), Other Unknown(ServerRequest)
 it is the second try, Unwritten: Lookup Resend, ReadOnly Resend, Idempotent Resend, NewTask Resend, OfTask Unknown(Task), Other Resend
 it is the second try, Unread: Lookup Resend, ReadOnly Resend, Idempotent Resend, NewTask Resend, OfTask Unknown(Task), Other Resend
 it is the second try, Written: all Unknown(Twice)
@@ -103,9 +108,9 @@ nobody comes after it, Written: Lookup Unknown(NoSuccessor), ReadOnly Unknown(No
 no copy was kept, Unwritten: Lookup NotSent(NotKept), ReadOnly NotSent(NotKept), Idempotent NotSent(NotKept), NewTask NotSent(NotKept), OfTask NotSent(Task), Other NotSent(NotKept)
 no copy was kept, Unread: Lookup NotSent(NotKept), ReadOnly NotSent(NotKept), Idempotent NotSent(NotKept), NewTask NotSent(NotKept), OfTask NotSent(Task), Other NotSent(NotKept)
 no copy was kept, Written: Lookup Unknown(NotKept), ReadOnly Unknown(NotKept), Idempotent Unknown(NotKept), NewTask Unknown(Task), OfTask Unknown(Task), Other Unknown(NotKept)
-the same would come of it, Unwritten: Lookup NotSent(Useless), ReadOnly NotSent(Useless), Idempotent NotSent(Useless), NewTask NotSent(Useless), OfTask NotSent(Task), Other NotSent(Useless)
-the same would come of it, Unread: Lookup NotSent(Useless), ReadOnly NotSent(Useless), Idempotent NotSent(Useless), NewTask NotSent(Useless), OfTask NotSent(Task), Other NotSent(Useless)
-the same would come of it, Written: Lookup Unknown(Useless), ReadOnly Unknown(Useless), Idempotent Unknown(Useless), NewTask Unknown(Task), OfTask Unknown(Task), Other Unknown(Useless)
+a retry would not help, Unwritten: Lookup NotSent(Useless), ReadOnly NotSent(Useless), Idempotent NotSent(Useless), NewTask NotSent(Useless), OfTask NotSent(Task), Other NotSent(Useless)
+a retry would not help, Unread: Lookup NotSent(Useless), ReadOnly NotSent(Useless), Idempotent NotSent(Useless), NewTask NotSent(Useless), OfTask NotSent(Task), Other NotSent(Useless)
+a retry would not help, Written: Lookup Unknown(Useless), ReadOnly Unknown(Useless), Idempotent Unknown(Useless), NewTask Unknown(Task), OfTask Unknown(Task), Other Unknown(Useless)
 it was cancelled, Unwritten: all Drop
 it was cancelled, Unread: all Drop
 it was cancelled, Written: all Drop
@@ -114,32 +119,32 @@ it was cancelled, Written: all Drop
     assert_eq!(table, expected, "\n{table}");
 }
 
-/// What must hold whatever else is so.
+/// Checks the invariants over all combinations.
 #[test]
-fn nothing_that_may_do_harm_is_ever_sent_again() {
+fn only_harmless_calls_are_repeated() {
     for facts in all() {
-        let fate = fate(facts);
-        let is_seen = facts.stage == Stage::Written;
-        if fate == Retry::Resend {
-            let is_harmless = facts.sort.may_be_repeated();
-            assert!(!is_seen || (is_harmless && !facts.has_asked && !facts.was_written));
+        let retry = decide(facts);
+        let is_seen = facts.delivery == Delivery::Written;
+        if retry == Retry::Resend {
+            let is_harmless = facts.idempotency.may_be_repeated();
+            assert!(!is_seen || (is_harmless && !facts.has_server_request && !facts.was_written));
             assert!(!is_seen || !facts.is_hung, "{facts:?}");
-            assert!(facts.text == Text::Kept && facts.has_successor && facts.is_wanted);
+            assert!(facts.copy == CopyState::Available && facts.has_successor && facts.is_wanted);
         }
-        // `not done` is only said of what no server can have seen.
-        if matches!(fate, Retry::NotSent(_)) {
+        // `NotSent` is reported only if no server can have seen the call.
+        if matches!(retry, Retry::NotSent(_)) {
             assert!(!is_seen && !facts.was_written, "{facts:?}");
         }
-        assert_eq!(fate == Retry::Drop, !facts.is_wanted, "{facts:?}");
-        // What was never seen is always sent again if it can be.
-        let can_be = facts.text == Text::Kept && facts.has_successor && facts.is_wanted;
-        if !is_seen && can_be && facts.sort != Idempotency::OfTask {
-            assert_eq!(fate, Retry::Resend, "{facts:?}");
+        assert_eq!(retry == Retry::Drop, !facts.is_wanted, "{facts:?}");
+        // An unseen call is always sent again if that is possible.
+        let can_be = facts.copy == CopyState::Available && facts.has_successor && facts.is_wanted;
+        if !is_seen && can_be && facts.idempotency != Idempotency::OfTask {
+            assert_eq!(retry, Retry::Resend, "{facts:?}");
         }
     }
 }
 
-/// A server with these tools.
+/// Returns a server with these tools.
 fn known(tools: &str) -> Known {
     let introduction = Introduction::read(r#"{"protocolVersion":"2025-11-25"}"#).unwrap();
     let mut lists = Lists::default();
@@ -155,11 +160,11 @@ fn tool(name: &str, annotations: &str) -> String {
 fn sort_at(view: &View, name: &str, known: Option<&Known>) -> Idempotency {
     let text =
         format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"{name}"}}}}"#);
-    sort(text.as_bytes(), &Follow::Nothing, view, known)
+    classify(text.as_bytes(), &ResponseKind::Other, view, known)
 }
 
 #[test]
-fn a_tool_is_what_its_own_list_says_and_nothing_but_true_is_true() {
+fn only_a_true_hint_in_the_tools_own_list_counts() {
     let table = [
         (r#"{"readOnlyHint":true}"#, Idempotency::ReadOnly),
         (r#"{"readOnlyHint":true,"destructiveHint":true}"#, Idempotency::ReadOnly),
@@ -186,12 +191,12 @@ fn a_tool_is_what_its_own_list_says_and_nothing_but_true_is_true() {
         assert_eq!(sort_at(&alone, "s__x", Some(&known)), Idempotency::Other);
         assert_eq!(sort_at(&profile, "x", Some(&known)), Idempotency::Other);
         assert_eq!(sort_at(&profile, "s__y", Some(&known)), Idempotency::Other);
-        assert_eq!(sort_at(&profile, "s__x", None), Idempotency::Other, "nobody has said");
+        assert_eq!(sort_at(&profile, "s__x", None), Idempotency::Other, "no list was reported");
     }
 }
 
 #[test]
-fn of_tools_with_one_name_all_have_to_agree() {
+fn tools_with_the_same_name_must_agree() {
     let view = View::Server("s".to_owned());
     let (good, bad) = (r#"{"readOnlyHint":true}"#, "{}");
     for (one, other, expected) in [
@@ -205,13 +210,13 @@ fn of_tools_with_one_name_all_have_to_agree() {
 }
 
 #[test]
-fn a_request_is_sorted_by_its_method_and_by_what_it_follows() {
+fn idempotency_follows_from_method_and_task() {
     let known = known(&tool("x", r#"{"readOnlyHint":true}"#));
     let view = View::Server("s".to_owned());
-    let of = |method: &str, follow: &Follow| {
+    let of = |method: &str, response_kind: &ResponseKind| {
         let params = r#"{"name":"x"}"#;
         let text = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{params}}}"#);
-        sort(text.as_bytes(), follow, &view, Some(&known))
+        classify(text.as_bytes(), response_kind, &view, Some(&known))
     };
     for method in [
         "tools/list",
@@ -222,17 +227,17 @@ fn a_request_is_sorted_by_its_method_and_by_what_it_follows() {
         "prompts/get",
         "completion/complete",
     ] {
-        assert_eq!(of(method, &Follow::Nothing), Idempotency::Lookup, "{method}");
+        assert_eq!(of(method, &ResponseKind::Other), Idempotency::Lookup, "{method}");
     }
     for method in
         ["resources/subscribe", "resources/unsubscribe", "logging/setLevel", "tools/calls", "x"]
     {
-        assert_eq!(of(method, &Follow::Nothing), Idempotency::Other, "{method}");
+        assert_eq!(of(method, &ResponseKind::Other), Idempotency::Other, "{method}");
     }
-    assert_eq!(of("tools/call", &Follow::Nothing), Idempotency::ReadOnly);
-    assert_eq!(of("tools/call", &Follow::NewTask), Idempotency::NewTask);
-    assert_eq!(of("tasks/get", &Follow::Task), Idempotency::OfTask);
-    assert_eq!(of("tasks/result", &Follow::Outcome("t".into())), Idempotency::OfTask);
-    assert_eq!(of("tasks/list", &Follow::Tasks), Idempotency::OfTask);
-    assert_eq!(sort(b"", &Follow::Nothing, &view, Some(&known)), Idempotency::Other);
+    assert_eq!(of("tools/call", &ResponseKind::Other), Idempotency::ReadOnly);
+    assert_eq!(of("tools/call", &ResponseKind::NewTask), Idempotency::NewTask);
+    assert_eq!(of("tasks/get", &ResponseKind::Task), Idempotency::OfTask);
+    assert_eq!(of("tasks/result", &ResponseKind::TaskResult("t".into())), Idempotency::OfTask);
+    assert_eq!(of("tasks/list", &ResponseKind::TaskList), Idempotency::OfTask);
+    assert_eq!(classify(b"", &ResponseKind::Other, &view, Some(&known)), Idempotency::Other);
 }

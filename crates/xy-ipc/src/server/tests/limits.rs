@@ -1,82 +1,82 @@
-//! What each limit does, and that nobody else notices.
+//! Tests of each limit, and that other clients are not affected.
 
 use super::*;
 use crate::framing::MAX_REQUEST_LINE;
 
 #[tokio::test(start_paused = true)]
-async fn the_257th_connection_is_turned_away_and_room_comes_back() {
-    let stage = Stage::new();
+async fn connection_over_the_limit_is_rejected() {
+    let server = TestServer::new();
     let mut peers = Vec::new();
     for _ in 0..MAX_CONNECTIONS {
-        peers.push(stage.client().await);
+        peers.push(server.client().await);
     }
-    let mut one_more = stage.client().await;
+    let mut one_more = server.client().await;
     assert_eq!(one_more.next_short().await, "null error -32008");
     assert_eq!(one_more.next_short().await, "end");
 
     peers.pop();
     sleep(Duration::from_secs(1)).await;
-    let mut again = stage.client().await;
-    again.ask(1, "list", Value::Null).await;
+    let mut again = server.client().await;
+    again.request(1, "list", Value::Null).await;
     assert_eq!(again.next_short().await, "1 result");
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_65th_request_waits_until_one_is_answered_and_none_is_refused() {
-    let stage = Stage::new();
-    let mut peer = stage.client().await;
+async fn request_over_the_limit_waits() {
+    let server = TestServer::new();
+    let mut peer = server.client().await;
     for id in 0..70 {
-        peer.ask(id, "status", json!({"name": "10"})).await;
+        peer.request(id, "status", json!({"name": "10"})).await;
     }
-    stage.until_under_way(MAX_OPEN_REQUESTS).await;
+    server.wait_for_open_requests(MAX_OPEN_REQUESTS).await;
     sleep(Duration::from_secs(5)).await;
-    assert_eq!(stage.under_way(), MAX_OPEN_REQUESTS);
+    assert_eq!(server.open_requests(), MAX_OPEN_REQUESTS);
     for _ in 0..70 {
         assert!(peer.next_short().await.ends_with("result"));
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hang_up_is_seen_even_while_the_connection_is_not_read() {
-    let stage = Stage::new();
-    let mut peer = stage.client().await;
+async fn hang_up_is_noticed_while_not_reading() {
+    let server = TestServer::new();
+    let mut peer = server.client().await;
     for id in 0..70 {
-        peer.ask(id, "status", json!({"name": "1000"})).await;
+        peer.request(id, "status", json!({"name": "1000"})).await;
     }
-    stage.until_under_way(MAX_OPEN_REQUESTS).await;
+    server.wait_for_open_requests(MAX_OPEN_REQUESTS).await;
     drop(peer);
-    stage.until_under_way(0).await;
+    server.wait_for_open_requests(0).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hundred_megabytes_without_a_newline_get_one_error_and_the_next_request_works() {
-    let stage = Stage::new();
-    let mut peer = stage.client().await;
+async fn endless_line_gets_one_error() {
+    let server = TestServer::new();
+    let mut peer = server.client().await;
     let chunk = vec![b'x'; MAX_REQUEST_LINE];
     for _ in 0..100 {
         peer.send(&chunk).await;
     }
     assert_eq!(peer.next_short().await, "null error -32600");
     peer.send("\n").await;
-    peer.ask(1, "list", Value::Null).await;
+    peer.request(1, "list", Value::Null).await;
     assert_eq!(peer.next_short().await, "1 result");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_line_that_takes_too_long_is_told_and_the_connection_closed() {
-    let stage = Stage::new();
-    let mut peer = stage.client().await;
-    let began = Instant::now();
+async fn slow_line_closes_the_connection() {
+    let server = TestServer::new();
+    let mut peer = server.client().await;
+    let start = Instant::now();
     peer.send("{\"jsonrpc\"").await;
     assert_eq!(peer.next_short().await, "null error -32007");
     assert_eq!(peer.next_short().await, "end");
-    assert_eq!(began.elapsed().as_secs(), LINE_WITHIN.as_secs());
+    assert_eq!(start.elapsed().as_secs(), LINE_TIMEOUT.as_secs());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_trickle_of_bytes_does_not_buy_more_time() {
-    let stage = Stage::new();
-    let mut peer = stage.client().await;
+async fn trickled_bytes_do_not_extend_the_timeout() {
+    let server = TestServer::new();
+    let mut peer = server.client().await;
     for _ in 0..29 {
         peer.send(" ").await;
         sleep(Duration::from_secs(1)).await;
@@ -85,48 +85,48 @@ async fn a_trickle_of_bytes_does_not_buy_more_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_17th_stream_is_refused_and_a_cancelled_one_makes_room() {
-    let stage = Stage::new();
-    let mut peer = stage.client().await;
+async fn stream_over_the_limit_is_refused() {
+    let server = TestServer::new();
+    let mut peer = server.client().await;
     for id in 0..=MAX_SUBSCRIPTIONS as u64 {
-        peer.ask(id, "logs", json!({"name": "silent"})).await;
+        peer.request(id, "logs", json!({"name": "silent"})).await;
         let expected = if id < 16 { format!("{id} result") } else { format!("{id} error -32008") };
         assert_eq!(peer.next_short().await, expected);
     }
-    peer.ask(90, "logs_cancel", json!({"subscription_id": 3})).await;
+    peer.request(90, "logs_cancel", json!({"subscription_id": 3})).await;
     assert_eq!(peer.next_short().await, "90 result");
     assert_eq!(peer.next_short().await, "log_end");
-    peer.ask(91, "logs", json!({"name": "silent"})).await;
+    peer.request(91, "logs", json!({"name": "silent"})).await;
     assert_eq!(peer.next_short().await, "91 result");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_never_reads_is_noticed_by_nobody() {
-    let mut stage = Stage::new();
-    let mut deaf = stage.client().await;
-    deaf.ask(1, "logs", json!({"name": "flood"})).await;
+async fn client_that_never_reads_delays_no_other() {
+    let mut server = TestServer::new();
+    let mut slow = server.client().await;
+    slow.request(1, "logs", json!({"name": "flood"})).await;
     for id in 2..200 {
-        deaf.ask(id, "list", Value::Null).await;
+        slow.request(id, "list", Value::Null).await;
     }
-    let mut peer = stage.client().await;
+    let mut peer = server.client().await;
     for id in 0..100 {
-        peer.ask(id, "list", Value::Null).await;
+        peer.request(id, "list", Value::Null).await;
         assert_eq!(peer.next_short().await, format!("{id} result"));
     }
-    let began = Instant::now();
-    stage.begin_shutdown();
-    stage.serving.await.unwrap();
-    assert!(began.elapsed() <= FINISH_WITHIN + FLUSH_WITHIN + Duration::from_secs(1));
-    drop(deaf);
+    let start = Instant::now();
+    server.begin_shutdown();
+    server.serving.await.unwrap();
+    assert!(start.elapsed() <= FINISH_TIMEOUT + FLUSH_TIMEOUT + Duration::from_secs(1));
+    drop(slow);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_never_read_can_hang_up_at_once() {
-    let stage = Stage::new();
-    let mut deaf = stage.client().await;
-    deaf.ask(1, "logs", json!({"name": "flood"})).await;
-    deaf.ask(2, "status", json!({"name": "1000"})).await;
-    stage.until_under_way(1).await;
-    drop(deaf);
-    stage.until_under_way(0).await;
+async fn client_that_never_reads_can_hang_up() {
+    let server = TestServer::new();
+    let mut slow = server.client().await;
+    slow.request(1, "logs", json!({"name": "flood"})).await;
+    slow.request(2, "status", json!({"name": "1000"})).await;
+    server.wait_for_open_requests(1).await;
+    drop(slow);
+    server.wait_for_open_requests(0).await;
 }

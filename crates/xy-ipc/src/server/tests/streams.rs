@@ -1,12 +1,12 @@
-//! The order of answers, notifications and ends.
+//! Tests of the order of answers, notifications and ends.
 
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn the_answer_comes_first_and_the_end_last() {
-    let stage = Stage::new();
-    let mut peer = stage.client().await;
-    peer.ask(7, "logs", json!({"name": "three"})).await;
+async fn answer_comes_first_and_end_last() {
+    let server = TestServer::new();
+    let mut peer = server.client().await;
+    peer.request(7, "logs", json!({"name": "three"})).await;
     let answer = peer.next().await;
     assert_eq!(answer["result"], json!({"subscription_id": 0}));
     for line in 0..3 {
@@ -20,12 +20,12 @@ async fn the_answer_comes_first_and_the_end_last() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cancelled_stream_ends_after_the_answer_that_says_so() {
-    let stage = Stage::new();
-    let mut peer = stage.client().await;
-    peer.ask(1, "logs", json!({"name": "flood"})).await;
+async fn cancelled_stream_ends_after_the_answer() {
+    let server = TestServer::new();
+    let mut peer = server.client().await;
+    peer.request(1, "logs", json!({"name": "flood"})).await;
     assert_eq!(peer.next_short().await, "1 result");
-    peer.ask(2, "logs_cancel", json!({"subscription_id": 0})).await;
+    peer.request(2, "logs_cancel", json!({"subscription_id": 0})).await;
     let mut after = Vec::new();
     loop {
         match peer.next_short().await.as_str() {
@@ -35,33 +35,33 @@ async fn a_cancelled_stream_ends_after_the_answer_that_says_so() {
         }
     }
     assert_eq!(after, ["2 result"]);
-    peer.ask(3, "list", Value::Null).await;
+    peer.request(3, "list", Value::Null).await;
     assert_eq!(peer.next_short().await, "3 result");
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_a_stream_of_ones_own_can_be_cancelled_and_only_once() {
-    let stage = Stage::new();
-    let mut peer = stage.client().await;
-    peer.ask(1, "logs", json!({"name": "silent"})).await;
+async fn only_own_streams_can_be_cancelled_once() {
+    let server = TestServer::new();
+    let mut peer = server.client().await;
+    peer.request(1, "logs", json!({"name": "silent"})).await;
     assert_eq!(peer.next_short().await, "1 result");
 
-    let mut other = stage.client().await;
-    other.ask(1, "logs_cancel", json!({"subscription_id": 0})).await;
+    let mut other = server.client().await;
+    other.request(1, "logs_cancel", json!({"subscription_id": 0})).await;
     assert_eq!(other.next_short().await, "1 error -32602");
 
-    peer.ask(2, "events_cancel", json!({"subscription_id": 0})).await;
+    peer.request(2, "events_cancel", json!({"subscription_id": 0})).await;
     assert_eq!(peer.next_short().await, "2 result");
     assert_eq!(peer.next_short().await, "log_end");
-    peer.ask(3, "logs_cancel", json!({"subscription_id": 0})).await;
+    peer.request(3, "logs_cancel", json!({"subscription_id": 0})).await;
     assert_eq!(peer.next_short().await, "3 error -32602");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_follower_that_only_stops_sending_is_fed_on() {
-    let stage = Stage::new();
-    let mut peer = stage.client().await;
-    peer.ask(1, "logs", json!({"name": "flood"})).await;
+async fn half_closed_follower_still_gets_lines() {
+    let server = TestServer::new();
+    let mut peer = server.client().await;
+    peer.request(1, "logs", json!({"name": "flood"})).await;
     peer.stream.get_mut().shutdown().await.unwrap();
     assert_eq!(peer.next_short().await, "1 result");
     for _ in 0..5000 {

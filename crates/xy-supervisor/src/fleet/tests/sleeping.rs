@@ -15,15 +15,15 @@ fn name(text: &str) -> ServerName {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_starts_until_somebody_uses_it_and_all_who_do_share_one_start() {
-    let harbour = Harbour::with(FakeLauncher::each_lives_on(), &[lazy("a"), settings("b")]).await;
+async fn lazy_server_starts_once_on_first_use() {
+    let fixture = TestFleet::with(FakeLauncher::each_lives_on(), &[lazy("a"), settings("b")]).await;
     sleep(AGES).await;
-    assert_eq!(harbour.launcher.launched(), ["b"]);
-    assert_eq!(harbour.server("a").now().state(), ServerState::Asleep);
+    assert_eq!(fixture.launcher.launched(), ["b"]);
+    assert_eq!(fixture.server("a").now().state(), ServerState::Asleep);
     let a = name("a");
     let mut holds = JoinSet::new();
     for client in 0..50 {
-        let (fleet, a) = (harbour.fleet.clone(), a.clone());
+        let (fleet, a) = (fixture.fleet.clone(), a.clone());
         holds.spawn(async move { fleet.hold(&a, Holder::Client(client)).await });
     }
     let held: Vec<_> = holds.join_all().await.into_iter().map(Result::unwrap).collect();
@@ -32,57 +32,57 @@ async fn nothing_starts_until_somebody_uses_it_and_all_who_do_share_one_start() 
         settled(instance).await;
         assert_eq!(instance.now().state(), ServerState::Running);
     }
-    assert_eq!(harbour.launcher.launched(), ["b", "a"]);
+    assert_eq!(fixture.launcher.launched(), ["b", "a"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_an_operator_stopped_is_not_held_and_sleeps_no_more_once_it_is_started() {
-    let harbour = Harbour::with(FakeLauncher::each_lives_on(), &[lazy("a")]).await;
-    harbour.ask(Ask::Stop, &["a"]).await;
-    assert_eq!(harbour.server("a").now().state(), ServerState::Stopped);
-    let refused = harbour.fleet.hold(&name("a"), Holder::Client(1)).await.unwrap_err();
+async fn stopped_lazy_server_is_refused_until_started() {
+    let fixture = TestFleet::with(FakeLauncher::each_lives_on(), &[lazy("a")]).await;
+    fixture.operate(Operation::Stop, &["a"]).await;
+    assert_eq!(fixture.server("a").now().state(), ServerState::Stopped);
+    let refused = fixture.fleet.hold(&name("a"), Holder::Client(1)).await.unwrap_err();
     assert_eq!(refused, HoldError::Stopped);
-    let harbour = harbour.next_day(&[lazy("a")]).await;
-    assert_eq!(harbour.server("a").now().state(), ServerState::Stopped, "it stays so");
-    harbour.ask(Ask::Start, &["a"]).await;
-    harbour.settle().await;
-    assert_eq!(harbour.server("a").now().state(), ServerState::Running);
+    let fixture = fixture.restart_daemon(&[lazy("a")]).await;
+    assert_eq!(fixture.server("a").now().state(), ServerState::Stopped, "it stays so");
+    fixture.operate(Operation::Start, &["a"]).await;
+    fixture.settle().await;
+    assert_eq!(fixture.server("a").now().state(), ServerState::Running);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_file_that_says_otherwise_starts_it_and_a_changed_process_does_not() {
-    let harbour = Harbour::with(FakeLauncher::each_lives_on(), &[lazy("a")]).await;
+async fn eager_file_starts_sleeping_server() {
+    let fixture = TestFleet::with(FakeLauncher::each_lives_on(), &[lazy("a")]).await;
     let mut other = lazy("a");
     process_of(&mut other).args = vec!["--other".into()];
-    harbour.apply(std::slice::from_ref(&other)).await;
-    assert_eq!(harbour.server("a").now().state(), ServerState::Asleep);
+    fixture.apply(std::slice::from_ref(&other)).await;
+    assert_eq!(fixture.server("a").now().state(), ServerState::Asleep);
     other.rules.start = Start::Eager;
-    harbour.apply(&[other]).await;
-    harbour.settle().await;
-    assert_eq!(harbour.launcher.launched(), ["a"]);
-    harbour.apply(&[lazy("a")]).await;
-    harbour.settle().await;
-    assert_eq!(harbour.server("a").now().state(), ServerState::Running, "it is there");
+    fixture.apply(&[other]).await;
+    fixture.settle().await;
+    assert_eq!(fixture.launcher.launched(), ["a"]);
+    fixture.apply(&[lazy("a")]).await;
+    fixture.settle().await;
+    assert_eq!(fixture.server("a").now().state(), ServerState::Running, "it is there");
 }
 
 #[tokio::test(start_paused = true)]
-async fn there_is_room_for_so_many_and_no_more() {
+async fn instance_limit_refuses_further_instances() {
     let launcher = FakeLauncher::each_lives_on();
     let folder = tempfile::tempdir().unwrap();
     let fleet = fleet_with(folder.path(), &launcher, InstanceSettings { most: 2, memory: None });
-    let harbour = Harbour { folder, launcher, fleet };
-    harbour.apply(&[settings("a"), lazy("b"), lazy("c")]).await;
-    harbour.settle().await;
-    settled(&harbour.fleet.hold(&name("b"), Holder::Client(1)).await.unwrap()).await;
-    // Nobody here says that it is idle.
+    let fixture = TestFleet { folder, launcher, fleet };
+    fixture.apply(&[settings("a"), lazy("b"), lazy("c")]).await;
+    fixture.settle().await;
+    settled(&fixture.fleet.hold(&name("b"), Holder::Client(1)).await.unwrap()).await;
+    // No driver reports that it is idle.
     let HoldError::NoRoom(full) =
-        harbour.fleet.hold(&name("c"), Holder::Client(1)).await.unwrap_err()
+        fixture.fleet.hold(&name("c"), Holder::Client(1)).await.unwrap_err()
     else {
         panic!("there is room");
     };
     assert_eq!(full.by, [(name("a"), 1), (name("b"), 1)]);
-    settled(&harbour.fleet.hold(&name("b"), Holder::Client(2)).await.unwrap()).await;
-    harbour.ask(Ask::Start, &["c"]).await;
-    harbour.settle().await;
-    assert_eq!(harbour.launcher.living(), 3, "an operator may");
+    settled(&fixture.fleet.hold(&name("b"), Holder::Client(2)).await.unwrap()).await;
+    fixture.operate(Operation::Start, &["c"]).await;
+    fixture.settle().await;
+    assert_eq!(fixture.launcher.living(), 3, "an operator may");
 }

@@ -1,4 +1,4 @@
-//! Lives somewhere else, with a speaker whose lines are the test's.
+//! Remote instances with a driver whose connections the test holds.
 
 use tokio::time::sleep;
 use xy_protocol::server::ServerState;
@@ -7,24 +7,24 @@ use super::*;
 use crate::fake::{SECOND, remote};
 use crate::instance::{InstanceHandle, InstanceKey, Snapshot};
 use crate::lifecycle::Event;
-use crate::task::{Before, Parts, Task};
+use crate::task::{Origin, Parts, Task};
 
-/// Hands every line to the test.
-struct Switchboard(mpsc::Sender<Line>);
+/// Passes every connection to the test.
+struct ConnectionSender(mpsc::Sender<Connection>);
 
-impl Speak for Switchboard {
-    fn speak(&self, line: Line) {
+impl ProtocolDriver for ConnectionSender {
+    fn drive(&self, line: Connection) {
         self.0.try_send(line).expect("no test has so many lives");
     }
 }
 
-/// A server that lives somewhere else, and whoever is to speak with it.
-struct Elsewhere {
+/// A remote server, and the connections of its driver.
+struct RemoteServer {
     handle: InstanceHandle,
-    lines: mpsc::Receiver<Line>,
+    lines: mpsc::Receiver<Connection>,
 }
 
-impl Elsewhere {
+impl RemoteServer {
     fn new() -> Self {
         let (lines_in, lines) = mpsc::channel(100);
         let settings = Arc::new(remote("far"));
@@ -32,16 +32,16 @@ impl Elsewhere {
             key: InstanceKey::shared(settings.name.clone()),
             settings,
             wanted: xy_protocol::server::Wanted::Up,
-            launcher: Arc::new(RemoteLauncher::new(Arc::new(Switchboard(lines_in)))),
+            launcher: Arc::new(RemoteLauncher::new(Arc::new(ConnectionSender(lines_in)))),
             logs: Arc::new(LogBook::default()),
             changes: tokio::sync::broadcast::channel(100).0,
-            before: Before::Nothing,
+            origin: Origin::New,
         });
         tokio::spawn(task.run());
         Self { handle, lines }
     }
 
-    async fn line(&mut self) -> Line {
+    async fn line(&mut self) -> Connection {
         self.lines.recv().await.unwrap()
     }
 
@@ -49,71 +49,77 @@ impl Elsewhere {
         self.handle.wait_until(|now| now.state() == state).await
     }
 
-    /// Says something, and hangs up once it is told that it is over.
-    async fn say_last(&mut self, said: Said) {
+    /// Sends a last event, and drops the connection once the driver is told of the end.
+    async fn send_last(&mut self, event: DriverEvent) {
         let mut line = self.line().await;
-        line.said.send(said).await.unwrap();
-        assert!(matches!(told(&mut line).await, Some(Told::Over(Exit::UNSEEN))));
+        line.events.send(event).await.unwrap();
+        assert!(matches!(
+            next_command(&mut line).await,
+            Some(DriverCommand::Exited(Exit::UNKNOWN))
+        ));
     }
 }
 
-/// What its speaker is told next, but for how it is, which is asked at any time.
-async fn told(line: &mut Line) -> Option<Told> {
+/// Returns the next command, skipping checkups, which come at any time.
+async fn next_command(connection: &mut Connection) -> Option<DriverCommand> {
     loop {
-        match line.told.recv().await {
-            Some(Told::Checkup(_)) => {}
-            told => return told,
+        match connection.commands.recv().await {
+            Some(DriverCommand::Checkup(_)) => {}
+            next_command => return next_command,
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_runs_once_its_speaker_says_so_and_has_no_process() {
-    let mut far = Elsewhere::new();
+async fn remote_server_runs_without_process_once_ready() {
+    let mut far = RemoteServer::new();
     let line = far.line().await;
-    assert!(matches!(line.way, Way::Endpoint));
-    assert!(line.pid.is_none() && line.before.is_none());
+    assert!(matches!(line.io, ServerIo::Endpoint));
+    assert!(line.pid.is_none() && line.handover.is_none());
     far.state(ServerState::Starting).await;
-    line.said.send(Said::Ready).await.unwrap();
+    line.events.send(DriverEvent::Ready).await.unwrap();
     let now = far.state(ServerState::Running).await;
     assert_eq!((now.pid, now.last_exit), (None, None));
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_cannot_be_reached_is_tried_again_after_a_while_and_is_back() {
-    let mut far = Elsewhere::new();
+async fn unreachable_server_is_retried_with_back_off() {
+    let mut far = RemoteServer::new();
     let began = Instant::now();
     for _ in 0..8 {
-        far.say_last(Said::Unreachable("connection refused".into())).await;
+        far.send_last(DriverEvent::Unreachable("connection refused".into())).await;
         let now = far.state(ServerState::Restarting).await;
         assert_eq!(now.life.reason.to_string(), "connection refused");
         assert!(now.life.is_unreachable());
     }
     let line = far.line().await;
     assert_eq!(began.elapsed().as_secs(), 1 + 2 + 4 + 8 + 16 + 32 + 60 + 60);
-    line.said.send(Said::Ready).await.unwrap();
+    line.events.send(DriverEvent::Ready).await.unwrap();
     let now = far.state(ServerState::Running).await;
     assert!(!now.life.is_unreachable());
     assert_eq!((now.life.tally.restart_count, now.last_exit), (0, None));
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_was_there_and_is_not_any_more_is_tried_again() {
-    let mut far = Elsewhere::new();
+async fn lost_server_is_retried() {
+    let mut far = RemoteServer::new();
     let line = far.line().await;
-    line.said.send(Said::Ready).await.unwrap();
+    line.events.send(DriverEvent::Ready).await.unwrap();
     far.state(ServerState::Running).await;
-    line.said.send(Said::Unreachable("broken pipe".into())).await.unwrap();
+    line.events.send(DriverEvent::Unreachable("broken pipe".into())).await.unwrap();
     drop(line);
     far.state(ServerState::Restarting).await;
     far.line().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_refuses_is_given_up_at_once() {
-    for said in [Said::Hopeless("401".into()), Said::Unfit("it speaks gibberish".into())] {
-        let mut far = Elsewhere::new();
-        far.say_last(said).await;
+async fn refusing_server_fails_at_once() {
+    for event in [
+        DriverEvent::Unrecoverable("401".into()),
+        DriverEvent::ProtocolError("it speaks gibberish".into()),
+    ] {
+        let mut far = RemoteServer::new();
+        far.send_last(event).await;
         far.state(ServerState::Failed).await;
         sleep(3600 * SECOND).await;
         assert!(far.lines.try_recv().is_err(), "it is left alone");
@@ -123,108 +129,110 @@ async fn one_that_refuses_is_given_up_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_is_not_ready_in_time_is_unreachable() {
-    let mut far = Elsewhere::new();
+async fn server_not_ready_in_time_is_unreachable() {
+    let mut far = RemoteServer::new();
     let mut line = far.line().await;
-    assert!(matches!(told(&mut line).await, Some(Told::Close { .. })));
+    assert!(matches!(next_command(&mut line).await, Some(DriverCommand::Close { .. })));
     drop(line);
     let now = far.state(ServerState::Restarting).await;
     assert_eq!(now.life.reason.to_string(), "no answer within 10s");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_speaker_that_hangs_up_or_never_does_harms_nobody() {
-    let mut far = Elsewhere::new();
+async fn driver_that_hangs_up_or_stays_is_tolerated() {
+    let mut far = RemoteServer::new();
     drop(far.line().await);
     let now = far.state(ServerState::Restarting).await;
-    assert_eq!(now.life.reason.to_string(), HUNG_UP);
+    assert_eq!(now.life.reason.to_string(), CONNECTION_DROPPED);
     let held = far.line().await;
     far.handle.request(Event::StopRequested).await.unwrap();
     let began = Instant::now();
     far.state(ServerState::Stopped).await;
-    assert_eq!(began.elapsed(), HANG_UP_WITHIN);
+    assert_eq!(began.elapsed(), CLOSE_TIMEOUT);
     drop(held);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_and_a_start_are_a_new_life() {
-    let mut far = Elsewhere::new();
+async fn restart_opens_new_connection() {
+    let mut far = RemoteServer::new();
     let mut line = far.line().await;
-    line.said.send(Said::Ready).await.unwrap();
+    line.events.send(DriverEvent::Ready).await.unwrap();
     far.state(ServerState::Running).await;
     far.handle.request(Event::RestartRequested).await.unwrap();
-    assert!(matches!(told(&mut line).await, Some(Told::Close { .. })));
-    assert!(matches!(told(&mut line).await, Some(Told::Over(Exit::UNSEEN))));
+    assert!(matches!(next_command(&mut line).await, Some(DriverCommand::Close { .. })));
+    assert!(matches!(next_command(&mut line).await, Some(DriverCommand::Exited(Exit::UNKNOWN))));
     assert!(far.lines.try_recv().is_err(), "not before the line is hung up");
     drop(line);
     let line = far.line().await;
-    line.said.send(Said::Ready).await.unwrap();
+    line.events.send(DriverEvent::Ready).await.unwrap();
     let now = far.state(ServerState::Running).await;
     assert_eq!(now.last_exit, None, "nothing has ended");
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_is_let_go_and_its_speaker_may_take_its_time_but_not_for_ever() {
+async fn handover_waits_for_driver_within_limit() {
     for answers in [true, false] {
-        let mut far = Elsewhere::new();
+        let mut far = RemoteServer::new();
         let mut line = far.line().await;
         let (handle, began) = (far.handle.clone(), Instant::now());
-        let letting_go = tokio::spawn(async move { handle.let_go().await });
-        let Some(Told::LetGo(answer)) = told(&mut line).await else { panic!("it is not let go") };
+        let letting_go = tokio::spawn(async move { handle.hand_over().await });
+        let Some(DriverCommand::HandOver(answer)) = next_command(&mut line).await else {
+            panic!("it is not let go")
+        };
         if answers {
             answer.send(Vec::new()).unwrap();
         } else {
             std::mem::forget(answer);
         }
         letting_go.await.unwrap();
-        let waited = if answers { Duration::ZERO } else { HANG_UP_WITHIN };
+        let waited = if answers { Duration::ZERO } else { CLOSE_TIMEOUT };
         assert_eq!(began.elapsed(), waited);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn its_speaker_is_told_when_nobody_holds_it_any_more() {
-    let mut far = Elsewhere::new();
+async fn driver_is_closed_when_handle_is_dropped() {
+    let mut far = RemoteServer::new();
     let mut line = far.line().await;
     drop(far.handle);
-    assert!(matches!(told(&mut line).await, Some(Told::Close { .. })));
-    assert!(matches!(told(&mut line).await, Some(Told::Over(_))));
-    assert!(told(&mut line).await.is_none());
+    assert!(matches!(next_command(&mut line).await, Some(DriverCommand::Close { .. })));
+    assert!(matches!(next_command(&mut line).await, Some(DriverCommand::Exited(_))));
+    assert!(next_command(&mut line).await.is_none());
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_it_says_that_is_no_message_is_in_its_log_until_the_daemon_ends() {
-    let mut far = Elsewhere::new();
+async fn unparsed_output_is_logged_in_memory() {
+    let mut far = RemoteServer::new();
     let line = far.line().await;
     let long = "x".repeat(MAX_LINE + 1);
-    line.said.send(Said::Stray(b"one\r\n\ntwo".to_vec())).await.unwrap();
-    line.said.send(Said::Stray(long.clone().into_bytes())).await.unwrap();
-    line.said.send(Said::Ready).await.unwrap();
+    line.events.send(DriverEvent::UnparsedOutput(b"one\r\n\ntwo".to_vec())).await.unwrap();
+    line.events.send(DriverEvent::UnparsedOutput(long.clone().into_bytes())).await.unwrap();
+    line.events.send(DriverEvent::Ready).await.unwrap();
     far.state(ServerState::Running).await;
     let (lines, _) = far.handle.logs().tail(10);
-    let said: Vec<_> = lines.iter().map(|line| String::from_utf8_lossy(&line.bytes)).collect();
-    assert_eq!(said, ["one", "", "two", &long[1..], "x"]);
+    let event: Vec<_> = lines.iter().map(|line| String::from_utf8_lossy(&line.bytes)).collect();
+    assert_eq!(event, ["one", "", "two", &long[1..], "x"]);
     assert!(lines.iter().all(|line| line.is_stderr));
     assert_eq!(lines.iter().filter(|line| line.continued).count(), 1);
     assert_eq!(far.handle.logs().next_seq(), 6);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_write_needs_no_shim() {
-    let mut far = Elsewhere::new();
+async fn write_marks_are_acknowledged_without_shim() {
+    let mut far = RemoteServer::new();
     let line = far.line().await;
     let (known, is_known) = oneshot::channel();
-    line.said.send(Said::WriteBegins(known)).await.unwrap();
+    line.events.send(DriverEvent::WriteBegins(known)).await.unwrap();
     is_known.await.unwrap();
-    line.said.send(Said::WriteEnds).await.unwrap();
-    line.said.send(Said::Note("era".into())).await.unwrap();
+    line.events.send(DriverEvent::WriteEnds).await.unwrap();
+    line.events.send(DriverEvent::Note("era".into())).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_sent_in_confidence_is_not_told() {
-    let mut far = Elsewhere::new();
+async fn secrets_are_redacted_from_reasons() {
+    let mut far = RemoteServer::new();
     let why = "cannot GET https://example.com/mcp?key=s3cret with Bearer s3cret\nsecond line";
-    far.say_last(Said::Unreachable(why.into())).await;
+    far.send_last(DriverEvent::Unreachable(why.into())).await;
     let now = far.state(ServerState::Restarting).await;
     assert_eq!(now.life.reason.to_string(), "cannot GET https://example.com/mcp?… with …");
     assert!(!format!("{now:?}").contains("s3cret"));

@@ -1,11 +1,9 @@
-//! What is counted, and when that begins anew.
-
-//! What is counted, and for how long.
+//! Restart counts and their reset.
 
 use super::*;
 
 #[test]
-fn only_automatic_restarts_are_counted() {
+fn only_automatic_restarts_count() {
     let mut play = Play::running(steady());
     play.sees(Event::RestartRequested);
     play.sees(clean_exit());
@@ -17,7 +15,7 @@ fn only_automatic_restarts_are_counted() {
 }
 
 #[test]
-fn an_operator_begins_a_new_count_but_never_a_new_total() {
+fn start_resets_count_but_not_total() {
     let mut play = Play::starting(steady());
     play.delays_between_lives_of(SECOND, 2);
     play.sees(Event::RestartRequested);
@@ -26,13 +24,13 @@ fn an_operator_begins_a_new_count_but_never_a_new_total() {
     play.delays_between_lives_of(SECOND, 1);
     play.sees(Event::StopRequested);
     play.sees(clean_exit());
-    assert_eq!(play.life.tally.restart_count, 1, "a stop alone forgets nothing");
+    assert_eq!(play.life.tally.restart_count, 1, "a stop alone resets nothing");
     play.sees(Event::StartRequested);
     assert_eq!((play.life.tally.restart_count, play.life.tally.restarts_total), (0, 3));
 }
 
 #[test]
-fn the_count_goes_on_when_the_row_is_over() {
+fn stable_uptime_does_not_reset_count() {
     let mut play = Play::starting(steady());
     play.delays_between_lives_of(60 * SECOND, 3);
     assert_eq!(play.life.tally.restart_count, 3);

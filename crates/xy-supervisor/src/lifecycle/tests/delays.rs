@@ -1,34 +1,32 @@
-//! How long is waited between two lives.
-
-//! How long to wait before the next life.
+//! Delays between two lives.
 
 use super::*;
 
 #[test]
-fn the_delay_doubles_up_to_the_maximum() {
+fn delay_doubles_up_to_maximum() {
     let mut play = Play::starting(tireless(|_| {}));
     let delays = play.delays_between_lives_of(SECOND, 8);
     assert_eq!(seconds(&delays), [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]);
 }
 
 #[test]
-fn after_very_many_tries_the_delay_is_still_the_maximum() {
+fn delay_stays_at_maximum() {
     let mut play = Play::starting(tireless(|_| {}));
     let delays = play.delays_between_lives_of(SECOND, 100);
     assert_eq!(delays.last(), Some(&(30 * SECOND)));
 }
 
 #[test]
-fn a_first_delay_over_the_maximum_is_the_maximum() {
+fn initial_delay_is_capped_at_maximum() {
     let mut play = Play::starting(tireless(|it| it.restart.backoff_initial = 60 * SECOND));
     assert_eq!(seconds(&play.delays_between_lives_of(SECOND, 2)), [30.0, 30.0]);
 }
 
 #[test]
-fn jitter_adds_at_most_a_quarter_and_never_goes_over_the_maximum() {
+fn jitter_adds_at_most_a_quarter_within_maximum() {
     let jittery = tireless(|it| it.restart.jitter = true);
     let mut most = Play::starting(jittery.clone());
-    most.chance = 255;
+    most.random = 255;
     let delays = most.delays_between_lives_of(SECOND, 7);
     assert_eq!(seconds(&delays), [1.25, 2.5, 5.0, 10.0, 20.0, 30.0, 30.0]);
 
@@ -37,11 +35,11 @@ fn jitter_adds_at_most_a_quarter_and_never_goes_over_the_maximum() {
 }
 
 #[test]
-fn more_chance_never_means_less_delay() {
+fn delay_grows_with_random_number() {
     let delays: Vec<_> = (0..=255)
-        .map(|chance| {
+        .map(|random| {
             let mut play = Play::starting(tireless(|it| it.restart.jitter = true));
-            play.chance = chance;
+            play.random = random;
             play.delays_between_lives_of(SECOND, 1)[0]
         })
         .collect();
@@ -50,27 +48,27 @@ fn more_chance_never_means_less_delay() {
 }
 
 #[test]
-fn without_jitter_chance_decides_nothing() {
+fn without_jitter_delay_is_fixed() {
     let mut play = Play::starting(tireless(|_| {}));
-    play.chance = 255;
+    play.random = 255;
     assert_eq!(seconds(&play.delays_between_lives_of(SECOND, 2)), [1.0, 2.0]);
 }
 
 #[test]
-fn without_back_off_the_successor_of_a_long_life_starts_at_once() {
+fn without_back_off_long_life_is_followed_at_once() {
     let mut play = Play::starting(tireless(|it| it.restart.backoff_initial = Duration::ZERO));
     assert_eq!(play.delays_between_lives_of(SHORT_LIFE, 3), [Duration::ZERO; 3]);
 }
 
 #[test]
-fn without_back_off_the_successor_of_a_short_life_waits_a_moment() {
+fn without_back_off_short_life_is_followed_by_delay() {
     let mut play = Play::starting(tireless(|it| it.restart.backoff_initial = Duration::ZERO));
     let delays = play.delays_between_lives_of(almost(SHORT_LIFE), 3);
     assert_eq!(delays, [SHORT_LIFE_DELAY; 3]);
 }
 
 #[test]
-fn a_life_counts_from_its_launch_not_from_its_readiness() {
+fn life_counts_from_launch_not_readiness() {
     let mut play = Play::starting(tireless(|it| it.restart.backoff_initial = Duration::ZERO));
     play.waits(almost(SHORT_LIFE));
     play.lives_for(MILLI);
@@ -78,7 +76,7 @@ fn a_life_counts_from_its_launch_not_from_its_readiness() {
 }
 
 #[test]
-fn enough_ready_uptime_makes_the_delay_short_again() {
+fn stable_uptime_resets_delay() {
     let mut play = Play::starting(tireless(|_| {}));
     assert_eq!(seconds(&play.delays_between_lives_of(SECOND, 3)), [1.0, 2.0, 4.0]);
     assert_eq!(seconds(&play.delays_between_lives_of(60 * SECOND, 1)), [1.0]);
@@ -86,13 +84,13 @@ fn enough_ready_uptime_makes_the_delay_short_again() {
 }
 
 #[test]
-fn almost_enough_ready_uptime_does_not() {
+fn almost_stable_uptime_does_not_reset_delay() {
     let mut play = Play::starting(tireless(|_| {}));
     assert_eq!(seconds(&play.delays_between_lives_of(almost(60 * SECOND), 2)), [1.0, 2.0]);
 }
 
 #[test]
-fn time_before_readiness_is_no_ready_uptime() {
+fn time_before_readiness_is_no_uptime() {
     let mut play = Play::starting(tireless(|it| it.ready.within = 100 * SECOND));
     play.delays_between_lives_of(SECOND, 2);
     play.waits(90 * SECOND);

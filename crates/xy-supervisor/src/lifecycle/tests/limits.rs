@@ -1,6 +1,4 @@
-//! When it is given up.
-
-//! When to give up.
+//! Limits on restarts.
 
 use super::*;
 
@@ -20,7 +18,7 @@ fn at_most_attempts(limit: u32) -> Rules {
 }
 
 #[test]
-fn one_exit_more_than_the_limit_within_a_minute_is_too_many() {
+fn too_many_exits_within_a_minute_fail_server() {
     let mut play = Play::starting(at_most_exits(3));
     play.delays_between_lives_of(SECOND, 3);
     play.lives_for(SECOND);
@@ -29,7 +27,7 @@ fn one_exit_more_than_the_limit_within_a_minute_is_too_many() {
 }
 
 #[test]
-fn exits_slide_out_of_the_window() {
+fn old_exits_leave_the_window() {
     let mut play = Play::starting(at_most_exits(3));
     // Exits at 20 s, 40 s, 60 s, 80 s …: never more than three within 60 s.
     let delays = play.delays_between_lives_of(20 * SECOND, 10);
@@ -37,7 +35,7 @@ fn exits_slide_out_of_the_window() {
 }
 
 #[test]
-fn an_exit_exactly_a_window_ago_no_longer_counts() {
+fn exit_exactly_one_window_ago_does_not_count() {
     let mut play = Play::starting(at_most_exits(1));
     play.delays_between_lives_of(WINDOW, 3);
     play.lives_for(almost(WINDOW));
@@ -45,26 +43,26 @@ fn an_exit_exactly_a_window_ago_no_longer_counts() {
 }
 
 #[test]
-fn the_window_is_judged_at_the_exit_not_at_the_restart() {
+fn window_is_checked_at_exit() {
     let mut play = Play::starting(rules(|it| {
         it.restart.max_retries_per_minute = 1;
         it.restart.backoff_initial = 30 * SECOND;
     }));
     play.delays_between_lives_of(31 * SECOND, 1);
-    // The exit is 59 s after the one before; that its successor would have to wait is no help.
+    // The exit is 59 s after the last one. The delay before the next life does not matter.
     play.lives_for(29 * SECOND);
     assert_eq!(play.life.state, State::Failed);
 }
 
 #[test]
-fn without_a_limit_any_number_of_exits_is_fine() {
+fn exits_are_unlimited_without_limit() {
     let mut play = Play::starting(at_most_exits(0));
     play.delays_between_lives_of(MILLI, 500);
-    assert!(play.life.tally.recent_exits.len() <= 1, "nothing is kept for no use");
+    assert!(play.life.tally.recent_exits.len() <= 1, "unneeded exits are not kept");
 }
 
 #[test]
-fn what_is_remembered_of_exits_is_bounded_by_the_limit() {
+fn remembered_exits_are_bounded_by_limit() {
     let mut play = Play::starting(at_most_exits(4));
     for _ in 0..50 {
         play.lives_for(15 * SECOND);
@@ -74,7 +72,7 @@ fn what_is_remembered_of_exits_is_bounded_by_the_limit() {
 }
 
 #[test]
-fn after_so_many_restarts_in_a_row_it_is_given_up() {
+fn server_is_given_up_after_max_attempts() {
     let mut play = Play::starting(at_most_attempts(2));
     assert_eq!(seconds(&play.delays_between_lives_of(SECOND, 2)), [1.0, 2.0]);
     play.lives_for(SECOND);
@@ -83,12 +81,12 @@ fn after_so_many_restarts_in_a_row_it_is_given_up() {
 }
 
 #[test]
-fn without_a_limit_any_number_of_restarts_is_fine() {
+fn restarts_are_unlimited_without_limit() {
     Play::starting(at_most_attempts(0)).delays_between_lives_of(SECOND, 500);
 }
 
 #[test]
-fn enough_ready_uptime_gives_it_all_its_attempts_again() {
+fn stable_uptime_resets_attempts() {
     let mut play = Play::starting(at_most_attempts(2));
     play.delays_between_lives_of(SECOND, 2);
     assert_eq!(seconds(&play.delays_between_lives_of(60 * SECOND, 1)), [1.0]);
@@ -98,18 +96,18 @@ fn enough_ready_uptime_gives_it_all_its_attempts_again() {
 }
 
 #[test]
-fn the_last_attempt_is_told() {
+fn reason_names_last_attempt() {
     let mut play = Play::starting(at_most_attempts(3));
-    let mut told = Vec::new();
+    let mut texts = Vec::new();
     for _ in 0..3 {
         play.delays_between_lives_of(SECOND, 1);
-        told.push(play.says());
+        texts.push(play.says());
     }
-    assert_eq!(told, ["attempt 1 of 3", "attempt 2 of 3", "last attempt (3 of 3)"]);
+    assert_eq!(texts, ["attempt 1 of 3", "attempt 2 of 3", "final restart attempt (3 of 3)"]);
 }
 
 #[test]
-fn a_start_after_a_failure_begins_anew() {
+fn start_after_failure_resets_attempts() {
     let mut play = Play::starting(at_most_attempts(1));
     play.delays_between_lives_of(SECOND, 1);
     play.lives_for(SECOND);
@@ -119,7 +117,7 @@ fn a_start_after_a_failure_begins_anew() {
 }
 
 #[test]
-fn an_end_that_was_asked_for_never_counts() {
+fn requested_end_never_counts() {
     let mut play = Play::running(rules(|it| it.restart.max_retries_per_minute = 1));
     for _ in 0..10 {
         assert_eq!(play.sees(Event::RestartRequested), Some(Effect::Stop));

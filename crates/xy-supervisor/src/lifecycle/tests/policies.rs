@@ -1,6 +1,4 @@
-//! What follows which exit.
-
-//! What becomes of an end that nobody asked for.
+//! Restart policies after an unexpected end.
 
 use super::*;
 
@@ -12,16 +10,16 @@ fn after(policy: RestartPolicy, exit: Exit) -> Life {
 }
 
 #[test]
-fn always_restarts_whatever_the_exit() {
-    for exit in [Exit::code(0), Exit::code(1), KILLED, Exit::UNSEEN] {
+fn always_restarts_after_any_exit() {
+    for exit in [Exit::code(0), Exit::code(1), KILLED, Exit::UNKNOWN] {
         let life = after(RestartPolicy::Always, exit);
         assert!(matches!(life.state, State::Backoff { .. }), "{exit}");
     }
 }
 
 #[test]
-fn on_failure_restarts_only_after_a_dirty_exit() {
-    for exit in [Exit::code(1), KILLED, Exit::UNSEEN] {
+fn on_failure_restarts_after_unclean_exit_only() {
+    for exit in [Exit::code(1), KILLED, Exit::UNKNOWN] {
         let life = after(RestartPolicy::OnFailure, exit);
         assert!(matches!(life.state, State::Backoff { .. }), "{exit}");
     }
@@ -29,20 +27,20 @@ fn on_failure_restarts_only_after_a_dirty_exit() {
 }
 
 #[test]
-fn never_leaves_it_failed_or_stopped() {
+fn never_leaves_server_failed_or_stopped() {
     assert_eq!(after(RestartPolicy::Never, Exit::code(0)).state, State::Stopped);
-    for exit in [Exit::code(1), KILLED, Exit::UNSEEN] {
+    for exit in [Exit::code(1), KILLED, Exit::UNKNOWN] {
         assert_eq!(after(RestartPolicy::Never, exit).state, State::Failed, "{exit}");
     }
 }
 
 #[test]
-fn a_server_that_ended_by_itself_is_still_wanted() {
+fn exited_server_is_still_wanted_up() {
     assert_eq!(after(RestartPolicy::OnFailure, Exit::code(0)).wanted, Wanted::Up);
 }
 
 #[test]
-fn a_program_that_cannot_be_started_at_all_fails_at_once() {
+fn permanent_launch_failure_fails_at_once() {
     for policy in [RestartPolicy::Always, RestartPolicy::OnFailure, RestartPolicy::Never] {
         let mut play = Play::starting(rules(|it| it.restart.policy = policy));
         play.sees(Event::LaunchFailed(permanent_fault()));
@@ -52,7 +50,7 @@ fn a_program_that_cannot_be_started_at_all_fails_at_once() {
 }
 
 #[test]
-fn a_program_that_cannot_be_started_fails_also_if_that_takes_long_to_be_known() {
+fn late_permanent_launch_failure_fails_server() {
     let mut play = Play::starting(steady());
     assert_eq!(play.waits_for_deadline(), (10 * SECOND, Some(Effect::Stop)));
     play.sees(Event::LaunchFailed(permanent_fault()));
@@ -61,18 +59,18 @@ fn a_program_that_cannot_be_started_fails_also_if_that_takes_long_to_be_known() 
 }
 
 #[test]
-fn one_that_is_ready_and_turns_out_not_to_be_runnable_has_failed() {
+fn ready_server_that_cannot_be_run_fails() {
     let mut play = Play::running(steady());
     play.sees(Event::LaunchFailed(permanent_fault()));
     assert_eq!((&play.life.state, play.life.tally.restarts_total), (&State::Failed, 0));
 }
 
 #[test]
-fn an_engine_that_is_away_is_waited_for_as_long_as_it_takes_and_nothing_is_counted() {
+fn missing_engine_is_retried_forever_uncounted() {
     let mut play = Play::starting(steady());
     let mut waited = Vec::new();
     for _ in 0..8 {
-        assert_eq!(play.sees(Event::Away(absence())), None);
+        assert_eq!(play.sees(Event::EngineUnavailable(engine_unavailable())), None);
         assert_eq!(play.life.reason.hint(), Some("start the engine"));
         assert!(play.life.is_unreachable());
         let (time, effect) = play.waits_for_deadline();
@@ -82,24 +80,24 @@ fn an_engine_that_is_away_is_waited_for_as_long_as_it_takes_and_nothing_is_count
     assert_eq!(waited, [1, 2, 4, 8, 16, 30, 30, 30]);
     play.sees(Event::Ready);
     assert_eq!((play.life.tally.restarts_total, play.life.is_unreachable()), (0, false));
-    // The next time it begins anew.
+    // The next outage starts with the initial delay.
     play.sees(crash());
     play.waits_for_deadline();
-    play.sees(Event::Away(absence()));
+    play.sees(Event::EngineUnavailable(engine_unavailable()));
     assert_eq!(play.waits_for_deadline(), (SECOND, Some(Effect::Launch)));
     assert_eq!(play.life.tally.restarts_total, 1, "the crash");
 }
 
 #[test]
-fn an_engine_that_is_away_is_not_waited_for_under_never() {
+fn missing_engine_fails_server_under_never() {
     let mut play = Play::starting(rules(|it| it.restart.policy = RestartPolicy::Never));
-    play.sees(Event::Away(absence()));
+    play.sees(Event::EngineUnavailable(engine_unavailable()));
     assert_eq!(play.life.state, State::Failed);
     assert_eq!(play.says(), "no engine listens");
 }
 
 #[test]
-fn the_five_tries_of_the_older_launcher_can_be_had() {
+fn five_attempts_of_older_launcher_can_be_configured() {
     let mut play = Play::starting(rules(|it| {
         it.restart.backoff_initial = 2 * SECOND;
         it.restart.backoff_max = 32 * SECOND;
@@ -117,7 +115,7 @@ fn the_five_tries_of_the_older_launcher_can_be_had() {
 }
 
 #[test]
-fn a_moment_without_memory_is_waited_out() {
+fn transient_launch_failure_is_retried() {
     let mut play = Play::starting(steady());
     play.sees(Event::LaunchFailed(transient_fault()));
     assert_eq!(play.waits_for_deadline(), (SECOND, Some(Effect::Launch)));
@@ -126,7 +124,7 @@ fn a_moment_without_memory_is_waited_out() {
 }
 
 #[test]
-fn moments_without_memory_count_against_the_limits() {
+fn transient_launch_failures_count_against_limits() {
     let mut play = Play::starting(rules(|it| it.restart.max_attempts = 1));
     play.sees(Event::LaunchFailed(transient_fault()));
     play.waits_for_deadline();
@@ -136,12 +134,12 @@ fn moments_without_memory_count_against_the_limits() {
 }
 
 #[test]
-fn a_server_that_is_never_ready_is_stopped_and_counted() {
+fn server_never_ready_is_stopped_and_counted() {
     let mut play = Play::starting(steady());
     assert_eq!(play.waits_for_deadline(), (10 * SECOND, Some(Effect::Stop)));
     assert_eq!(play.says(), "not ready within 10s");
     play.waits(SECOND);
-    // That it then ended cleanly does not make it a success.
+    // The clean exit after that does not make it a success.
     assert_eq!(play.sees(clean_exit()), None);
     assert_eq!(play.says(), "not ready within 10s");
     assert_eq!(play.waits_for_deadline(), (SECOND, Some(Effect::Launch)));
@@ -149,7 +147,7 @@ fn a_server_that_is_never_ready_is_stopped_and_counted() {
 }
 
 #[test]
-fn a_server_that_is_never_ready_is_given_up_in_the_end() {
+fn server_never_ready_is_given_up_eventually() {
     let mut play = Play::starting(rules(|it| it.restart.max_attempts = 1));
     play.waits_for_deadline();
     play.sees(clean_exit());
@@ -161,7 +159,7 @@ fn a_server_that_is_never_ready_is_given_up_in_the_end() {
 }
 
 #[test]
-fn a_server_that_is_never_ready_fails_at_once_under_never() {
+fn server_never_ready_fails_at_once_under_never() {
     let mut play = Play::starting(rules(|it| it.restart.policy = RestartPolicy::Never));
     play.waits_for_deadline();
     play.sees(clean_exit());

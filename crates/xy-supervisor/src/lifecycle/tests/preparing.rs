@@ -1,9 +1,9 @@
-//! Servers that need something fetched before they can begin.
+//! Servers whose launch needs preparation, such as an image pull.
 
 use super::*;
 
 #[test]
-fn the_time_of_a_fetch_is_not_that_of_becoming_ready() {
+fn preparation_does_not_use_up_readiness_time() {
     let mut play = Play::new(rules(|it| it.ready.within = 10 * SECOND));
     play.sees(Event::StartRequested);
     for _ in 0..100 {
@@ -11,13 +11,17 @@ fn the_time_of_a_fetch_is_not_that_of_becoming_ready() {
         assert_eq!(play.sees(Event::Preparing), None);
         assert!(matches!(play.life.state, State::Starting { .. }), "{:?}", play.life);
     }
-    assert_eq!(play.life.reason, Reason::StartRequested, "nothing new has happened");
+    assert_eq!(play.life.reason, Reason::StartRequested, "the reason stays");
     let (waited, effect) = play.waits_for_deadline();
-    assert_eq!((waited, effect), (10 * SECOND, Some(Effect::Stop)), "once that is over it counts");
+    assert_eq!(
+        (waited, effect),
+        (10 * SECOND, Some(Effect::Stop)),
+        "the time counts after the preparation"
+    );
 }
 
 #[test]
-fn a_stop_ends_a_fetch_and_what_is_heard_of_it_later_means_nothing() {
+fn stop_ends_preparation_and_ignores_its_later_events() {
     let mut play = Play::new(rules(|_| ()));
     play.sees(Event::StartRequested);
     play.sees(Event::Preparing);
@@ -25,6 +29,6 @@ fn a_stop_ends_a_fetch_and_what_is_heard_of_it_later_means_nothing() {
     let before = play.life.clone();
     assert_eq!(play.sees(Event::Preparing), None);
     assert_eq!(play.life, before);
-    play.sees(Event::Exited(Exit::UNSEEN));
+    play.sees(Event::Exited(Exit::UNKNOWN));
     assert_eq!(play.life.state, State::Stopped);
 }

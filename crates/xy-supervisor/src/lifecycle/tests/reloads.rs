@@ -1,11 +1,9 @@
-//! What a changed file brings.
-
-//! What a changed file means.
+//! Changed settings.
 
 use super::*;
 
 #[test]
-fn what_an_operator_stopped_stays_stopped() {
+fn stopped_server_stays_stopped() {
     for event in [Event::ProcessChanged, Event::RulesChanged] {
         let mut play = Play::running(steady());
         play.sees(Event::StopRequested);
@@ -17,7 +15,7 @@ fn what_an_operator_stopped_stays_stopped() {
 }
 
 #[test]
-fn any_change_of_the_file_clears_a_failure() {
+fn any_settings_change_clears_failure() {
     for event in [Event::ProcessChanged, Event::RulesChanged] {
         let mut play = Play::failed();
         assert_eq!(play.sees(event), Some(Effect::Launch));
@@ -26,7 +24,7 @@ fn any_change_of_the_file_clears_a_failure() {
 }
 
 #[test]
-fn another_process_replaces_the_living_one() {
+fn process_change_replaces_running_server() {
     for mut play in [Play::starting(steady()), Play::running(steady())] {
         assert_eq!(play.sees(Event::ProcessChanged), Some(Effect::Stop));
         assert_eq!(play.sees(clean_exit()), Some(Effect::Launch));
@@ -35,12 +33,12 @@ fn another_process_replaces_the_living_one() {
 }
 
 #[test]
-fn another_process_does_not_wait_for_the_back_off_of_the_old_one() {
+fn process_change_skips_back_off() {
     assert_eq!(Play::in_backoff(steady()).sees(Event::ProcessChanged), Some(Effect::Launch));
 }
 
 #[test]
-fn another_process_starts_what_ended_by_itself() {
+fn process_change_starts_exited_server() {
     let mut play = Play::running(steady());
     play.sees(clean_exit());
     assert_eq!(play.life.state, State::Stopped);
@@ -48,7 +46,7 @@ fn another_process_starts_what_ended_by_itself() {
 }
 
 #[test]
-fn other_rules_leave_a_living_or_waiting_one_alone() {
+fn rules_change_leaves_running_or_waiting_server_alone() {
     for mut play in [Play::starting(steady()), Play::running(steady()), Play::in_backoff(steady())]
     {
         let before = play.life.clone();
@@ -58,7 +56,7 @@ fn other_rules_leave_a_living_or_waiting_one_alone() {
 }
 
 #[test]
-fn other_rules_judge_the_end_of_the_living_one() {
+fn new_rules_judge_end_of_running_server() {
     let mut play = Play::running(steady());
     play.rules.restart.policy = RestartPolicy::Never;
     play.sees(Event::RulesChanged);
@@ -67,7 +65,7 @@ fn other_rules_judge_the_end_of_the_living_one() {
 }
 
 #[test]
-fn another_process_while_the_old_one_is_ended_for_not_being_ready_is_started_at_once() {
+fn process_change_during_failed_start_starts_at_once() {
     let mut play = Play::starting(steady());
     play.waits_for_deadline();
     assert_eq!(play.sees(Event::ProcessChanged), None);

@@ -1,11 +1,9 @@
-//! What operators ask for.
-
-//! What operators may ask, and when.
+//! Requests of operators.
 
 use super::*;
 
 #[test]
-fn a_stop_works_in_every_state() {
+fn stop_works_in_every_state() {
     let stopped = |mut play: Play| {
         if play.sees(Event::StopRequested) == Some(Effect::Stop) {
             play.sees(Event::Exited(KILLED));
@@ -29,7 +27,7 @@ fn a_stop_works_in_every_state() {
 }
 
 #[test]
-fn what_an_operator_stopped_is_left_alone() {
+fn stopped_server_is_left_alone() {
     let mut play = Play::running(rules(|it| it.restart.policy = RestartPolicy::Always));
     play.sees(Event::StopRequested);
     play.sees(crash());
@@ -40,18 +38,18 @@ fn what_an_operator_stopped_is_left_alone() {
 }
 
 #[test]
-fn a_stop_that_takes_too_long_is_forced_once() {
+fn overdue_stop_is_forced_once() {
     let mut play = Play::running(steady());
     play.sees(Event::StopRequested);
     let grace = play.rules.stop.grace;
     assert_eq!(play.waits_for_deadline(), (grace + STOP_MARGIN, Some(Effect::Kill)));
-    assert_eq!(play.life.state.deadline(), None, "there is nothing stronger to wait for");
+    assert_eq!(play.life.state.deadline(), None, "a kill has no deadline");
     play.sees(Event::Exited(KILLED));
     assert_eq!((play.life.state, play.says().as_str()), (State::Stopped, "stopped as requested"));
 }
 
 #[test]
-fn a_forced_end_does_not_forget_what_comes_after_it() {
+fn forced_stop_keeps_what_follows() {
     let mut play = Play::running(steady());
     play.sees(Event::RestartRequested);
     assert_eq!(play.waits_for_deadline().1, Some(Effect::Kill));
@@ -59,7 +57,7 @@ fn a_forced_end_does_not_forget_what_comes_after_it() {
 }
 
 #[test]
-fn a_second_stop_does_not_give_it_more_time() {
+fn second_stop_does_not_extend_deadline() {
     let mut play = Play::running(steady());
     play.sees(Event::StopRequested);
     play.waits(5 * SECOND);
@@ -68,7 +66,7 @@ fn a_second_stop_does_not_give_it_more_time() {
 }
 
 #[test]
-fn a_restart_is_one_thing() {
+fn restart_is_one_request() {
     let mut play = Play::running(steady());
     assert_eq!(play.sees(Event::RestartRequested), Some(Effect::Stop));
     assert_eq!(play.life.wanted, Wanted::Up);
@@ -77,14 +75,14 @@ fn a_restart_is_one_thing() {
 }
 
 #[test]
-fn a_repair_starts_again_what_is_broken_and_tells_why() {
+fn repair_restarts_broken_server_with_reason() {
     let repair = || Event::RepairRequested("self-test: it hangs".into());
     let mut play = Play::running(steady());
     assert_eq!(play.sees(repair()), Some(Effect::Stop));
     assert_eq!(play.says(), "self-test: it hangs");
     assert_eq!(play.sees(clean_exit()), Some(Effect::Launch));
-    assert_eq!(play.says(), "self-test: it hangs", "so the new life is told why it began");
-    assert_eq!(play.sees(repair()), None, "it has begun already");
+    assert_eq!(play.says(), "self-test: it hangs", "the new life keeps the reason");
+    assert_eq!(play.sees(repair()), None, "it is starting already");
     for mut play in [Play::in_backoff(steady()), Play::failed()] {
         assert_eq!(play.sees(repair()), Some(Effect::Launch));
         assert_eq!(play.says(), "self-test: it hangs");
@@ -92,7 +90,7 @@ fn a_repair_starts_again_what_is_broken_and_tells_why() {
 }
 
 #[test]
-fn a_repair_is_a_restart_and_does_not_forget_the_others() {
+fn repair_counts_as_restart() {
     let mut play = Play::failed();
     let before = play.life.tally.clone();
     play.sees(Event::RepairRequested("self-test: it is dead".into()));
@@ -104,7 +102,7 @@ fn a_repair_is_a_restart_and_does_not_forget_the_others() {
 }
 
 #[test]
-fn one_that_had_failed_and_crashes_after_its_repair_has_failed_again_at_once() {
+fn failed_server_that_crashes_after_repair_fails_again() {
     let repair = || Event::RepairRequested("self-test: it is dead".into());
     let mut play = Play::starting(rules(|it| it.restart.max_attempts = 3));
     while play.life.state != State::Failed {
@@ -114,17 +112,20 @@ fn one_that_had_failed_and_crashes_after_its_repair_has_failed_again_at_once() {
         }
     }
     for _ in 0..5 {
-        assert_eq!(play.sees(repair()), Some(Effect::Launch), "it is tried once");
+        assert_eq!(play.sees(repair()), Some(Effect::Launch), "it gets one attempt");
         play.sees(crash());
         assert_eq!(play.life.state, State::Failed);
     }
     play.sees(Event::StartRequested);
     play.sees(crash());
-    assert!(matches!(play.life.state, State::Backoff { .. }), "an operator begins anew");
+    assert!(
+        matches!(play.life.state, State::Backoff { .. }),
+        "an operator's start resets the attempts"
+    );
 }
 
 #[test]
-fn a_repair_that_holds_ends_the_row() {
+fn successful_repair_resets_attempts() {
     let mut play = Play::failed();
     play.sees(Event::RepairRequested("self-test: it is dead".into()));
     play.sees(Event::Ready);
@@ -134,7 +135,7 @@ fn a_repair_that_holds_ends_the_row() {
 }
 
 #[test]
-fn a_repair_that_has_to_be_forced_is_still_one() {
+fn forced_repair_is_still_a_repair() {
     let mut play = Play::running(steady());
     play.sees(Event::RepairRequested("self-test: it hangs".into()));
     assert_eq!(play.waits_for_deadline().1, Some(Effect::Kill));
@@ -144,7 +145,7 @@ fn a_repair_that_has_to_be_forced_is_still_one() {
 }
 
 #[test]
-fn a_repair_never_undoes_a_stop() {
+fn repair_never_undoes_stop() {
     let repair = || Event::RepairRequested("self-test: it hangs".into());
     let mut play = Play::running(steady());
     play.sees(Event::StopRequested);
@@ -155,7 +156,7 @@ fn a_repair_never_undoes_a_stop() {
 }
 
 #[test]
-fn a_restart_starts_what_is_down() {
+fn restart_starts_stopped_server() {
     for mut play in [Play::new(steady()), Play::in_backoff(steady()), Play::failed()] {
         assert_eq!(play.sees(Event::RestartRequested), Some(Effect::Launch));
         assert_eq!(play.life.wanted, Wanted::Up);
@@ -163,22 +164,22 @@ fn a_restart_starts_what_is_down() {
 }
 
 #[test]
-fn a_start_while_stopping_is_done_after_the_stop() {
+fn start_while_stopping_follows_stop() {
     let mut play = Play::running(steady());
     play.sees(Event::StopRequested);
-    assert_eq!(play.sees(Event::StartRequested), None, "nothing starts beside the old life");
+    assert_eq!(play.sees(Event::StartRequested), None, "only one life at a time");
     assert_eq!(play.life.wanted, Wanted::Up);
     assert_eq!(play.sees(Event::Exited(KILLED)), Some(Effect::Launch));
 }
 
 #[test]
-fn a_start_does_not_wait_for_the_back_off() {
+fn start_skips_back_off() {
     let mut play = Play::in_backoff(steady());
     assert_eq!(play.sees(Event::StartRequested), Some(Effect::Launch));
 }
 
 #[test]
-fn a_start_of_what_is_up_changes_nothing() {
+fn start_of_running_server_changes_nothing() {
     for mut play in [Play::starting(steady()), Play::running(steady())] {
         let before = play.life.clone();
         assert_eq!(play.sees(Event::StartRequested), None);
@@ -224,7 +225,7 @@ fn retirement_is_final() {
 }
 
 #[test]
-fn whatever_a_stop_was_for_retirement_takes_its_place() {
+fn retirement_overrides_any_stop() {
     for asked in [Event::StopRequested, Event::RestartRequested, Event::ProcessChanged] {
         let mut play = Play::running(steady());
         play.sees(asked);
@@ -235,17 +236,17 @@ fn whatever_a_stop_was_for_retirement_takes_its_place() {
 }
 
 #[test]
-fn a_successor_waits_for_its_predecessor_without_a_limit() {
+fn successor_waits_for_predecessor_without_limit() {
     let mut play = Play::new(steady());
     play.life = Life::after_predecessor(Wanted::Up, false);
-    assert_eq!(play.life.state.deadline(), None, "it is not ours to force");
-    assert_eq!(play.sees(Event::Exited(Exit::UNSEEN)), Some(Effect::Launch));
+    assert_eq!(play.life.state.deadline(), None, "a predecessor is not killed");
+    assert_eq!(play.sees(Event::Exited(Exit::UNKNOWN)), Some(Effect::Launch));
 }
 
 #[test]
-fn a_successor_that_is_not_wanted_stays_down() {
+fn unwanted_successor_stays_down() {
     let mut play = Play::new(steady());
     play.life = Life::after_predecessor(Wanted::Down, false);
-    assert_eq!(play.sees(Event::Exited(Exit::UNSEEN)), None);
+    assert_eq!(play.sees(Event::Exited(Exit::UNKNOWN)), None);
     assert_eq!(play.life.state, State::Stopped);
 }

@@ -1,4 +1,4 @@
-//! One that sleeps while nobody uses it: short plays, and random ones.
+//! Servers that sleep while they are idle: single rules, then random histories.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -7,7 +7,7 @@ use xy_config::settings::Start;
 
 use super::*;
 
-/// What surrounds one that sleeps: time, and the one life there may be.
+/// A sleeping server with a clock and its current life.
 struct Sleeper {
     life: Life,
     rules: Rules,
@@ -34,12 +34,12 @@ impl Sleeper {
         if matches!(event, Event::Exited(_)) {
             self.lives = false;
         }
-        let moment = Moment { now: self.now, chance: 0, is_remote: false };
-        let (life, effect) = on_event(self.life.clone(), event, &self.rules, moment);
+        let context = Context { now: self.now, random: 0, is_remote: false };
+        let (life, effect) = on_event(self.life.clone(), event, &self.rules, context);
         self.life = life;
         if effect == Some(Effect::Launch) {
-            assert!(!self.lives, "nothing is launched beside a living one");
-            assert_eq!(self.life.wanted, Wanted::Up, "nothing is launched that is to be down");
+            assert!(!self.lives, "only one life at a time");
+            assert_eq!(self.life.wanted, Wanted::Up, "no launch while wanted down");
             self.lives = true;
             self.launches += 1;
         }
@@ -56,7 +56,7 @@ impl Sleeper {
         self.now = until;
     }
 
-    fn word(&self) -> ServerState {
+    fn wire_state(&self) -> ServerState {
         self.life.state.on_wire()
     }
 
@@ -66,89 +66,89 @@ impl Sleeper {
 }
 
 #[test]
-fn it_is_there_from_its_first_use_until_it_is_idle_and_then_again() {
+fn lazy_server_runs_from_first_use_until_idle() {
     let mut lazy = Sleeper::lazy(|_| {});
     for launches in 1..4 {
         lazy.wait(Duration::from_hours(1));
-        assert_eq!(lazy.word(), ServerState::Asleep, "nobody uses it");
-        assert_eq!(lazy.sees(Event::Woken), Some(Effect::Launch));
-        assert_eq!(lazy.sees(Event::Woken), None, "one start for all");
+        assert_eq!(lazy.wire_state(), ServerState::Asleep, "it is idle");
+        assert_eq!(lazy.sees(Event::WakeRequested), Some(Effect::Launch));
+        assert_eq!(lazy.sees(Event::WakeRequested), None, "one start serves all");
         lazy.sees(Event::Ready);
-        assert_eq!(lazy.word(), ServerState::Running);
+        assert_eq!(lazy.wire_state(), ServerState::Running);
         assert_eq!(lazy.idle(), Some(Effect::Stop));
         lazy.sees(clean_exit());
         assert_eq!(lazy.launches, launches);
     }
-    assert_eq!(lazy.life.tally, Tally::default(), "nothing of that is held against it");
+    assert_eq!(lazy.life.tally, Tally::default(), "idle stops are not counted");
 }
 
 #[test]
-fn whoever_comes_while_it_goes_gets_the_next_life_and_there_is_only_one() {
+fn use_during_stop_starts_exactly_one_life() {
     let mut lazy = Sleeper::lazy(|_| {});
-    lazy.sees(Event::Woken);
+    lazy.sees(Event::WakeRequested);
     lazy.sees(Event::Ready);
     lazy.idle();
-    assert_eq!(lazy.sees(Event::Woken), None);
-    assert_eq!(lazy.sees(Event::Woken), None);
+    assert_eq!(lazy.sees(Event::WakeRequested), None);
+    assert_eq!(lazy.sees(Event::WakeRequested), None);
     assert_eq!(lazy.sees(clean_exit()), Some(Effect::Launch));
-    assert_eq!((lazy.word(), lazy.launches), (ServerState::Starting, 2));
+    assert_eq!((lazy.wire_state(), lazy.launches), (ServerState::Starting, 2));
 }
 
 #[test]
-fn a_death_does_not_start_it_again_unless_somebody_needs_it_and_then_not_at_once() {
+fn crashed_lazy_server_restarts_on_use_after_delay() {
     let mut lazy = Sleeper::lazy(|_| {});
-    lazy.sees(Event::Woken);
+    lazy.sees(Event::WakeRequested);
     lazy.sees(Event::Ready);
     lazy.sees(crash());
     lazy.wait(Duration::from_hours(1));
-    assert_eq!((lazy.word(), lazy.launches), (ServerState::Asleep, 1));
-    lazy.sees(Event::Woken);
+    assert_eq!((lazy.wire_state(), lazy.launches), (ServerState::Asleep, 1));
+    lazy.sees(Event::WakeRequested);
     lazy.sees(Event::Ready);
     lazy.sees(crash());
-    lazy.sees(Event::Woken);
-    assert_eq!(lazy.word(), ServerState::Restarting);
+    lazy.sees(Event::WakeRequested);
+    assert_eq!(lazy.wire_state(), ServerState::Restarting);
     lazy.wait(Duration::from_millis(999));
     assert_eq!(lazy.launches, 2);
     lazy.wait(Duration::from_millis(1));
-    assert_eq!((lazy.word(), lazy.launches), (ServerState::Starting, 3));
+    assert_eq!((lazy.wire_state(), lazy.launches), (ServerState::Starting, 3));
 }
 
 #[test]
-fn one_that_dies_of_every_call_is_given_up() {
+fn server_that_crashes_on_every_call_is_given_up() {
     let mut lazy = Sleeper::lazy(|it| it.restart.max_retries_per_minute = 3);
     for _ in 0..4 {
-        lazy.sees(Event::Woken);
+        lazy.sees(Event::WakeRequested);
         lazy.wait(Duration::from_secs(5));
         lazy.sees(Event::Ready);
         lazy.sees(crash());
     }
-    assert_eq!(lazy.word(), ServerState::Failed);
-    lazy.sees(Event::Woken);
-    assert_eq!(lazy.word(), ServerState::Failed, "a call does not start it");
+    assert_eq!(lazy.wire_state(), ServerState::Failed);
+    lazy.sees(Event::WakeRequested);
+    assert_eq!(lazy.wire_state(), ServerState::Failed, "a call does not start it");
     lazy.sees(Event::StartRequested);
-    assert_eq!(lazy.word(), ServerState::Starting, "an operator does");
+    assert_eq!(lazy.wire_state(), ServerState::Starting, "an operator does");
 }
 
 #[test]
-fn what_an_operator_stopped_is_not_woken() {
+fn stopped_server_is_not_woken() {
     let mut lazy = Sleeper::lazy(|_| {});
     lazy.sees(Event::StopRequested);
-    assert_eq!(lazy.word(), ServerState::Stopped);
-    lazy.sees(Event::Woken);
-    assert_eq!((lazy.word(), lazy.launches), (ServerState::Stopped, 0));
+    assert_eq!(lazy.wire_state(), ServerState::Stopped);
+    lazy.sees(Event::WakeRequested);
+    assert_eq!((lazy.wire_state(), lazy.launches), (ServerState::Stopped, 0));
     lazy.sees(Event::StartRequested);
     lazy.sees(Event::Ready);
     lazy.idle();
     lazy.sees(Event::StopRequested);
-    lazy.sees(Event::Woken);
+    lazy.sees(Event::WakeRequested);
     lazy.sees(clean_exit());
-    assert_eq!((lazy.word(), lazy.launches), (ServerState::Stopped, 1));
+    assert_eq!((lazy.wire_state(), lazy.launches), (ServerState::Stopped, 1));
 }
 
 fn any_event() -> impl Strategy<Value = Option<Event>> {
     select(vec![
         None,
-        Some(Event::Woken),
+        Some(Event::WakeRequested),
         Some(Event::Idle("not used".into())),
         Some(Event::Ready),
         Some(clean_exit()),
@@ -163,9 +163,9 @@ fn any_event() -> impl Strategy<Value = Option<Event>> {
 }
 
 proptest! {
-    /// `None` lets a while pass.
+    /// `None` lets time pass.
     #[test]
-    fn whatever_happens_it_starts_only_for_a_reason_and_whoever_needs_it_gets_it(
+    fn sleeping_server_starts_only_on_use_and_always_then(
         history in vec(any_event(), 0..60),
         is_lazy: bool,
     ) {
@@ -184,22 +184,22 @@ proptest! {
             let by_itself =
                 matches!(event, None | Some(Event::Ready | Event::Idle(_) | Event::Unhealthy(_)));
             if matches!(before.state, State::Asleep { .. }) && by_itself {
-                prop_assert_eq!(one.launches, launches, "who sleeps is left alone");
+                prop_assert_eq!(one.launches, launches, "a sleeping server is left alone");
             }
             if matches!(one.life.state, State::Asleep { .. }) {
                 prop_assert_eq!(one.life.wanted, Wanted::Up);
             }
         }
-        // Whoever needs it now gets it, unless it is meant to be down.
+        // A use now leads to a running server, unless it is wanted down.
         let is_down = one.life.wanted == Wanted::Down
             || matches!(one.life.state, State::Stopped | State::Failed);
-        one.sees(Event::Woken);
+        one.sees(Event::WakeRequested);
         if one.life.state.is_live() && !matches!(one.life.state, State::Running { .. }) {
             one.sees(clean_exit());
-            one.sees(Event::Woken);
+            one.sees(Event::WakeRequested);
         }
         one.wait(Duration::from_secs(60));
-        one.sees(Event::Woken);
+        one.sees(Event::WakeRequested);
         let is_there = one.life.state.is_live() || one.life.state == State::Stopped && !is_lazy;
         prop_assert!(is_down || is_there, "{:?}", one.life);
     }

@@ -1,12 +1,10 @@
-//! Every state with every event, as one table.
-
-//! What every event means in every state, as a text whose changes are reviewed.
+//! The transition table: the effect of every event in every state, as a reviewed snapshot.
 
 use xy_config::settings::{REMOTE_BACKOFF_MAX, Start};
 
 use super::*;
 
-/// The rows are about this moment; instants are shown in seconds from the origin.
+/// The time of all events. Instants are shown in seconds since the origin.
 const NOW: Duration = Duration::from_secs(100);
 
 struct Row {
@@ -14,13 +12,13 @@ struct Row {
     life: Life,
 }
 
-/// A few restarts have been, and none of the limits is near.
+/// Returns a tally with a few restarts, far from all limits.
 fn some_tally(origin: Instant) -> Tally {
     let recent_exits = [origin + Duration::from_secs(90)].into();
     Tally { restart_count: 3, restarts_total: 7, in_a_row: 2, recent_exits, ..Tally::default() }
 }
 
-/// Those in which one more failure may be one too many.
+/// Returns the states in which one more failure may exceed a limit.
 fn exhausted_rows(origin: Instant) -> Vec<Row> {
     let at = |seconds| origin + Duration::from_secs(seconds);
     let starting = State::Starting { launched_at: at(95), ready_by: at(105) };
@@ -32,7 +30,7 @@ fn exhausted_rows(origin: Instant) -> Vec<Row> {
     let one_attempt_left = Tally { in_a_row: 4, ..some_tally(origin) };
     let one_exit_left = Tally { recent_exits: [at(90); 4].into(), ..some_tally(origin) };
     let slid_out = Tally { recent_exits: [at(40); 5].into(), ..some_tally(origin) };
-    let forgiven = Tally { is_forgiven: true, ..some_tally(origin) };
+    let forgiven = Tally { probe_forgiven: true, ..some_tally(origin) };
     let row = |name, state, tally: &Tally| {
         let (wanted, reason) = (Wanted::Up, Reason::NotStarted);
         Row { name, life: Life { state, wanted, tally: tally.clone(), reason } }
@@ -54,7 +52,7 @@ fn exhausted_rows(origin: Instant) -> Vec<Row> {
     ]
 }
 
-/// All states, each with what matters to it besides.
+/// Returns all states, with the variants that matter.
 fn rows(origin: Instant) -> Vec<Row> {
     let at = |seconds| origin + Duration::from_secs(seconds);
     let row = |name, state, wanted| {
@@ -71,7 +69,7 @@ fn rows(origin: Instant) -> Vec<Row> {
     let never = row("stopping, never ready", stopping(AfterStop::CountFailure), Wanted::Up);
     let within = Duration::from_secs(10);
     vec![
-        because(waits, Reason::Away(absence())),
+        because(waits, Reason::EngineUnavailable(engine_unavailable())),
         because(never, Reason::NeverReady { within, stray: None }),
         row("stopped (up)", State::Stopped, Wanted::Up),
         row("stopped (down)", State::Stopped, Wanted::Down),
@@ -101,26 +99,26 @@ fn events() -> Vec<(&'static str, Event)> {
         ("RestartRequested", Event::RestartRequested),
         ("RepairRequested", Event::RepairRequested("it hangs".into())),
         ("RetireRequested", Event::RetireRequested(Retirement::Removed)),
-        ("Woken", Event::Woken),
+        ("WakeRequested", Event::WakeRequested),
         ("Idle", Event::Idle("not used for 10m".into())),
         ("ProcessChanged", Event::ProcessChanged),
         ("RulesChanged", Event::RulesChanged),
         ("LaunchFailed for good", Event::LaunchFailed(permanent_fault())),
         ("LaunchFailed for now", Event::LaunchFailed(transient_fault())),
-        ("Away", Event::Away(absence())),
+        ("EngineUnavailable", Event::EngineUnavailable(engine_unavailable())),
         ("Ready", Event::Ready),
-        ("Unfit", Event::Unfit("it speaks gibberish".into())),
+        ("ProtocolError", Event::ProtocolError("it speaks gibberish".into())),
         ("Unhealthy", Event::Unhealthy("unhealthy: no answer".into())),
         ("Unreachable", Event::Unreachable("connection refused".into())),
-        ("Hopeless", Event::Hopeless("401 Unauthorized".into())),
+        ("Unrecoverable", Event::Unrecoverable("401 Unauthorized".into())),
         ("Exited 0", clean_exit()),
         ("Exited 1", crash()),
         ("Exited SIGKILL", Event::Exited(KILLED)),
         ("ExitedOnProbe 1", Event::ExitedOnProbe(Exit::code(1))),
         ("ExitedOnProbe SIGKILL", Event::ExitedOnProbe(KILLED)),
-        ("UnfitOnProbe", Event::UnfitOnProbe("it closed its stdout".into())),
-        ("Torn", Event::Torn),
-        ("StartOver", Event::StartOver("to speak legacy MCP".into())),
+        ("ProtocolErrorOnProbe", Event::ProtocolErrorOnProbe("it closed its stdout".into())),
+        ("WriteInterrupted", Event::WriteInterrupted),
+        ("RestartRequired", Event::RestartRequired("to speak legacy MCP".into())),
         ("DeadlineReached", Event::DeadlineReached),
     ]
 }
@@ -145,7 +143,7 @@ fn shown(state: State, origin: Instant) -> String {
     }
 }
 
-/// What is different after an event, or nothing.
+/// Returns the difference after an event; empty if there is none.
 fn outcome(before: &Life, after: &Life, effect: Option<Effect>, origin: Instant) -> String {
     let mut text = String::new();
     if after.state != before.state || after.reason != before.reason {
@@ -153,7 +151,7 @@ fn outcome(before: &Life, after: &Life, effect: Option<Effect>, origin: Instant)
         let effect = effect.map_or(String::new(), |effect| format!("then {effect:?}"));
         let _ = write!(text, " {effect:<11} | {}", after.reason);
     } else {
-        assert_eq!(effect, None, "nothing is done without a reason");
+        assert_eq!(effect, None, "no effect without a change");
         if after != before {
             text.push_str("same");
         }
@@ -162,29 +160,30 @@ fn outcome(before: &Life, after: &Life, effect: Option<Effect>, origin: Instant)
         let _ = write!(text, " | wanted {:?}", after.wanted);
     }
     if after.tally != before.tally {
-        let Tally { restart_count, restarts_total, in_a_row, recent_exits, unreached, .. } =
-            &after.tally;
+        let Tally {
+            restart_count, restarts_total, in_a_row, recent_exits, unreachable_count, ..
+        } = &after.tally;
         let exits = recent_exits.len();
         let _ = write!(
             text,
             " | count {restart_count}, total {restarts_total}, row {in_a_row}, exits {exits}"
         );
-        if *unreached != before.tally.unreached {
-            let _ = write!(text, ", unreached {unreached}");
+        if *unreachable_count != before.tally.unreachable_count {
+            let _ = write!(text, ", unreached {unreachable_count}");
         }
-        if after.tally.is_forgiven != before.tally.is_forgiven {
-            let is = if after.tally.is_forgiven { "" } else { "not " };
+        if after.tally.probe_forgiven != before.tally.probe_forgiven {
+            let is = if after.tally.probe_forgiven { "" } else { "not " };
             let _ = write!(text, ", {is}forgiven");
         }
     }
     text
 }
 
-/// The states in which something of one that lives somewhere else is different.
+/// Returns the states in which remote servers differ.
 fn remote_rows(origin: Instant) -> Vec<Row> {
     let at = |seconds| origin + Duration::from_secs(seconds);
-    let row = |name, state, unreached| {
-        let tally = Tally { unreached, ..some_tally(origin) };
+    let row = |name, state, unreachable_count| {
+        let tally = Tally { unreachable_count, ..some_tally(origin) };
         let reason = Reason::Unreachable("no route to it".into());
         Row { name, life: Life { state, wanted: Wanted::Up, tally, reason } }
     };
@@ -204,7 +203,7 @@ fn remote_rows(origin: Instant) -> Vec<Row> {
     ]
 }
 
-/// The states in which something of one that sleeps is different.
+/// Returns the states in which sleeping servers differ.
 fn sleepy_rows(origin: Instant) -> Vec<Row> {
     let at = |seconds| origin + Duration::from_secs(seconds);
     let row = |name, state, reason: &Reason| {
@@ -220,13 +219,17 @@ fn sleepy_rows(origin: Instant) -> Vec<Row> {
         row("asleep", asleep(None), &idle),
         row("asleep after a death", asleep(Some(at(104))), &crashed),
         row("asleep, delay over", asleep(Some(at(100))), &crashed),
-        row("starting", starting, &Reason::Woken),
+        row("starting", starting, &Reason::WakeRequested),
         row("running", running(99), &Reason::Ready),
         row("running, stable", running(40), &Reason::Ready),
         row("backoff", State::Backoff { retry_at: at(104) }, &crashed),
         row("stopping, sleep", stopping(Some(at(110)), AfterStop::Sleep), &idle),
         row("overdue, sleep", stopping(None, AfterStop::Sleep), &idle),
-        row("stopping, woken", stopping(Some(at(110)), AfterStop::StartAgain), &Reason::Woken),
+        row(
+            "stopping, woken",
+            stopping(Some(at(110)), AfterStop::StartAgain),
+            &Reason::WakeRequested,
+        ),
         row("never ready", stopping(Some(at(110)), AfterStop::CountFailure), &idle),
     ]
 }
@@ -237,9 +240,9 @@ fn table(
     is_shown: impl Fn(&Row, &Event) -> bool,
 ) -> String {
     let rules = rules(|it| it.restart.policy = policy);
-    // That is never said of a process.
-    let is_said = |event: &Event| !matches!(event, Event::Unreachable(_));
-    table_of(rows, &rules, false, |row, event| is_said(event) && is_shown(row, event))
+    // A process is never unreachable.
+    let is_possible = |event: &Event| !matches!(event, Event::Unreachable(_));
+    table_of(rows, &rules, false, |row, event| is_possible(event) && is_shown(row, event))
 }
 
 fn table_of(
@@ -249,7 +252,7 @@ fn table_of(
     is_shown: impl Fn(&Row, &Event) -> bool,
 ) -> String {
     let origin = any_instant();
-    let moment = Moment { now: origin + NOW, chance: 255, is_remote };
+    let context = Context { now: origin + NOW, random: 255, is_remote };
     let mut text = String::new();
     for row in rows(origin) {
         let mut same = Vec::new();
@@ -257,11 +260,11 @@ fn table_of(
             if !is_shown(&row, &event) {
                 continue;
             }
-            let (after, effect) = on_event(row.life.clone(), event, rules, moment);
+            let (after, effect) = on_event(row.life.clone(), event, rules, context);
             match outcome(&row.life, &after, effect, origin) {
-                told if told.is_empty() => same.push(event_name),
-                told => {
-                    let _ = writeln!(text, "{:<26} + {event_name:<21} -> {told}", row.name);
+                outcome if outcome.is_empty() => same.push(event_name),
+                outcome => {
+                    let _ = writeln!(text, "{:<26} + {event_name:<21} -> {outcome}", row.name);
                 }
             }
         }
@@ -272,7 +275,7 @@ fn table_of(
     text
 }
 
-/// Policies differ only in what they make of an end that nobody asked for.
+/// Returns true if the restart policy matters, which is so for unexpected ends only.
 fn policy_matters(row: &Row, event: &Event) -> bool {
     let can_end = match row.life.state {
         State::Starting { .. } | State::Running { .. } => true,
@@ -282,69 +285,78 @@ fn policy_matters(row: &Row, event: &Event) -> bool {
     can_end
         && matches!(
             event,
-            Event::Exited(_) | Event::ExitedOnProbe(_) | Event::LaunchFailed(_) | Event::Away(_)
+            Event::Exited(_)
+                | Event::ExitedOnProbe(_)
+                | Event::LaunchFailed(_)
+                | Event::EngineUnavailable(_)
         )
 }
 
 #[test]
-fn the_whole_table() {
+fn whole_table() {
     insta::assert_snapshot!(table(rows, RestartPolicy::OnFailure, |_, _| true));
 }
 
 #[test]
-fn the_rows_that_always_has_of_its_own() {
+fn rows_specific_to_always() {
     insta::assert_snapshot!(table(rows, RestartPolicy::Always, policy_matters));
 }
 
 #[test]
-fn the_rows_that_never_has_of_its_own() {
+fn rows_specific_to_never() {
     insta::assert_snapshot!(table(rows, RestartPolicy::Never, policy_matters));
 }
 
 #[test]
-fn the_rows_in_which_a_limit_is_near() {
+fn rows_near_a_limit() {
     insta::assert_snapshot!(table(exhausted_rows, RestartPolicy::OnFailure, policy_matters));
 }
 
 #[test]
-fn the_rows_of_one_that_lives_somewhere_else() {
+fn rows_of_remote_servers() {
     let rules = rules(|it| {
         it.restart.backoff_max = REMOTE_BACKOFF_MAX;
-        it.restart.policy = RestartPolicy::Never; // It makes no difference, as no limit does.
+        it.restart.policy = RestartPolicy::Never; // No policy and no limit applies.
         it.restart.max_attempts = 1;
         it.restart.max_retries_per_minute = 1;
     });
-    let is_its_own = |_: &Row, event: &Event| {
-        use Event::{ExitedOnProbe, StartOver, Torn, Unfit, UnfitOnProbe};
-        !matches!(event, Unfit(_) | Torn | StartOver(_) | ExitedOnProbe(_) | UnfitOnProbe(_))
+    let is_shown = |_: &Row, event: &Event| {
+        !matches!(
+            event,
+            Event::ProtocolError(_)
+                | Event::WriteInterrupted
+                | Event::RestartRequired(_)
+                | Event::ExitedOnProbe(_)
+                | Event::ProtocolErrorOnProbe(_)
+        )
     };
-    insta::assert_snapshot!(table_of(remote_rows, &rules, true, is_its_own));
+    insta::assert_snapshot!(table_of(remote_rows, &rules, true, is_shown));
 }
 
 #[test]
-fn the_rows_of_one_that_is_lazy() {
+fn rows_of_lazy_servers() {
     let rules = rules(|it| it.start = Start::Lazy);
-    let is_said =
-        |_: &Row, event: &Event| !matches!(event, Event::Unreachable(_) | Event::Hopeless(_));
-    insta::assert_snapshot!(table_of(sleepy_rows, &rules, false, is_said));
+    let is_shown =
+        |_: &Row, event: &Event| !matches!(event, Event::Unreachable(_) | Event::Unrecoverable(_));
+    insta::assert_snapshot!(table_of(sleepy_rows, &rules, false, is_shown));
 }
 
-/// One that is started with the daemon and sleeps when it is idle differs in what a death means;
-/// one that does not sleep at all does not stay asleep.
+/// A server that starts with the daemon and sleeps when idle differs after an exit. A server
+/// without `idle-stop` does not stay asleep.
 #[test]
-fn the_rows_of_one_that_sleeps_and_is_not_lazy() {
-    let is_its_own = |_: &Row, event: &Event| {
-        use Event::{Exited, Idle, ProcessChanged, RulesChanged, Woken};
-        matches!(event, Exited(_) | Idle(_) | ProcessChanged | RulesChanged | Woken)
+fn rows_of_sleeping_servers_that_are_not_lazy() {
+    let is_shown = |_: &Row, event: &Event| {
+        use Event::{Exited, Idle, ProcessChanged, RulesChanged, WakeRequested};
+        matches!(event, Exited(_) | Idle(_) | ProcessChanged | RulesChanged | WakeRequested)
     };
     let sleeps = rules(|it| it.idle_stop = Some(Duration::from_mins(10)));
     let never = rules(|_| {});
-    let both = [sleeps, never].map(|rules| table_of(sleepy_rows, &rules, false, is_its_own));
+    let both = [sleeps, never].map(|rules| table_of(sleepy_rows, &rules, false, is_shown));
     insta::assert_snapshot!(both.join("\nand without idle-stop:\n"));
 }
 
 #[test]
-fn all_other_rows_are_the_same_under_every_policy() {
+fn other_rows_are_equal_under_every_policy() {
     let rest = |policy| table(rows, policy, |row, event| !policy_matters(row, event));
     assert_eq!(rest(RestartPolicy::OnFailure), rest(RestartPolicy::Always));
     assert_eq!(rest(RestartPolicy::OnFailure), rest(RestartPolicy::Never));

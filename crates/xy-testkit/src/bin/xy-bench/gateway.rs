@@ -1,20 +1,21 @@
-//! What a call through the gateway costs, beside the same call without it.
+//! The cost of a call through the gateway, compared with the same call without it.
 //!
-//! Every way is driven by the same client in turn, round after round, and a ratio is taken
-//! within its round: what disturbs the machine disturbs all of them.
+//! The same client drives every route in turn, round after round. Ratios are taken within a
+//! round, so that noise of the machine affects all routes alike.
 //!
-//! How long a call takes is judged with everything on one core. Elsewhere it is mostly the
-//! system that is measured: to wake an idle core takes longer than all that xy does with a
-//! call, and whether two processes share one changes from minute to minute, for one way and
-//! not for the other. Four `cat` in the way show it: they do nothing with a call, and wake as
-//! many processes as our longest way. What becomes of both is also shown with each hop from one
-//! core to the other, and as the system places them. How many calls are done at a time is judged
-//! as the system places them, since that is the use of cores.
+//! The latency budget applies with all processes on one core. On several cores the scheduler
+//! dominates: waking an idle core takes longer than xy's own work for a call. Which processes
+//! share a core also changes from minute to minute, and differently for each route.
+//!
+//! A route with four `cat` processes shows this cost: it wakes as many processes as the longest
+//! route of xy, and they only copy. Latency is also printed with every hop between two cores, and
+//! with the placement of the scheduler. The throughput budget applies to that placement, because
+//! throughput is the purpose of several cores.
 
+mod affinity;
 pub(crate) mod bodies;
-mod core;
-mod drive;
-mod ways;
+mod driver;
+mod routes;
 
 use std::path::Path;
 use std::time::Duration;
@@ -22,104 +23,104 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use xy_testkit::Home;
 
-use self::core::Side;
-use self::ways::{Role, Way, Work};
-use crate::{judged, median, millis, now, row, say};
+use self::affinity::Core;
+use self::routes::{Role, Route, Work};
+use crate::{check_budget, median, millis, now, print_line, print_row};
 
-/// Many and short: on a few cores a call is quick or slow by where the system puts the two
-/// processes, for a while. The first round only warms up.
+/// The number of rounds. Rounds are many and short, because the scheduler's placement of two
+/// processes makes calls fast or slow for a while. The first round only warms up.
 const ROUNDS: usize = 42;
 
-const CALLS_ONE_BY_ONE: u64 = 500;
-const CALLS_TOGETHER: u64 = 3_200;
+const SEQUENTIAL_CALLS: u64 = 500;
+const CONCURRENT_CALLS: u64 = 3_200;
 
-/// Few, since each moves a megabyte.
-const CALLS_LARGE: usize = 5;
-const LARGE: usize = 1 << 20;
+/// The number of large calls; small, since each moves a megabyte.
+const LARGE_CALLS: usize = 5;
+const LARGE_SIZE: usize = 1 << 20;
 
 const STARTS: usize = 21;
 
-/// The other gateway to compare with, a path of `mcp-proxy`.
+/// The environment variable with the path of `mcp-proxy`, a gateway to compare with.
 const PEER: &str = "XY_BENCH_MCP_PROXY";
 
-/// What one way did in one round.
+/// The figures of one route in one round.
 #[derive(Debug, Clone, Copy)]
-struct Measured {
+struct Sample {
     p50: Duration,
     per_second: f64,
     /// The p50 of large results.
     large: Duration,
 }
 
-/// All rounds of one way.
-type Rounds = Vec<Measured>;
+/// The figures of one route in all rounds.
+type Rounds = Vec<Sample>;
 
-/// What the quickest servers of real life take for a call: those made with an SDK. The
-/// budgets are for such a server.
+/// The time that the fastest real servers, made with an SDK, take for a call. The budgets apply to
+/// such a server.
 const WORK: Work = Duration::from_micros(50);
 
-/// What is judged of what is measured.
+/// The figure that has a budget in one placement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Judged {
+enum Budgeted {
     Latency,
     Throughput,
     Nothing,
 }
 
-/// Measures everything there is.
+/// Runs all measurements of the gateway.
 pub(crate) fn measure(xy: &Path) {
     load("before");
-    let works = format!("with a server that works {} us for each call", WORK.as_micros());
-    match core::stay_on_one() {
-        Ok(on_one) => {
-            say(&format!("everything on one core, {works}:"));
-            measure_with(xy, WORK, Judged::Latency);
-            drop(on_one);
+    let works = format!("server works {} us per call", WORK.as_micros());
+    match affinity::pin_to_one_core() {
+        Ok(pinned) => {
+            print_line(&format!("all processes on one core, {works}:"));
+            measure_with(xy, WORK, Budgeted::Latency);
+            drop(pinned);
         }
-        Err(why) => not_measured(&format!("everything on one core: {why}")),
+        Err(why) => not_measured(&format!("all processes on one core: {why}")),
     }
-    say(&format!("every hop from one core to the other, {works}:"));
+    print_line(&format!("every hop between two cores, {works}:"));
     if let Err(why) = hops(xy) {
-        not_measured(&format!("every hop from one core to the other: {why}"));
+        not_measured(&format!("every hop between two cores: {why}"));
     }
-    say(&format!("as the system places it, {works}:"));
-    measure_with(xy, WORK, Judged::Throughput);
-    say("the same with a server that does nothing, which shows what each way costs by itself:");
-    measure_with(xy, Work::ZERO, Judged::Nothing);
-    if let Ok(_on_one) = core::stay_on_one() {
-        say("everything on one core, a server that does nothing: what it costs to translate");
+    print_line(&format!("placed by the scheduler, {works}:"));
+    measure_with(xy, WORK, Budgeted::Throughput);
+    print_line("placed by the scheduler, server does no work (the cost of each route itself):");
+    measure_with(xy, Work::ZERO, Budgeted::Nothing);
+    if let Ok(_pinned) = affinity::pin_to_one_core() {
+        print_line("all processes on one core, server does no work (the cost of translation):");
         eras(xy);
     }
-    say("as the system places it, a server that does nothing, beside clients with large bodies:");
+    print_line("placed by the scheduler, server does no work, beside clients with large bodies:");
     bodies::measure(xy);
     load("after");
 }
 
-/// The longest way for stdio clients, with each process on another core than the one before.
+/// Measures the longest route for stdio clients, with consecutive processes on different cores.
 fn hops(xy: &Path) -> Result<(), String> {
     let home = home(xy, WORK);
     let answer = |method, params| home.call(method, params).map_err(|fault| fault.to_string());
     let daemon = pid_in(&answer("info", json!({}))?)?;
     let server = pid_in(&answer("status", json!({ "name": "one" }))?)?;
-    let mut ways = [
-        Way::direct_stdio(xy, WORK),
-        Way::copied(xy, WORK),
-        Way::connect(&home, "xy: connect -> stdio"),
+    let mut routes = [
+        Route::direct_stdio(xy, WORK),
+        Route::copied(xy, WORK),
+        Route::connect(&home, "xy: connect -> stdio"),
     ];
-    let here = core::stay_on_one()?;
-    for way in &ways {
-        for (pid, side) in way.pids().zip([Side::There, Side::Here].into_iter().cycle()) {
-            core::put(pid, side)?;
+    let here = affinity::pin_to_one_core()?;
+    for route in &routes {
+        for (pid, side) in route.pids().zip([Core::Second, Core::First].into_iter().cycle()) {
+            affinity::pin(pid, side)?;
         }
     }
-    core::put(daemon, Side::Here)?;
-    core::put(server, Side::There)?;
-    let rounds = in_turns(&mut ways);
-    for (way, measured) in ways.iter().zip(&rounds) {
-        latency(way, measured, &rounds[0], &rounds[0], false);
+    affinity::pin(daemon, Core::First)?;
+    affinity::pin(server, Core::Second)?;
+    let rounds = run_rounds(&mut routes);
+    for (route, measured) in routes.iter().zip(&rounds) {
+        report_latency(route, measured, &rounds[0], &rounds[0], false);
     }
-    beside_copies(&ways, &rounds);
-    drop((ways, here));
+    report_beside_copying(&routes, &rounds);
+    drop((routes, here));
     home.finish();
     Ok(())
 }
@@ -129,57 +130,57 @@ fn pid_in(answer: &Value) -> Result<u32, String> {
     pid.ok_or_else(|| format!("no pid in {answer}"))
 }
 
-/// Clients and servers of both eras: each pair beside the two that need no translation.
+/// Measures every pair of client and server eras, relative to a legacy client and server.
 fn eras(xy: &Path) {
     let home = home(xy, Work::ZERO);
-    let mut ways = [
-        Way::http(&home, "legacy client -> legacy server", "/mcp/s/one", "echo"),
-        Way::modern_http(&home, "modern client -> modern server", "/mcp/s/new", "echo"),
-        Way::modern_http(&home, "modern client -> legacy server", "/mcp/s/one", "echo"),
-        Way::http(&home, "legacy client -> modern server", "/mcp/s/new", "echo"),
+    let mut routes = [
+        Route::http(&home, "legacy client -> legacy server", "/mcp/s/one", "echo"),
+        Route::modern_http(&home, "modern client -> modern server", "/mcp/s/new", "echo"),
+        Route::modern_http(&home, "modern client -> legacy server", "/mcp/s/one", "echo"),
+        Route::http(&home, "legacy client -> modern server", "/mcp/s/new", "echo"),
     ];
-    let rounds = in_turns(&mut ways);
-    for (way, measured) in ways.iter().zip(&rounds) {
-        let of = |time: fn(&Measured) -> Duration| {
+    let rounds = run_rounds(&mut routes);
+    for (route, measured) in routes.iter().zip(&rounds) {
+        let of = |time: fn(&Sample) -> Duration| {
             let ratios = measured.iter().zip(&rounds[0]);
             let ratios =
                 ratios.map(|(it, legacy)| time(it).as_secs_f64() / time(legacy).as_secs_f64());
-            (median(measured.iter().map(time).collect()), middle(ratios))
+            (median(measured.iter().map(time).collect()), median_of(ratios))
         };
         let of_first = "of legacy client -> legacy server";
         let (p50, ratio) = of(|it| it.p50);
         let p50 = format!("{:.1} us", p50.as_secs_f64() * 1e6);
-        row(&format!("xy: {}, p50", way.name), &p50, Some(ratio), of_first);
+        print_row(&format!("xy: {}, p50", route.name), &p50, Some(ratio), of_first);
         let (large, ratio) = of(|it| it.large);
-        row(&format!("xy: {}, 1 MB", way.name), &millis(large), Some(ratio), of_first);
+        print_row(&format!("xy: {}, 1 MB", route.name), &millis(large), Some(ratio), of_first);
     }
-    drop(ways);
+    drop(routes);
     home.finish();
 }
 
-fn measure_with(xy: &Path, work: Work, what: Judged) {
+fn measure_with(xy: &Path, work: Work, what: Budgeted) {
     let home = xy.is_file().then(|| home(xy, work));
-    let mut ways =
-        vec![Way::direct_stdio(xy, work), Way::direct_http(xy, work), Way::copied(xy, work)];
+    let mut routes =
+        vec![Route::direct_stdio(xy, work), Route::direct_http(xy, work), Route::copied(xy, work)];
     if let Some(home) = &home {
-        ways.extend([
-            Way::http(home, "xy: HTTP /mcp/s/one -> stdio", "/mcp/s/one", "echo"),
-            Way::http(home, "xy: HTTP /mcp -> stdio", "/mcp", "one__echo"),
-            Way::connect(home, "xy: connect -> stdio"),
-            Way::http_to_http(home, "xy: HTTP /mcp/s/web -> HTTP", "/mcp/s/web", "echo"),
+        routes.extend([
+            Route::http(home, "xy: HTTP /mcp/s/one -> stdio", "/mcp/s/one", "echo"),
+            Route::http(home, "xy: HTTP /mcp -> stdio", "/mcp", "one__echo"),
+            Route::connect(home, "xy: connect -> stdio"),
+            Route::http_to_http(home, "xy: HTTP /mcp/s/web -> HTTP", "/mcp/s/web", "echo"),
         ]);
     } else {
-        not_measured(&format!("xy: there is no {}", xy.display()));
+        not_measured(&format!("xy: {} does not exist", xy.display()));
     }
     match std::env::var_os(PEER) {
-        Some(peer) => ways.push(Way::peer(Path::new(&peer), xy, work)),
-        None => not_measured(&format!("mcp-proxy: {PEER} does not say where it is")),
+        Some(peer) => routes.push(Route::peer(Path::new(&peer), xy, work)),
+        None => not_measured(&format!("mcp-proxy: set {PEER} to its path")),
     }
-    let rounds = in_turns(&mut ways);
-    report(&ways, &rounds, what);
-    drop(ways);
+    let rounds = run_rounds(&mut routes);
+    report(&routes, &rounds, what);
+    drop(routes);
     if let Some(home) = home {
-        if what == Judged::Throughput {
+        if what == Budgeted::Throughput {
             starts(&home, xy);
         }
         home.finish();
@@ -203,171 +204,185 @@ fn home(xy: &Path, work: Work) -> Home {
 }
 
 fn not_measured(what: &str) {
-    say(&format!("!! NOT MEASURED !! {what}"));
+    print_line(&format!("!! NOT MEASURED !! {what}"));
 }
 
-/// Foreign load makes a run worthless, so it is shown.
+/// Prints the load of the machine, because foreign load invalidates a run.
 fn load(when: &str) {
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_else(|_| "unknown".to_owned());
-    say(&format!("load {when}: {}", load.trim_end()));
+    print_line(&format!("load {when}: {}", load.trim_end()));
 }
 
-/// Every way once, and again, and again.
-fn in_turns(ways: &mut [Way]) -> Vec<Rounds> {
-    let mut rounds = vec![Vec::new(); ways.len()];
+/// Drives every route once per round.
+fn run_rounds(routes: &mut [Route]) -> Vec<Rounds> {
+    let mut rounds = vec![Vec::new(); routes.len()];
     for round in 0..ROUNDS {
-        for (way, rounds) in ways.iter_mut().zip(&mut rounds) {
-            let p50 = way.driver.one_by_one(CALLS_ONE_BY_ONE);
-            let per_second = way.driver.together(CALLS_TOGETHER);
-            let large = way.driver.large(CALLS_LARGE, LARGE);
+        for (route, rounds) in routes.iter_mut().zip(&mut rounds) {
+            let p50 = route.driver.sequential_p50(SEQUENTIAL_CALLS);
+            let per_second = route.driver.concurrent_rate(CONCURRENT_CALLS);
+            let large = route.driver.large_p50(LARGE_CALLS, LARGE_SIZE);
             if round > 0 {
-                rounds.push(Measured { p50, per_second, large });
+                rounds.push(Sample { p50, per_second, large });
             }
         }
     }
     rounds
 }
 
-fn report(ways: &[Way], rounds: &[Rounds], what: Judged) {
+fn report(routes: &[Route], rounds: &[Rounds], what: Budgeted) {
     let (stdio, http) = (&rounds[0], &rounds[1]);
-    for (way, measured) in ways.iter().zip(rounds) {
-        latency(way, measured, stdio, http, what == Judged::Latency);
+    for (route, measured) in routes.iter().zip(rounds) {
+        report_latency(route, measured, stdio, http, what == Budgeted::Latency);
     }
-    beside_copies(ways, rounds);
-    for (way, measured) in ways.iter().zip(rounds) {
-        throughput(way, measured, stdio, http, what == Judged::Throughput);
+    report_beside_copying(routes, rounds);
+    for (route, measured) in routes.iter().zip(rounds) {
+        report_throughput(route, measured, stdio, http, what == Budgeted::Throughput);
     }
-    for (way, measured) in ways.iter().zip(rounds) {
-        large(way, measured, stdio, http);
+    for (route, measured) in routes.iter().zip(rounds) {
+        report_large(route, measured, stdio, http);
     }
     let all = stdio.iter().map(|it| it.p50.as_secs_f64());
     let spread = all.clone().fold(0.0, f64::max) / all.fold(f64::MAX, f64::min);
     let what = "slowest / quickest round of direct stdio, p50";
-    row(what, "", Some(spread), "near 1, or something else decided: load, or where they ran");
+    print_row(what, "", Some(spread), "should be near 1; else load or placement dominated");
 }
 
-fn latency(way: &Way, measured: &Rounds, stdio: &Rounds, http: &Rounds, is_judged: bool) {
-    let ratio = over_least(way, measured, stdio, http, |round| round.p50);
-    let budget = match (way.role, way.is_http, way.is_to_http) {
+fn report_latency(
+    route: &Route,
+    measured: &Rounds,
+    stdio: &Rounds,
+    http: &Rounds,
+    has_budget: bool,
+) {
+    let ratio = ratio_to_baseline(route, measured, stdio, http, |round| round.p50);
+    let budget = match (route.role, route.is_http, route.is_to_http) {
         (Role::Direct, ..) => String::new(),
-        (Role::Ours, true, true) if is_judged => at_most(ratio, 1.20, LEAST_TO_HTTP),
-        (Role::Ours, true, false) if is_judged => at_most(ratio, 1.20, LEAST),
-        (Role::Ours, false, _) if is_judged => at_most(ratio, 2.2, "direct stdio"),
-        _ => of_least(way),
+        (Role::Xy, true, true) if has_budget => at_most(ratio, 1.20, BASELINE_TO_HTTP),
+        (Role::Xy, true, false) if has_budget => at_most(ratio, 1.20, BASELINE),
+        (Role::Xy, false, _) if has_budget => at_most(ratio, 2.2, "direct stdio"),
+        _ => of_baseline(route),
     };
     let p50 = median(measured.iter().map(|it| it.p50).collect());
     let p50 = format!("{:.1} us", p50.as_secs_f64() * 1e6);
-    let ratio = (way.role != Role::Direct).then_some(ratio);
-    row(&format!("{}, p50", way.name), &p50, ratio, &budget);
+    let ratio = (route.role != Role::Direct).then_some(ratio);
+    print_row(&format!("{}, p50", route.name), &p50, ratio, &budget);
 }
 
-/// How long a call through the bridge takes, beside one that wakes as many processes of which
-/// none does more than copy: the rest is what xy does.
-fn beside_copies(ways: &[Way], rounds: &[Rounds]) {
-    let of = |is: fn(&Way) -> bool| ways.iter().position(is).map(|at| &rounds[at]);
-    let copied = of(|way| way.role == Role::Copies);
-    let bridged = of(|way| way.role == Role::Ours && !way.is_http);
+/// Prints the latency of the stdio bridge relative to a route with as many processes that only
+/// copy. The difference is xy's own work.
+fn report_beside_copying(routes: &[Route], rounds: &[Rounds]) {
+    let of = |is: fn(&Route) -> bool| routes.iter().position(is).map(|at| &rounds[at]);
+    let copied = of(|route| route.role == Role::Copying);
+    let bridged = of(|route| route.role == Role::Xy && !route.is_http);
     if let Some((copied, bridged)) = copied.zip(bridged) {
         let ratios = bridged.iter().zip(copied);
-        let ratio = middle(ratios.map(|(it, bare)| it.p50.as_secs_f64() / bare.p50.as_secs_f64()));
-        row("xy: connect -> stdio, p50", "", Some(ratio), "of four cats and stdio");
+        let ratio =
+            median_of(ratios.map(|(it, bare)| it.p50.as_secs_f64() / bare.p50.as_secs_f64()));
+        print_row("xy: connect -> stdio, p50", "", Some(ratio), "of four cats and stdio");
     }
 }
 
-/// What a gateway between HTTP and stdio cannot avoid.
-const LEAST: &str = "direct HTTP + direct stdio";
+/// The minimum cost of a gateway from HTTP to stdio.
+const BASELINE: &str = "direct HTTP + direct stdio";
 
-/// What a gateway between HTTP and HTTP cannot avoid.
-const LEAST_TO_HTTP: &str = "2 x direct HTTP";
+/// The minimum cost of a gateway from HTTP to HTTP.
+const BASELINE_TO_HTTP: &str = "2 x direct HTTP";
 
-fn of_least(way: &Way) -> String {
-    match (way.is_http, way.is_to_http) {
-        (true, true) => format!("of {LEAST_TO_HTTP}"),
-        (true, false) => format!("of {LEAST}"),
+fn of_baseline(route: &Route) -> String {
+    match (route.is_http, route.is_to_http) {
+        (true, true) => format!("of {BASELINE_TO_HTTP}"),
+        (true, false) => format!("of {BASELINE}"),
         (false, _) => "of direct stdio".to_owned(),
     }
 }
 
-/// How many times as long a way takes as the direct calls it is made of.
-fn over_least(
-    way: &Way,
+/// Returns the ratio of a route's time to that of the direct calls that it consists of.
+fn ratio_to_baseline(
+    route: &Route,
     measured: &Rounds,
     stdio: &Rounds,
     http: &Rounds,
-    time: impl Fn(&Measured) -> Duration,
+    time: impl Fn(&Sample) -> Duration,
 ) -> f64 {
     let ratios = measured.iter().zip(stdio.iter().zip(http)).map(|(round, (stdio, http))| {
-        let least = match (way.is_http, way.is_to_http) {
+        let least = match (route.is_http, route.is_to_http) {
             (true, true) => 2 * time(http),
             (true, false) => time(stdio) + time(http),
             (false, _) => time(stdio),
         };
         time(round).as_secs_f64() / least.as_secs_f64()
     });
-    middle(ratios)
+    median_of(ratios)
 }
 
-fn large(way: &Way, measured: &Rounds, stdio: &Rounds, http: &Rounds) {
-    let ratio = over_least(way, measured, stdio, http, |round| round.large);
+fn report_large(route: &Route, measured: &Rounds, stdio: &Rounds, http: &Rounds) {
+    let ratio = ratio_to_baseline(route, measured, stdio, http, |round| round.large);
     let p50 = median(measured.iter().map(|it| it.large).collect());
-    let (ratio, of) = match way.role {
+    let (ratio, of) = match route.role {
         Role::Direct => (None, String::new()),
-        Role::Ours | Role::Peer | Role::Copies => (Some(ratio), of_least(way)),
+        Role::Xy | Role::Peer | Role::Copying => (Some(ratio), of_baseline(route)),
     };
-    row(&format!("{}, 1 MB results, p50", way.name), &millis(p50), ratio, &of);
+    print_row(&format!("{}, 1 MB results, p50", route.name), &millis(p50), ratio, &of);
 }
 
-fn throughput(way: &Way, measured: &Rounds, stdio: &Rounds, http: &Rounds, is_judged: bool) {
+fn report_throughput(
+    route: &Route,
+    measured: &Rounds,
+    stdio: &Rounds,
+    http: &Rounds,
+    has_budget: bool,
+) {
     let of = |direct: &Rounds| {
         let ratios = measured.iter().zip(direct);
-        middle(ratios.map(|(round, direct)| round.per_second / direct.per_second))
+        median_of(ratios.map(|(round, direct)| round.per_second / direct.per_second))
     };
     let (ratio, of_http) = (of(stdio), of(http));
-    // Sixteen connections cost what one pipe does not, with and without a gateway.
+    // Sixteen connections cost more than one pipe, even without a gateway.
     let also = format!("({of_http:.2} x direct HTTP)");
-    let budget = match (way.role, way.is_http) {
-        (Role::Ours, true) if is_judged && !way.is_to_http => {
+    let budget = match (route.role, route.is_http) {
+        (Role::Xy, true) if has_budget && !route.is_to_http => {
             format!("{} {also}", at_least(ratio, 0.8, "direct stdio"))
         }
-        (Role::Ours | Role::Peer, true) => format!("of direct stdio {also}"),
+        (Role::Xy | Role::Peer, true) => format!("of direct stdio {also}"),
         (Role::Direct, false) => String::new(),
         _ => "of direct stdio".to_owned(),
     };
-    let rate = middle(measured.iter().map(|it| it.per_second));
+    let rate = median_of(measured.iter().map(|it| it.per_second));
     let rate = format!("{rate:.0} /s");
-    row(&format!("{}, 16 in flight", way.name), &rate, Some(ratio), &budget);
+    print_row(&format!("{}, 16 in flight", route.name), &rate, Some(ratio), &budget);
 }
 
-/// A longest or a least ratio, and whether it is kept.
+/// Returns the text of an upper limit with its outcome.
 fn at_most(ratio: f64, limit: f64, of: &str) -> String {
-    judged(ratio <= limit, &format!("<= {limit:.2} x {of}"))
+    check_budget(ratio <= limit, &format!("<= {limit:.2} x {of}"))
 }
 
+/// Returns the text of a lower limit with its outcome.
 fn at_least(ratio: f64, limit: f64, of: &str) -> String {
-    judged(ratio >= limit, &format!(">= {limit:.2} x {of}"))
+    check_budget(ratio >= limit, &format!(">= {limit:.2} x {of}"))
 }
 
-fn middle(figures: impl Iterator<Item = f64>) -> f64 {
+fn median_of(figures: impl Iterator<Item = f64>) -> f64 {
     let mut figures: Vec<f64> = figures.collect();
     figures.sort_by(f64::total_cmp);
     figures[figures.len() / 2]
 }
 
-/// How long it takes from the start of a process to its answer to `initialize`.
+/// Measures the time from the start of a process to its answer to `initialize`.
 fn starts(home: &Home, xy: &Path) {
     let (mut direct, mut through) = (Vec::new(), Vec::new());
     for _ in 0..STARTS {
         let began = now();
-        let way = Way::direct_stdio(xy, Work::ZERO);
+        let route = Route::direct_stdio(xy, Work::ZERO);
         direct.push(began.elapsed());
-        drop(way);
+        drop(route);
         let began = now();
-        let way = Way::connect(home, "");
+        let route = Route::connect(home, "");
         through.push(began.elapsed());
-        drop(way);
+        drop(route);
     }
     let (direct, through) = (median(direct), median(through));
-    row("xy-test-mcp: start -> answered initialize", &millis(direct), None, "");
-    let budget = judged(through <= Duration::from_millis(20), "<= 20 ms");
-    row("xy connect: start -> answered initialize", &millis(through), None, &budget);
+    print_row("xy-test-mcp: start -> initialize answered", &millis(direct), None, "");
+    let budget = check_budget(through <= Duration::from_millis(20), "<= 20 ms");
+    print_row("xy connect: start -> initialize answered", &millis(through), None, &budget);
 }

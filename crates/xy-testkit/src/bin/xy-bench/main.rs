@@ -1,10 +1,14 @@
-//! Measures the real thing: log throughput, `list`, memory, restarts, adoption; and with
-//! `gateway` the cost of calls, with `search` how tools are found, with `tokens` what lists of
-//! them cost a model. Prints figures, and fails if one of them is over its budget.
+//! Benchmarks of a release build of xy. Prints figures, and fails if one exceeds its budget.
 //!
-//! Everything is a ratio within one run on one machine, or stands beside the budget
-//! that it is held against. What was measured is also checked: a run that lost or
-//! tore a line is no measurement. A run beside other work says little.
+//! - `logs`: log throughput
+//! - `servers`: memory, the latency of `list`, adoption and restarts
+//! - `gateway`: the cost of calls; `bodies`: latency beside clients with large bodies
+//! - `search`: the quality and speed of the search for tools
+//! - `tokens`: the size of tool lists for a model
+//!
+//! Each figure is a ratio within one run on one machine, or is printed beside its budget. Each
+//! run also checks its results: a benchmark that loses or tears a line panics. Figures taken
+//! beside other load are unreliable.
 
 mod gateway;
 mod search;
@@ -24,64 +28,64 @@ const LINES: usize = 1_000_000;
 const LOG_ROUNDS: usize = 5;
 const LIST_ROUNDS: usize = 40;
 const SERVERS: usize = 100;
-const DEATHS: usize = 50;
+const RESTARTS: usize = 50;
 const ADOPTIONS: usize = 5;
 
-/// A life that lasted so long is followed by the next without any delay.
-const LIVED: Duration = Duration::from_millis(1100);
+/// The lifetime after which a restart has no delay.
+const RESET_LIFETIME: Duration = Duration::from_millis(1100);
 
-/// How many budgets were missed.
-static MISSED: AtomicUsize = AtomicUsize::new(0);
+/// The number of missed budgets.
+static MISSED_BUDGETS: AtomicUsize = AtomicUsize::new(0);
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["search"] => search::measure(),
         ["tokens", xy] => tokens::measure(Path::new(xy)),
-        ["bodies", xy] => in_a_table(&[gateway::bodies::measure], xy),
-        ["gateway", xy] => in_a_table(&[gateway::measure], xy),
-        ["logs", xy] => in_a_table(&[logs], xy),
-        ["servers", xy] => in_a_table(&[servers, alone, deaths], xy),
+        ["bodies", xy] => print_table(&[gateway::bodies::measure], xy),
+        ["gateway", xy] => print_table(&[gateway::measure], xy),
+        ["logs", xy] => print_table(&[logs], xy),
+        ["servers", xy] => print_table(&[servers, single_shim, restarts], xy),
         _ => {
-            say(
+            print_line(
                 "usage: xy-bench logs | servers | gateway | bodies | tokens <path of a release build of xy>",
             );
-            say("       xy-bench search");
+            print_line("       xy-bench search");
             return ExitCode::from(64);
         }
     }
-    match MISSED.load(Ordering::Relaxed) {
+    match MISSED_BUDGETS.load(Ordering::Relaxed) {
         0 => ExitCode::SUCCESS,
         missed => {
-            say(&format!("!! {missed} of the budgets were missed !!"));
+            print_line(&format!("!! {missed} budgets missed !!"));
             ExitCode::FAILURE
         }
     }
 }
 
-fn in_a_table(measures: &[fn(&Path)], xy: &str) {
-    say(&format!("{:<46} {:>12} {:>12}  budget", "what", "figure", "ratio"));
+fn print_table(measures: &[fn(&Path)], xy: &str) {
+    print_line(&format!("{:<46} {:>12} {:>12}  budget", "measurement", "figure", "ratio"));
     for measure in measures {
         measure(Path::new(xy));
     }
 }
 
 #[expect(clippy::print_stdout, reason = "printing figures is what it is for")]
-fn say(line: &str) {
+fn print_line(line: &str) {
     println!("{line}");
 }
 
-fn row(what: &str, figure: &str, ratio: Option<f64>, budget: &str) {
+fn print_row(what: &str, figure: &str, ratio: Option<f64>, budget: &str) {
     let ratio = ratio.map(|ratio| format!("{ratio:.2} x")).unwrap_or_default();
-    say(&format!("{what:<46} {figure:>12} {ratio:>12}  {budget}"));
+    print_line(&format!("{what:<46} {figure:>12} {ratio:>12}  {budget}"));
 }
 
-/// A budget, and whether it is kept.
-fn judged(is_met: bool, budget: &str) -> String {
+/// Returns the text of a budget with its outcome, and counts a missed one.
+fn check_budget(is_met: bool, budget: &str) -> String {
     if is_met {
         return format!("{budget}: met");
     }
-    MISSED.fetch_add(1, Ordering::Relaxed);
+    MISSED_BUDGETS.fetch_add(1, Ordering::Relaxed);
     format!("{budget}: MISSED")
 }
 
@@ -99,7 +103,7 @@ fn millis(time: Duration) -> String {
     format!("{:.1} ms", time.as_secs_f64() * 1000.0)
 }
 
-/// A million lines, one write(2) each: through `cat`, through xy, through xy with a follower.
+/// Measures a million lines, one write(2) each: through `cat`, xy, and xy with a follower.
 fn logs(xy: &Path) {
     let (mut cat, mut alone, mut followed) = (Vec::new(), Vec::new(), Vec::new());
     let mut skipped = 0;
@@ -112,12 +116,12 @@ fn logs(xy: &Path) {
     }
     let (cat, alone, followed) = (median(cat), median(alone), median(followed));
     let over_cat = |time: Duration| time.as_secs_f64() / cat.as_secs_f64();
-    row("1,000,000 lines through cat", &millis(cat), None, "");
-    row("1,000,000 lines through xy", &millis(alone), Some(over_cat(alone)), "");
+    print_row("1,000,000 lines through cat", &millis(cat), None, "");
+    print_row("1,000,000 lines through xy", &millis(alone), Some(over_cat(alone)), "");
     let ratio = over_cat(followed);
-    let budget = judged(ratio <= 1.2, "<= 1.20 x, 0 lost, 0 torn");
-    row("the same, a follower attached", &millis(followed), Some(ratio), &budget);
-    row("lines the follower was told it missed", &skipped.to_string(), None, "");
+    let budget = check_budget(ratio <= 1.2, "<= 1.20 x, 0 lost, 0 torn");
+    print_row("1,000,000 lines through xy, one follower", &millis(followed), Some(ratio), &budget);
+    print_row("lines reported to the follower as skipped", &skipped.to_string(), None, "");
 }
 
 fn through_cat(xy: &Path) -> Duration {
@@ -176,7 +180,7 @@ fn through_xy(xy: &Path, follow: bool) -> (Duration, u64) {
     (took, missed)
 }
 
-/// How many lines a follower showed, and how many it was told it missed.
+/// Returns how many lines a follower printed, and how many it reported as skipped.
 fn count(out: impl std::io::Read) -> (u64, u64) {
     use std::io::{BufRead, BufReader};
     let (mut shown, mut skipped) = (0, 0);
@@ -192,13 +196,13 @@ fn count(out: impl std::io::Read) -> (u64, u64) {
     (shown, skipped)
 }
 
-/// What a hundred servers cost, and how long it takes to list them.
+/// Measures the memory of a hundred servers, and the latency of listing them.
 fn servers(xy: &Path) {
     let idle = Home::new(xy);
     let daemon = idle.daemon();
     let (rss, pss) = memory(daemon.pid);
-    row("daemon, idle: RSS", &mega(rss), None, &judged(rss <= 12_000, "<= 12 MB"));
-    row("daemon, idle: PSS", &mega(pss), None, "");
+    print_row("daemon, idle: RSS", &megabytes(rss), None, &check_budget(rss <= 12_000, "<= 12 MB"));
+    print_row("daemon, idle: PSS", &megabytes(pss), None, "");
     idle.finish();
 
     let home = Home::new(xy);
@@ -207,21 +211,26 @@ fn servers(xy: &Path) {
         home.server(&format!("s{n:03}"), &server);
     }
     let daemon = home.daemon();
-    home.wait_until("all are running", || {
+    home.wait_until("all servers run", || {
         let listed = home.call("list", Value::Null).expect("a list");
         listed.as_array().is_some_and(|all| all.iter().all(|one| one["state"] == "running"))
     });
     let (rss, pss) = memory(daemon.pid);
-    let budget = judged(rss <= 25_000, "<= 25 MB");
-    row("daemon, 100 stdio servers: RSS", &mega(rss), None, &budget);
-    row("daemon, 100 stdio servers: PSS", &mega(pss), None, "");
+    let budget = check_budget(rss <= 25_000, "<= 25 MB");
+    print_row("daemon, 100 stdio servers: RSS", &megabytes(rss), None, &budget);
+    print_row("daemon, 100 stdio servers: PSS", &megabytes(pss), None, "");
     let shims = shims_of(daemon.pid);
     assert_eq!(shims.len(), SERVERS);
     let (rss, pss) =
         shims.iter().map(|&pid| memory(pid)).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
     let (rss, pss) = (rss / SERVERS as u64, pss / SERVERS as u64);
-    row("one shim of 100: RSS", &mega(rss), None, "");
-    row("one shim of 100: PSS", &mega(pss), None, &judged(pss <= 1000, "<= 1 MB, aim 0.5"));
+    print_row("one shim of 100: RSS", &megabytes(rss), None, "");
+    print_row(
+        "one shim of 100: PSS",
+        &megabytes(pss),
+        None,
+        &check_budget(pss <= 1000, "<= 1 MB, aim 0.5"),
+    );
 
     let time = |command: &mut Command| {
         let began = now();
@@ -235,15 +244,15 @@ fn servers(xy: &Path) {
         nothing.push(time(&mut Command::new("true")));
     }
     let (list, nothing) = (median(list), median(nothing));
-    row("`true`, for comparison", &millis(nothing), None, "");
+    print_row("`true`, for comparison", &millis(nothing), None, "");
     let ratio = list.as_secs_f64() / nothing.as_secs_f64();
-    let budget = judged(list <= Duration::from_millis(10), "<= 10 ms");
-    row("`xy list`, 100 servers", &millis(list), Some(ratio), &budget);
+    let budget = check_budget(list <= Duration::from_millis(10), "<= 10 ms");
+    print_row("`xy list`, 100 servers", &millis(list), Some(ratio), &budget);
     adoptions(&home, daemon);
     home.finish();
 }
 
-/// How long it takes until the daemon after a killed one has all servers.
+/// Measures how long a new daemon takes to adopt all servers after a SIGKILL of the old one.
 fn adoptions(home: &Home, mut daemon: Daemon) {
     let pids = |home: &Home| -> Vec<Value> {
         let listed = home.call("list", Value::Null).expect("a list");
@@ -258,16 +267,16 @@ fn adoptions(home: &Home, mut daemon: Daemon) {
         let began = now();
         daemon = home.daemon();
         while pids(home) != before {
-            assert!(began.elapsed() < Duration::from_secs(20), "they are all taken over");
+            assert!(began.elapsed() < Duration::from_secs(20), "the new daemon adopts all servers");
         }
         times.push(began.elapsed());
     }
     let what = "kill -9 of the daemon -> all 100 adopted";
-    row(what, &millis(median(times)), None, "");
+    print_row(what, &millis(median(times)), None, "");
 }
 
-/// What the only shim costs: nobody shares its code but the daemon.
-fn alone(xy: &Path) {
+/// Measures the memory of a single shim, which shares its code only with the daemon.
+fn single_shim(xy: &Path) {
     let home = Home::new(xy);
     home.server("one", &home.kdl_command("xy-test-sleep-server", &["--every", "3600000"]));
     let daemon = home.daemon();
@@ -275,13 +284,13 @@ fn alone(xy: &Path) {
     let shims = shims_of(daemon.pid);
     let [shim] = shims[..] else { panic!("one server has one shim: {shims:?}") };
     let (rss, pss) = memory(shim);
-    row("one shim alone: RSS", &mega(rss), None, "");
-    row("one shim alone: PSS", &mega(pss), None, "");
+    print_row("one shim alone: RSS", &megabytes(rss), None, "");
+    print_row("one shim alone: PSS", &megabytes(pss), None, "");
     home.finish();
 }
 
-/// How long it takes from the death of a server to the process of its successor.
-fn deaths(xy: &Path) {
+/// Measures the time from the death of a server to its replacement process.
+fn restarts(xy: &Path) {
     let home = Home::new(xy);
     let server = home.kdl_command("xy-test-sleep-server", &["--every", "3600000"]);
     let restart = "restart { policy \"always\"; backoff-initial \"0s\"; backoff-max \"0s\"; \
@@ -292,28 +301,28 @@ fn deaths(xy: &Path) {
     let mut events = home.connect();
     events.call("events", Value::Null).expect("a subscription");
     let mut times = Vec::new();
-    for _ in 0..DEATHS {
-        standin::linger(LIVED);
+    for _ in 0..RESTARTS {
+        standin::linger(RESET_LIFETIME);
         let killed = pid.as_i64().and_then(|it| i32::try_from(it).ok()).and_then(Pid::from_raw);
         let began = now();
         kill_process(killed.expect("it runs"), Signal::KILL).expect("it lives");
-        // Told as soon as it is known; asking again and again would be in its way.
+        // Uses the event stream, because polling would slow the daemon down.
         let after = loop {
-            let told = events.next(Duration::from_secs(20))["params"]["pid"].take();
-            if !told.is_null() && told != pid {
-                break told;
+            let reported = events.next(Duration::from_secs(20))["params"]["pid"].take();
+            if !reported.is_null() && reported != pid {
+                break reported;
             }
         };
         times.push(began.elapsed());
         pid = after;
     }
     let time = median(times);
-    let budget = judged(time <= Duration::from_millis(10), "<= 10 ms");
-    row("death of a server -> its successor's pid", &millis(time), None, &budget);
+    let budget = check_budget(time <= Duration::from_millis(10), "<= 10 ms");
+    print_row("death of a server -> its successor's pid", &millis(time), None, &budget);
     home.finish();
 }
 
-/// Resident and proportional memory of a process, in kB.
+/// Returns the resident and the proportional memory of a process, in kB.
 fn memory(pid: u32) -> (u64, u64) {
     let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("it lives");
     let field = |name: &str| {
@@ -333,7 +342,7 @@ fn shims_of(daemon: u32) -> Vec<u32> {
         .collect()
 }
 
-fn mega(kilobytes: u64) -> String {
+fn megabytes(kilobytes: u64) -> String {
     format!("{}.{:02} MB", kilobytes / 1000, kilobytes % 1000 / 10)
 }
 

@@ -1,8 +1,8 @@
-//! `tokens`: what a model pays for the list of tools before it has done anything, with
-//! `tools "all"` and with `tools "search"`, and what finding one tool costs then.
+//! `tokens`: the size of the tool list in a model's context with `tools "all"` and with
+//! `tools "search"`, and the size of one search.
 //!
-//! The tools are those of the labelled set, with real servers behind a real daemon. Bytes are
-//! those of the definitions as a client gets them; tokens are an estimate from them.
+//! The tools are those of the labelled set, served by real processes behind a real daemon. Bytes
+//! count the definitions that a client receives; tokens are estimated from the bytes.
 
 use std::fs;
 use std::path::Path;
@@ -10,43 +10,43 @@ use std::path::Path;
 use serde_json::{Value, json};
 use xy_testkit::{Home, McpClient};
 
-use super::say;
+use super::print_line;
 use super::search::set::Set;
 
 const COUNTS: [usize; 3] = [10, 100, 1000];
 
-/// What the tokenizer `o200k_base` makes of these lists: 4.42, 4.51 and 4.56 bytes for a token
-/// with 10, 100 and 482 tools. (`cl100k_base`: 4.54 to 4.67.)
+/// The average bytes per token. The tokenizer `o200k_base` yields 4.42, 4.51 and 4.56 bytes per
+/// token for lists of 10, 100 and 482 tools; `cl100k_base` yields 4.54 to 4.67.
 const BYTES_PER_TOKEN: f64 = 4.5;
 
-/// What one list costs, in bytes.
+/// The sizes for one number of tools, in bytes.
 struct Cost {
     all: usize,
     search: usize,
-    /// The answer to a search, the median of many.
+    /// The median size of the answer to a search.
     hits: usize,
-    /// The answer that describes the first hit, the median of many.
+    /// The median size of the description of the first hit.
     description: usize,
 }
 
 pub(crate) fn measure(xy: &Path) {
     let set = Set::read();
-    say(&format!(
+    print_line(&format!(
         "{:<8} {:>18} {:>18} {:>9} {:>18} {:>18}",
         "tools", "list, all", "list, search", "ratio", "one search", "one description"
     ));
     for count in COUNTS {
         let Cost { all, search, hits, description } = cost(xy, &set, count);
-        say(&format!(
+        print_line(&format!(
             "{count:<8} {:>18} {:>18} {:>8.1}x {:>18} {:>18}",
-            priced(all),
-            priced(search),
+            bytes_and_tokens(all),
+            bytes_and_tokens(search),
             ratio(all, search),
-            priced(hits),
-            priced(description)
+            bytes_and_tokens(hits),
+            bytes_and_tokens(description)
         ));
     }
-    say(&format!("bytes / tokens, at {BYTES_PER_TOKEN} bytes for a token"));
+    print_line(&format!("bytes / tokens, at {BYTES_PER_TOKEN} bytes per token"));
 }
 
 fn cost(xy: &Path, set: &Set, count: usize) -> Cost {
@@ -69,7 +69,7 @@ fn cost(xy: &Path, set: &Set, count: usize) -> Cost {
     let (hits, descriptions) = set
         .queries
         .iter()
-        .filter_map(|query| look_up(&found, &query.text))
+        .filter_map(|query| search_sizes(&found, &query.text))
         .unzip::<_, _, Vec<_>, Vec<_>>();
     for client in [listed, found] {
         client.close();
@@ -85,7 +85,7 @@ fn cost(xy: &Path, set: &Set, count: usize) -> Cost {
     }
 }
 
-/// Servers of the labelled set, and copies of these, until there are so many tools.
+/// Adds servers of the labelled set, and copies of them, until there are `count` tools.
 fn add_servers(home: &Home, tools_in: &Path, count: usize) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../xy-search/labelled/servers");
     let mut files: Vec<_> = fs::read_dir(folder)
@@ -112,8 +112,9 @@ fn add_servers(home: &Home, tools_in: &Path, count: usize) {
     }
 }
 
-/// What a search answers, and what the description of its first hit does; nothing if it has none.
-fn look_up(client: &McpClient, query: &str) -> Option<(usize, usize)> {
+/// Returns the sizes of the answer to a search and of the description of its first hit. Returns
+/// `None` without a hit.
+fn search_sizes(client: &McpClient, query: &str) -> Option<(usize, usize)> {
     let hits = client.call("search_tools", json!({ "query": query }));
     let hits = &hits["result"];
     let first = hits["structuredContent"]["tools"][0]["name"].as_str()?;
@@ -137,6 +138,6 @@ fn ratio(more: usize, less: usize) -> f64 {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "they are far smaller")]
-fn priced(bytes: usize) -> String {
+fn bytes_and_tokens(bytes: usize) -> String {
     format!("{bytes} / {:.0}", bytes as f64 / BYTES_PER_TOKEN)
 }

@@ -1,34 +1,34 @@
-//! What the server shows: itself, its tools, prompts and resources, as texts.
+//! The server's description of itself, its tools, prompts and resources, as JSON texts.
 
-use crate::additions;
+use crate::extra_entries;
 use crate::request::{BAD_PARAMS, Request};
 use xy_testkit::json::{Members, quoted};
 
-/// There is no such resource, in the legacy era.
+/// Error code of the legacy era: resource not found.
 const NO_RESOURCE: i64 = -32002;
 
-/// A red pixel.
+/// A PNG image of one red pixel, in Base64.
 pub(crate) const PICTURE: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg==";
 
-/// A wave that is empty.
+/// A short WAV file, in Base64.
 pub(crate) const SOUND: &str = "UklGRiYAAABXQVZFZm10IBAAAAABAAEAQB8AAAB9AAACABAAZGF0YQIAAAA=";
 
-/// No arguments.
-const NONE: &str = r#""inputSchema":{"type":"object","properties":{}}"#;
+/// The input schema of a tool without arguments.
+const NO_ARGUMENTS: &str = r#""inputSchema":{"type":"object","properties":{}}"#;
 
-/// Who speaks.
+/// The name and version of the server, with optional and unknown fields.
 pub(crate) const SERVER_INFO: &str = r#"{"x-s":1e3,"version":"1.0.0","name":"xy-test-fixture","title":"F\u00efxture","icons":[{"src":"data:image/png;base64,AAAA"}],"websiteUrl":"https:\/\/example.com"}"#;
 
-/// The tools of the conformance suite: each name, what it is for, and the rest of its entry.
+/// The tools of the conformance suite: name, description, and the rest of the entry.
 const TOOLS: &[(&str, &str, &str)] = &[
-    ("test_simple_text", "Answers a text", NONE),
-    ("test_image_content", "Answers a picture", NONE),
-    ("test_audio_content", "Answers a sound", NONE),
-    ("test_embedded_resource", "Answers a resource", NONE),
-    ("test_multiple_content_types", "Answers a text, a picture and a resource", NONE),
-    ("test_tool_with_logging", "Writes to the log meanwhile", NONE),
-    ("test_tool_with_progress", "Tells how far it is", NONE),
-    ("test_error_handling", "Always fails", NONE),
+    ("test_simple_text", "Answers a text", NO_ARGUMENTS),
+    ("test_image_content", "Answers a picture", NO_ARGUMENTS),
+    ("test_audio_content", "Answers a sound", NO_ARGUMENTS),
+    ("test_embedded_resource", "Answers a resource", NO_ARGUMENTS),
+    ("test_multiple_content_types", "Answers a text, a picture and a resource", NO_ARGUMENTS),
+    ("test_tool_with_logging", "Writes to the log meanwhile", NO_ARGUMENTS),
+    ("test_tool_with_progress", "Tells how far it is", NO_ARGUMENTS),
+    ("test_error_handling", "Always fails", NO_ARGUMENTS),
     (
         "test_sampling",
         "Asks the client's model",
@@ -39,9 +39,9 @@ const TOOLS: &[(&str, &str, &str)] = &[
         "Asks the user",
         r#""inputSchema":{"type":"object","properties":{"message":{"type":"string","description":"What to ask"}},"required":["message"]}"#,
     ),
-    ("test_elicitation_sep1034_defaults", "Asks the user, with defaults", NONE),
-    ("test_elicitation_sep1330_enums", "Lets the user choose", NONE),
-    ("test_reconnection", "Lets go of the client in the middle", NONE),
+    ("test_elicitation_sep1034_defaults", "Asks the user, with defaults", NO_ARGUMENTS),
+    ("test_elicitation_sep1330_enums", "Lets the user choose", NO_ARGUMENTS),
+    ("test_reconnection", "Lets go of the client in the middle", NO_ARGUMENTS),
     (
         "json_schema_2020_12_tool",
         "Tool with JSON Schema 2020-12 features",
@@ -49,7 +49,7 @@ const TOOLS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// The tools that are hard to pass on, as their entries.
+/// Entries of the tools that are hard for a gateway to forward unchanged.
 const ODD_TOOLS: &str = r#"{"x-before":1.0,"inputSchema":{"x-k":1e3,"type":"object","properties":{"n":{"type":"number","default":1.0,"maximum":12345678901234567890}}},"title":"\u00fcber\/odd","name":"odd_result","description":"\ud83d\ude00 a \u0022result\u0022","icons":[{"src":"data:image/png;base64,AAAA","theme":"dark","mimeType":"image/png","sizes":["48x48","any"],"x-i":0.10}],"annotations":{"x-a":[1.0],"readOnlyHint":true,"title":"odd"},"_meta":{"vendor.example/tool":{"z":1.0,"a":null},"anthropic/maxResultSizeChars":500000},"outputSchema":{"type":"object","properties":{"z":{"type":"number"}}},"x-after":[true]},{"name":"odd_error","description":"Fails oddly","inputSchema":{"type":"object"}},{"name":"odd_echo","description":"Answers its params as they came","inputSchema":{"type":"object"}},{"name":"odd_notifications","description":"Says what nobody knows","inputSchema":{"type":"object"}},{"name":"every_level","description":"Writes to the log at every level","inputSchema":{"type":"object"}},{"name":"ask_roots","description":"Asks for the roots","inputSchema":{"type":"object"}},{"name":"ask_url","description":"Sends the user to a page","inputSchema":{"type":"object"}},{"name":"need_url","description":"Needs that the user has been at a page","inputSchema":{"type":"object"}},{"name":"ask_oddly","description":"Asks the model oddly","inputSchema":{"type":"object"}},{"name":"wait_for_cancel","description":"Answers nothing","inputSchema":{"type":"object"}},{"name":"last_cancelled","description":"Says what was cancelled","inputSchema":{"type":"object"}},{"name":"touch","description":"Changes a resource","inputSchema":{"type":"object","properties":{"uri":{"type":"string"}}}},{"name":"more_tools","description":"Changes the list of tools","inputSchema":{"type":"object"}},{"name":"maybe_task","description":"May be a task","inputSchema":{"type":"object","properties":{"fails":{"type":"boolean"},"asks":{"type":"boolean"}}},"execution":{"taskSupport":"optional","x-e":1.0}},{"name":"only_task","description":"Is always a task","inputSchema":{"type":"object"},"execution":{"taskSupport":"required"}}"#;
 
 const DYNAMIC_TOOL: &str =
@@ -61,21 +61,22 @@ const RESOURCES: &str = r#"{"uri":"test://static-text","name":"Static Text Resou
 
 const TEMPLATES: &str = r#"{"resourceTemplates":[{"x-first":1.0,"uriTemplate":"test://template/{id}/data","name":"Template \u00e9","description":"A resource for each id","mimeType":"application/json","_meta":{"example.com/t":1.0}}],"x-after":1.0}"#;
 
-/// The result of `initialize`.
-pub(crate) fn introduction(version: &str) -> String {
+/// Returns the result of `initialize`.
+pub(crate) fn initialize_result(version: &str) -> String {
     format!(
         r#"{{"x-first":1.0,"serverInfo":{SERVER_INFO},"capabilities":{{"tasks":{{"list":{{}},"cancel":{{}},"requests":{{"tools":{{"call":{{}}}}}}}},"tools":{{"listChanged":true,"x-t":1.0}},"prompts":{{"listChanged":true}},"resources":{{"subscribe":true,"listChanged":true}},"logging":{{}},"completions":{{}},"experimental":{{"example.com/odd":{{"n":12345678901234567890}}}}}},"protocolVersion":"{version}","instructions":"Use the \u0022tools\u0022. \ud83d\ude00","_meta":{{"example.com/i":[1.0]}}}}"#
     )
 }
 
-/// The result of `server/discover`.
-pub(crate) fn discovery(version: &str) -> String {
+/// Returns the result of `server/discover`.
+pub(crate) fn discover_result(version: &str) -> String {
     format!(
         r#"{{"x-first":1.0,"supportedVersions":["{version}"],"capabilities":{{"extensions":{{"com.example/odd":{{"n":1.0}},"io.modelcontextprotocol/tasks":{{}}}},"tools":{{"listChanged":true,"x-t":1.0}},"prompts":{{"listChanged":true}},"resources":{{"subscribe":true,"listChanged":false}},"logging":{{}},"completions":{{}},"experimental":{{"example.com/odd":{{"n":12345678901234567890}}}}}},"instructions":"Use the \u0022tools\u0022. \ud83d\ude00","_meta":{{"example.com/i":[1.0]}}}}"#
     )
 }
 
-/// The result, or the error, of what only reads; `None` if it is not that.
+/// Returns the result or the error of a list, read or completion request. Returns `None` for
+/// other methods.
 pub(crate) fn answer(request: &Request) -> Option<Result<String, String>> {
     let params = &request.params;
     match request.method.as_str() {
@@ -95,8 +96,8 @@ fn tools(request: &Request) -> String {
         format!(r#"{{"name":"{name}","description":"{description}",{rest}}}"#)
     });
     let entries = entries.collect::<Vec<_>>().join(",");
-    let modern = if request.is_modern() { additions::MODERN_TOOLS } else { "" };
-    let more = additions::TOOLS;
+    let modern = if request.is_modern() { extra_entries::MODERN_TOOLS } else { "" };
+    let more = extra_entries::TOOLS;
     let dynamic = if request.session.state().has_more_tools { DYNAMIC_TOOL } else { "" };
     format!(
         r#"{{"tools":[{entries},{ODD_TOOLS}{more}{modern}{dynamic}],"x-after":{{"n":1.0}},"_meta":{{"example.com/list":1e3}}}}"#
@@ -104,16 +105,16 @@ fn tools(request: &Request) -> String {
 }
 
 fn prompts(request: &Request) -> String {
-    let more = additions::PROMPTS;
+    let more = extra_entries::PROMPTS;
     let has_more = request.session.state().has_more_prompts;
-    let dynamic = if has_more { additions::DYNAMIC_PROMPT } else { "" };
+    let dynamic = if has_more { extra_entries::DYNAMIC_PROMPT } else { "" };
     format!(
         r#"{{"prompts":[{PROMPTS}{more}{dynamic}],"_meta":{{"example.com/list":[2.00]}},"x-after":1.0}}"#
     )
 }
 
 fn resources() -> String {
-    let more = additions::RESOURCES;
+    let more = extra_entries::RESOURCES;
     format!(r#"{{"x-before":1.0,"resources":[{RESOURCES}{more}]}}"#)
 }
 
@@ -144,7 +145,7 @@ fn read(request: &Request, uri: &str) -> Result<String, String> {
     Ok(contents(uri, mime, &rest))
 }
 
-/// What reading a resource results in; `rest` is its text or its bytes, as members.
+/// Returns the result of `resources/read`. `rest` is the text or blob, as JSON members.
 pub(crate) fn contents(uri: &str, mime: &str, rest: &str) -> String {
     let uri = quoted(uri);
     format!(r#"{{"contents":[{{"uri":{uri},"mimeType":"{mime}",{rest}}}],"x-after":1.0}}"#)
@@ -192,8 +193,8 @@ fn text(text: &str) -> String {
 }
 
 fn complete(params: &Members) -> String {
-    let begun = params.members("argument").string("value").unwrap_or_default();
-    let values = ["paris", "park", "party"].into_iter().filter(|it| it.starts_with(&begun));
+    let prefix = params.members("argument").string("value").unwrap_or_default();
+    let values = ["paris", "park", "party"].into_iter().filter(|it| it.starts_with(&prefix));
     let values = values.map(quoted).collect::<Vec<_>>().join(",");
     format!(r#"{{"completion":{{"hasMore":false,"values":[{values}],"total":1.5e2,"x-c":1.0}}}}"#)
 }

@@ -1,4 +1,4 @@
-//! Which era is on offer, and which one a message is of.
+//! Protocol eras: which ones the process supports, and which one a message belongs to.
 
 use xy_testkit::json::Members;
 
@@ -9,21 +9,21 @@ use crate::meta::Meta;
 pub(crate) enum Era {
     /// The revisions with `initialize`.
     Legacy,
-    /// The revision in which each request says everything by itself.
+    /// The revision with stateless requests: each carries its own metadata.
     Modern(Meta),
 }
 
-/// What the process speaks.
+/// The eras that the process supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Offer {
+pub(crate) enum SupportedEras {
     Legacy,
     Modern,
     Both,
 }
 
-impl Offer {
-    /// By its word on the command line.
-    pub(crate) fn of(word: &str) -> Self {
+impl SupportedEras {
+    /// Parses the value of `--era`.
+    pub(crate) fn from_flag(word: &str) -> Self {
         match word {
             "legacy" => Self::Legacy,
             "modern" => Self::Modern,
@@ -33,14 +33,14 @@ impl Offer {
     }
 }
 
-/// Whether a message says by itself that it is modern.
+/// Returns true if a message belongs to the modern era: by its method or by its `_meta`.
 pub(crate) fn is_modern(message: &Members) -> bool {
     let method = message.string("method");
     let is_ours = matches!(method.as_deref(), Some("server/discover" | "subscriptions/listen"));
-    is_ours || Meta::is_in(&message.members("params"))
+    is_ours || Meta::is_present_in(&message.members("params"))
 }
 
-/// Whether a message begins a legacy conversation.
+/// Returns true if a message starts a legacy session.
 pub(crate) fn begins_legacy(message: &Members) -> bool {
     message.string("method").as_deref() == Some("initialize") && !is_modern(message)
 }

@@ -1,14 +1,15 @@
-//! The headers of a modern request, which say again what is in its body.
+//! Checks that the headers of a modern request agree with its body.
 
-use crate::web::Ask;
+use crate::http_server::HttpRequest;
 use serde_json::Value;
 use xy_testkit::json::Members;
 
-/// The tool whose arguments are in headers too.
-pub(crate) const MIRRORED: &str = "in_headers";
+/// The tool whose arguments are mirrored into headers.
+pub(crate) const MIRRORED_TOOL: &str = "in_headers";
 
-/// Where its arguments are, and in which headers: as in its schema, in `additions.rs`.
-const PLACES: [(&[&str], &str); 4] = [
+/// The path of each mirrored argument, and its header. Must match the tool's schema in
+/// `extra_entries.rs`.
+const MIRRORED_ARGUMENTS: [(&[&str], &str); 4] = [
     (&["region"], "mcp-param-region"),
     (&["count"], "mcp-param-count"),
     (&["loud"], "mcp-param-loud"),
@@ -17,14 +18,14 @@ const PLACES: [(&[&str], &str); 4] = [
 
 const BASE64: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// Checks the revision: the one in the body is this.
-pub(crate) fn check_version(ask: &Ask, version: &str) -> Result<(), String> {
-    same("MCP-Protocol-Version", ask.header("mcp-protocol-version"), version)
+/// Checks `MCP-Protocol-Version` against the version in the body.
+pub(crate) fn check_version(request: &HttpRequest, version: &str) -> Result<(), String> {
+    check_equal("MCP-Protocol-Version", request.header("mcp-protocol-version"), version)
 }
 
-/// Checks all the others.
-pub(crate) fn check(ask: &Ask, method: &str, params: &Members) -> Result<(), String> {
-    same("Mcp-Method", ask.header("mcp-method"), method)?;
+/// Checks all other headers against the body.
+pub(crate) fn check(request: &HttpRequest, method: &str, params: &Members) -> Result<(), String> {
+    check_equal("Mcp-Method", request.header("mcp-method"), method)?;
     let name = match method {
         "tools/call" | "prompts/get" => params.string("name"),
         "resources/read" => params.string("uri"),
@@ -32,19 +33,19 @@ pub(crate) fn check(ask: &Ask, method: &str, params: &Members) -> Result<(), Str
         _ => None,
     };
     if let Some(name) = &name {
-        let header = ask.header("mcp-name").map(decoded).transpose()?;
-        same("Mcp-Name", header.as_deref(), name)?;
+        let header = request.header("mcp-name").map(decoded).transpose()?;
+        check_equal("Mcp-Name", header.as_deref(), name)?;
     }
-    if method == "tools/call" && name.as_deref() == Some(MIRRORED) {
+    if method == "tools/call" && name.as_deref() == Some(MIRRORED_TOOL) {
         let arguments = params.members("arguments");
-        for (path, header) in PLACES {
-            check_argument(&arguments, path, header, ask.header(header))?;
+        for (path, header) in MIRRORED_ARGUMENTS {
+            check_argument(&arguments, path, header, request.header(header))?;
         }
     }
     Ok(())
 }
 
-fn same(name: &str, header: Option<&str>, body: &str) -> Result<(), String> {
+fn check_equal(name: &str, header: Option<&str>, body: &str) -> Result<(), String> {
     match header {
         Some(header) if header == body => Ok(()),
         Some(header) => Err(format!("`{name}` is `{header}`, but the body has `{body}`")),
@@ -66,14 +67,14 @@ fn check_argument(
         (Value::Null, None) => true,
         (Value::String(text), Some(header)) => text == header,
         (Value::Bool(is_so), Some(header)) => is_so.to_string() == header,
-        // 42.0 is 42.
+        // A header `42` matches a body with 42.0.
         (Value::Number(number), Some(header)) => number.as_f64() == header.parse().ok(),
         _ => false,
     };
     if is_same { Ok(()) } else { Err(format!("`{name}` is {header:?}, but the body has {value}")) }
 }
 
-/// The value of a header that may be spelled in Base64.
+/// Decodes a header value, which may be Base64 in `=?base64?…?=`.
 fn decoded(header: &str) -> Result<String, String> {
     let Some(encoded) = header.strip_prefix("=?base64?").and_then(|it| it.strip_suffix("?="))
     else {

@@ -1,18 +1,20 @@
-//! The tools, the prompt and the resource that ask in rounds, as the conformance suite wants
-//! them. Only the modern era has them.
+//! The tools, the prompt and the resource that need client input, as the conformance suite
+//! specifies them.
+//!
+//! The suite of the modern era uses them. Almost all work in both eras.
 
 use crate::request::Request;
 use crate::rounds::{self, Question};
-use crate::{ask, catalog, jobs};
+use crate::{catalog, client_request, jobs};
 use xy_testkit::json::{Members, quoted};
 
-/// The prompt that asks before it is given.
+/// The prompt that needs client input.
 const PROMPT: &str = "test_input_required_result_prompt";
 
-/// The resource that asks before it is read.
+/// The resource that needs client input.
 const RESOURCE: &str = "test://asks-first";
 
-/// Calls a tool, if it is one of these.
+/// Calls a tool of this module. Returns false if it has no such tool.
 pub(crate) fn call(request: &Request, name: &str) -> bool {
     match name.strip_prefix("test_input_required_result_").unwrap_or(name) {
         "elicitation" => greet(request),
@@ -30,16 +32,16 @@ pub(crate) fn call(request: &Request, name: &str) -> bool {
             let question = Question::confirm("confirm", "Please confirm");
             finish(request, &[question], Some("confirming"), |_| "state-ok".to_owned());
         }
-        "multiple_inputs" => finish(request, &everything(), Some("three at once"), |answers| {
+        "multiple_inputs" => finish(request, &all_questions(), Some("three at once"), |answers| {
             let [who, greeting, roots] = ["user_name", "greeting", "client_roots"];
             [who, greeting, roots].map(|key| answers.raw(key).unwrap_or("null")).join(" ")
         }),
         "multi_round" => two_rounds(request),
-        "capabilities" => what_it_can(request),
+        "capabilities" => ask_supported(request),
         "test_missing_capability" => {
             let question = [Question::model("unused", "")];
-            if rounds::can_ask(request, &question)
-                && (request.is_modern() || ask::answers_to(request, &question).is_some())
+            if rounds::check_capabilities(request, &question)
+                && (request.is_modern() || client_request::answers_to(request, &question).is_some())
             {
                 request.text("the client can do it");
             }
@@ -48,14 +50,14 @@ pub(crate) fn call(request: &Request, name: &str) -> bool {
             request.log("info", r#""about to ask""#);
             greet(request);
         }
-        "test_tool_with_task" if request.is_modern() => then_a_task(request),
+        "test_tool_with_task" if request.is_modern() => ask_then_start_task(request),
         _ => return false,
     }
     true
 }
 
-/// Whether this asks before it is done, though it is no call.
-pub(crate) fn asks(method: &str, params: &Members) -> bool {
+/// Returns true if a prompt or resource request needs client input.
+pub(crate) fn needs_input(method: &str, params: &Members) -> bool {
     match method {
         "prompts/get" => params.string("name").as_deref() == Some(PROMPT),
         "resources/read" => params.string("uri").as_deref() == Some(RESOURCE),
@@ -63,18 +65,18 @@ pub(crate) fn asks(method: &str, params: &Members) -> bool {
     }
 }
 
-/// Answers what is no call, if it is one of these.
+/// Answers a prompt or resource request of this module. Returns false for any other request.
 pub(crate) fn answer(request: &Request) -> bool {
-    let asks = asks(&request.method, &request.params);
+    let needs_input = needs_input(&request.method, &request.params);
     match request.method.as_str() {
-        "prompts/get" if asks => prompt(request),
-        _ if asks => read(request),
+        "prompts/get" if needs_input => prompt(request),
+        _ if needs_input => read(request),
         _ => {}
     }
-    asks
+    needs_input
 }
 
-/// Gives the prompt.
+/// Answers `prompts/get`.
 fn prompt(request: &Request) {
     let question = Question::text("user_context", "What context should the prompt use?", "context");
     if let Some(answers) = rounds::gather(request, &[question], None) {
@@ -86,7 +88,7 @@ fn prompt(request: &Request) {
     }
 }
 
-/// Reads the resource.
+/// Answers `resources/read`.
 fn read(request: &Request) {
     let question = Question::confirm("may_read", "May it be read?");
     if let Some(answers) = rounds::gather(request, &[question], Some("reading")) {
@@ -99,22 +101,26 @@ fn read(request: &Request) {
     }
 }
 
-fn who() -> Question {
+fn name_question() -> Question {
     Question::text("user_name", "What is your name?", "name")
 }
 
-fn everything() -> [Question; 3] {
-    [who(), Question::model("greeting", "Generate a greeting"), Question::roots("client_roots")]
+fn all_questions() -> [Question; 3] {
+    [
+        name_question(),
+        Question::model("greeting", "Generate a greeting"),
+        Question::roots("client_roots"),
+    ]
 }
 
 fn greet(request: &Request) {
-    finish(request, &[who()], None, |answers| {
+    finish(request, &[name_question()], None, |answers| {
         let name = answers.members("user_name").members("content").string("name");
         format!("Hello, {}!", name.unwrap_or_default())
     });
 }
 
-/// Asks, and answers with a text once everything is known.
+/// Asks the client, and answers with a text once it has answered all questions.
 fn finish(
     request: &Request,
     questions: &[Question],
@@ -126,7 +132,7 @@ fn finish(
     }
 }
 
-/// The second question comes with what was answered to the first in its state.
+/// Asks two questions in a row. The request state carries the first answer to the second round.
 fn two_rounds(request: &Request) {
     let color = Question::text("step2", "Step 2: What is your favorite color?", "color");
     let name = Question::text("step1", "Step 1: What is your name?", "name");
@@ -139,7 +145,7 @@ fn two_rounds(request: &Request) {
         }
         return;
     }
-    if let Some(state) = rounds::kept(request).filter(|it| it.starts_with("named ")) {
+    if let Some(state) = rounds::returned_state(request).filter(|it| it.starts_with("named ")) {
         return finish(request, &[color], Some(&state), |answers| {
             format!("{state} {}", answers.raw("step2").unwrap_or("null"))
         });
@@ -150,26 +156,26 @@ fn two_rounds(request: &Request) {
     }
 }
 
-/// Asks only what the client can be asked.
-fn what_it_can(request: &Request) {
-    let mut questions = everything().to_vec();
-    questions.retain(|question| question.is_for(request));
+/// Asks only the questions that the client supports.
+fn ask_supported(request: &Request) {
+    let mut questions = all_questions().to_vec();
+    questions.retain(|question| question.is_supported_by(request));
     if !request.is_modern() {
-        // It cannot know who is behind a gateway: what is refused is done without.
-        ask::gather(request, &questions);
+        // A gateway may declare more than its client supports, so refusals are ignored.
+        client_request::gather(request, &questions);
         return request.text("asked what it can be asked");
     }
     finish(request, &questions, None, |_| "asked what it can be asked".to_owned());
 }
 
-/// First a round, then a task that remembers it.
-fn then_a_task(request: &Request) {
-    if !jobs::can_have(request) {
-        return jobs::lack(request);
+/// Asks for a name, then starts a task whose result contains it.
+fn ask_then_start_task(request: &Request) {
+    if !jobs::supports_tasks(request) {
+        return jobs::refuse_without_tasks(request);
     }
-    if let Some(answers) = rounds::gather(request, &[who()], None) {
+    if let Some(answers) = rounds::gather(request, &[name_question()], None) {
         let name = answers.members("user_name").members("content").string("name");
         let text = format!("Hello, {}, from a task!", name.unwrap_or_default());
-        jobs::begin(request, jobs::Plan::telling(&text));
+        jobs::begin(request, jobs::Plan::with_text(&text));
     }
 }

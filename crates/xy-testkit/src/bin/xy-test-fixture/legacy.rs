@@ -1,4 +1,4 @@
-//! The revisions with `initialize`: what is done with each message of a conversation.
+//! Message handling for the revisions with `initialize`.
 
 use std::sync::Arc;
 
@@ -6,27 +6,28 @@ use crate::catalog;
 use crate::era::Era;
 use crate::request::{BAD_PARAMS, LEVELS, NO_METHOD, Request};
 use crate::session::Session;
-use crate::stream::Out;
-use crate::subscriptions::MOST_WATCHED;
+use crate::stream::MessageSink;
+use crate::subscriptions::MAX_WATCHED;
 use crate::{inputs, tasks, tools};
 use xy_testkit::json::Members;
 
-/// The revisions with `initialize`, the youngest last.
-pub(crate) const KNOWN: [&str; 4] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"];
+/// The revisions with `initialize`, the newest last.
+pub(crate) const LEGACY_VERSIONS: [&str; 4] =
+    ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"];
 
-/// What a message was.
+/// The kind of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Heard {
-    /// A request, which will be answered.
+pub(crate) enum MessageKind {
+    /// A request, which gets a response.
     Request,
-    /// A notification or an answer.
+    /// A notification or a response.
     Other,
-    /// No message.
-    Nothing,
+    /// Not a JSON-RPC message.
+    Invalid,
 }
 
-/// One message; what it leads to goes to `out`.
-pub(crate) fn hear(session: &Arc<Session>, text: &str, out: &Out) -> Heard {
+/// Handles one message. Sends responses and notifications to `out`.
+pub(crate) fn handle_message(session: &Arc<Session>, text: &str, out: &MessageSink) -> MessageKind {
     let message = Members::of(text).unwrap_or_default();
     let params_text = message.raw("params").unwrap_or("{}").to_owned();
     let params = message.members("params");
@@ -36,22 +37,22 @@ pub(crate) fn hear(session: &Arc<Session>, text: &str, out: &Out) -> Heard {
             let (session, key) = (Arc::clone(session), id.clone());
             let era = Era::Legacy;
             Request { session, key, id, method, params_text, params, out, era }.begin();
-            Heard::Request
+            MessageKind::Request
         }
         (Some(id), None) => {
             let id = id.to_owned();
-            session.answered(&id, message);
-            Heard::Other
+            session.handle_response(&id, message);
+            MessageKind::Other
         }
         (None, Some(method)) => {
-            session.notified(&method, &params, params_text);
-            Heard::Other
+            session.handle_notification(&method, &params, params_text);
+            MessageKind::Other
         }
         (None, None) => {
             let error = r#"{"code":-32700,"message":"this is no message"}"#;
-            out.say(&format!(r#"{{"jsonrpc":"2.0","id":null,"error":{error}}}"#));
+            out.send(&format!(r#"{{"jsonrpc":"2.0","id":null,"error":{error}}}"#));
             out.finish();
-            Heard::Nothing
+            MessageKind::Invalid
         }
     }
 }
@@ -66,7 +67,7 @@ pub(crate) fn answer(request: &Request) {
         "tools/call" => tools::call(request),
         _ if inputs::answer(request) => {}
         method if method.starts_with("tasks/") => tasks::answer(request),
-        // A method that is in no revision.
+        // A test-only method.
         "fixture/client" => request.result(&request.session.state().client),
         method => match catalog::answer(request) {
             Some(Ok(result)) => request.result(&result),
@@ -78,14 +79,14 @@ pub(crate) fn answer(request: &Request) {
 
 fn initialize(request: &Request) {
     let wanted = request.params.string("protocolVersion").unwrap_or_default();
-    let known = KNOWN.into_iter().find(|known| *known == wanted);
-    let version = known.unwrap_or(KNOWN[KNOWN.len() - 1]);
+    let known = LEGACY_VERSIONS.into_iter().find(|known| *known == wanted);
+    let version = known.unwrap_or(LEGACY_VERSIONS[LEGACY_VERSIONS.len() - 1]);
     let mut state = request.session.state();
     version.clone_into(&mut state.version);
     state.capabilities = request.params.members("capabilities");
     state.client.clone_from(&request.params_text);
     drop(state);
-    request.result(&catalog::introduction(version));
+    request.result(&catalog::initialize_result(version));
 }
 
 fn set_level(request: &Request) {
@@ -106,7 +107,7 @@ fn watch(request: &Request) {
     let mut state = request.session.state();
     if request.method == "resources/unsubscribe" {
         state.watched.remove(&uri);
-    } else if state.watched.len() < MOST_WATCHED {
+    } else if state.watched.len() < MAX_WATCHED {
         state.watched.insert(uri);
     }
     drop(state);

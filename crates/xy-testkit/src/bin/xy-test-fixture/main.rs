@@ -1,41 +1,45 @@
-//! An MCP server that does everything the protocol has, in both of its eras, and does it right:
-//! what the official conformance suite asks for, and what makes it hard to pass on.
+//! A conforming MCP server that uses every feature of both protocol eras.
 //!
-//! - `--stdio` speaks in lines on stdin and stdout
-//! - `--http PORT` speaks Streamable HTTP at `/mcp`; in the legacy era with sessions, JSON and
-//!   streams, resumption
-//! - `--sse PORT` speaks HTTP+SSE of 2024-11-05: `GET /sse`, and the place it names
+//! It serves what the official conformance suite asks for, and messages that are hard for a
+//! gateway to forward unchanged.
 //!
-//! then, unless it is legacy, which is all that `--sse` has:
+//! - `--stdio`: one message per line on stdin and stdout
+//! - `--http PORT`: Streamable HTTP at `/mcp`; in the legacy era with sessions, JSON responses,
+//!   SSE streams and resumption
+//! - `--sse PORT`: HTTP+SSE of 2024-11-05 (`GET /sse`, and the endpoint that it names)
 //!
-//! - `--era legacy` has the revisions with `initialize`, up to 2025-11-25
-//! - `--era modern` has 2026-07-28
-//! - `--era both` has whatever comes: over HTTP each request is of its own era; over stdio the
-//!   first that is used stays
+//! An era may follow. The default is `legacy`, the only era of `--sse`:
 //!
-//! Port 0 is a free one. The place is said on stderr once it listens: `listening on
-//! 127.0.0.1:PORT`. It ends with its stdin, or on TERM.
+//! - `--era legacy`: the revisions with `initialize`, up to 2025-11-25
+//! - `--era modern`: 2026-07-28
+//! - `--era both`: over HTTP, each request selects its era; over stdio, the first era used stays
 //!
-//! Nothing that it says depends on the time, on chance, or on who else is there, so that two
-//! conversations can be compared text by text; and much of it is odd on purpose: fields that
-//! nobody knows, numbers spelled `1.0`, keys in an unusual order. The tools and the lists are
-//! the same in both eras (`tools.rs`, `catalog.rs`); what a tool asks or tells goes through
-//! `request.rs`, `ask.rs` and `subscriptions.rs`, which know the difference.
+//! Port 0 selects a free port. Once the server listens, it writes `listening on
+//! 127.0.0.1:PORT` to stderr. It exits at the end of stdin, or on TERM.
+//!
+//! No message depends on time, randomness or other clients, so tests can compare two sessions
+//! byte by byte. Many messages are odd on purpose: unknown fields, numbers spelled `1.0`, keys
+//! in an unusual order.
+//!
+//! Both eras share the tools and lists (`tools.rs`, `catalog.rs`). Only `request.rs`,
+//! `client_request.rs` and `subscriptions.rs` handle how the eras differ in requests to the
+//! client and in notifications.
 
-mod additions;
-mod answer;
-mod ask;
 mod catalog;
-mod dress;
+mod client_request;
 mod era;
+mod extra_entries;
 mod headers;
+mod http_server;
 mod inputs;
 mod job_tools;
 mod jobs;
 mod legacy;
+mod legacy_sse;
 mod meta;
 mod modern;
-mod older;
+mod modern_fields;
+mod modern_response;
 mod reply;
 mod request;
 mod rounds;
@@ -47,13 +51,12 @@ mod streamable;
 mod subscriptions;
 mod tasks;
 mod tools;
-mod web;
 
 use std::process::ExitCode;
 
 use xy_testkit::standin::{self, Flags};
 
-use crate::era::Offer;
+use crate::era::SupportedEras;
 
 fn main() -> ExitCode {
     standin::live_at_most(standin::SAFETY_LIMIT);
@@ -61,28 +64,30 @@ fn main() -> ExitCode {
     let flag = flags.next_flag();
     let port = |flags: &mut Flags| u16::try_from(flags.number()).expect("a port");
     match flag.as_deref() {
-        Some("--stdio") => stdio::serve(offer(&mut flags)),
+        Some("--stdio") => stdio::serve(supported_eras(&mut flags)),
         Some("--http") => {
             let port = port(&mut flags);
-            match offer(&mut flags) {
-                Offer::Legacy => web::serve(port, streamable::Door::default()),
-                Offer::Modern => web::serve(port, stateless::Door::default()),
-                Offer::Both => web::serve(port, stateless::Both::default()),
+            match supported_eras(&mut flags) {
+                SupportedEras::Legacy => http_server::serve(port, streamable::Handler::default()),
+                SupportedEras::Modern => http_server::serve(port, stateless::Handler::default()),
+                SupportedEras::Both => {
+                    http_server::serve(port, stateless::BothErasHandler::default())
+                }
             }
         }
         Some("--sse") => {
             let port = port(&mut flags);
-            assert_eq!(offer(&mut flags), Offer::Legacy, "`--sse` is legacy");
-            web::serve(port, older::Door::default())
+            assert_eq!(supported_eras(&mut flags), SupportedEras::Legacy, "`--sse` is legacy");
+            http_server::serve(port, legacy_sse::Handler::default())
         }
         other => panic!("`--stdio`, `--http PORT` or `--sse PORT`, not {other:?}"),
     }
 }
 
-fn offer(flags: &mut Flags) -> Offer {
+fn supported_eras(flags: &mut Flags) -> SupportedEras {
     match flags.next_flag().as_deref() {
-        None => Offer::Legacy,
-        Some("--era") => Offer::of(&flags.value()),
+        None => SupportedEras::Legacy,
+        Some("--era") => SupportedEras::from_flag(&flags.value()),
         Some(other) => panic!("`--era`, not {other:?}"),
     }
 }

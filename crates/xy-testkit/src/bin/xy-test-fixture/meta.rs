@@ -1,32 +1,33 @@
-//! What each modern request says about itself, in its `_meta`.
+//! The metadata of a modern request: protocol version, client capabilities and log level.
 
 use crate::request::{BAD_PARAMS, LEVELS};
 use xy_testkit::json::{Members, quoted};
 
-/// The revision that is spoken.
+/// The supported protocol version.
 pub(crate) const VERSION: &str = "2026-07-28";
 
 const VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";
 const CAPABILITIES_KEY: &str = "io.modelcontextprotocol/clientCapabilities";
 const LEVEL_KEY: &str = "io.modelcontextprotocol/logLevel";
 
-/// What a request says about itself.
+/// The fields of `_meta` that a modern request must or may have.
 #[derive(Debug, Clone)]
 pub(crate) struct Meta {
     pub(crate) version: String,
     pub(crate) capabilities: Members,
-    /// How serious is what it wants to hear of; nothing is serious enough without.
+    /// The index in [`LEVELS`] of the least severe log level that the client wants. The client
+    /// receives no log messages without one.
     pub(crate) level: Option<usize>,
 }
 
 impl Meta {
-    /// Whether these params say which modern revision they are of.
-    pub(crate) fn is_in(params: &Members) -> bool {
+    /// Returns true if `params` contain a protocol version.
+    pub(crate) fn is_present_in(params: &Members) -> bool {
         params.members("_meta").has(VERSION_KEY)
     }
 
-    /// Reads it, or says as an error what is missing.
-    pub(crate) fn of(params: &Members) -> Result<Self, String> {
+    /// Parses the metadata, or returns a JSON-RPC error that names the missing or invalid field.
+    pub(crate) fn parse(params: &Members) -> Result<Self, String> {
         let meta = params.members("_meta");
         let version = meta.string(VERSION_KEY).ok_or_else(|| missing(VERSION_KEY))?;
         let capabilities = meta.raw(CAPABILITIES_KEY).and_then(Members::of);
@@ -39,13 +40,13 @@ impl Meta {
         Ok(Self { version, capabilities, level })
     }
 
-    /// Says as an error that the revision is not known.
+    /// Returns a JSON-RPC error if the requested version is not supported.
     pub(crate) fn check_version(&self) -> Result<(), String> {
         if self.version == VERSION { Ok(()) } else { Err(unsupported(&self.version)) }
     }
 }
 
-/// The error that names the revisions that are spoken.
+/// Returns the JSON-RPC error for an unsupported version, with the supported ones.
 pub(crate) fn unsupported(requested: &str) -> String {
     let requested = quoted(requested);
     format!(

@@ -1,5 +1,7 @@
-//! Revision 2026-07-28: each request says everything by itself, and nothing is asked of the
-//! client but in rounds.
+//! Message handling for revision 2026-07-28.
+//!
+//! Requests are stateless: each carries its own metadata. The server requests client input only
+//! through `input_required` results.
 
 use std::sync::Arc;
 
@@ -7,12 +9,12 @@ use crate::era::{self, Era};
 use crate::meta::{self, Meta};
 use crate::request::{NO_METHOD, Request};
 use crate::session::Session;
-use crate::stream::Out;
+use crate::stream::MessageSink;
 use crate::{catalog, inputs, job_tools, jobs, rounds, subscriptions, tools};
 use xy_testkit::json::Members;
 
-/// One line; whether it was a request that is served.
-pub(crate) fn hear(session: &Arc<Session>, text: &str, out: &Out) -> bool {
+/// Handles one message. Returns true if it was a valid request.
+pub(crate) fn handle_message(session: &Arc<Session>, text: &str, out: &MessageSink) -> bool {
     let message = Members::of(text).unwrap_or_default();
     let params = message.members("params");
     match (message.raw("id"), message.string("method")) {
@@ -20,7 +22,7 @@ pub(crate) fn hear(session: &Arc<Session>, text: &str, out: &Out) -> bool {
             let era = match admit(&message) {
                 Ok(meta) => Era::Modern(meta),
                 Err(error) => {
-                    out.say(&refusal(Some(id), &error));
+                    out.send(&refusal(Some(id), &error));
                     return false;
                 }
             };
@@ -32,29 +34,29 @@ pub(crate) fn hear(session: &Arc<Session>, text: &str, out: &Out) -> bool {
         }
         (None, Some(method)) => {
             let params_text = message.raw("params").unwrap_or("{}").to_owned();
-            session.notified(&method, &params, params_text);
+            session.handle_notification(&method, &params, params_text);
             false
         }
-        (Some(_), None) => false, // Nothing was asked.
+        (Some(_), None) => false, // The server sends no requests, so it expects no responses.
         (None, None) => {
-            out.say(&refusal(None, r#"{"code":-32700,"message":"this is no message"}"#));
+            out.send(&refusal(None, r#"{"code":-32700,"message":"this is no message"}"#));
             false
         }
     }
 }
 
-/// What a request says about itself, or why it is not served.
+/// Returns the metadata of a request, or the JSON-RPC error with which to reject it.
 fn admit(message: &Members) -> Result<Meta, String> {
     let params = message.members("params");
     if era::begins_legacy(message) {
         return Err(meta::unsupported(&params.string("protocolVersion").unwrap_or_default()));
     }
-    let meta = Meta::of(&params)?;
+    let meta = Meta::parse(&params)?;
     meta.check_version()?;
     Ok(meta)
 }
 
-/// An error, for the request with this id if it could be read.
+/// Returns an error response. It has no id if the request's id could not be parsed.
 pub(crate) fn refusal(id: Option<&str>, error: &str) -> String {
     match id {
         Some(id) => format!(r#"{{"jsonrpc":"2.0","error":{error},"id":{id}}}"#),
@@ -64,17 +66,17 @@ pub(crate) fn refusal(id: Option<&str>, error: &str) -> String {
 
 /// Answers a request.
 pub(crate) fn answer(request: &Request, meta: &Meta) {
-    if !rounds::check(request) {
+    if !rounds::validate_input(request) {
         return;
     }
     let name = request.params.string("name").unwrap_or_default();
     match request.method.as_str() {
-        "server/discover" => request.result(&catalog::discovery(&meta.version)),
+        "server/discover" => request.result(&catalog::discover_result(&meta.version)),
         "subscriptions/listen" => subscriptions::listen(request),
         "tools/call" => call(request, &name),
         _ if inputs::answer(request) => {}
         method if method.starts_with("tasks/") => jobs::answer(request),
-        // A method that is in no revision.
+        // A test-only method.
         "fixture/client" => {
             let meta = request.params.raw("_meta").unwrap_or("null");
             request.result(&format!(r#"{{"client":{meta}}}"#));
@@ -87,12 +89,12 @@ pub(crate) fn answer(request: &Request, meta: &Meta) {
     }
 }
 
-/// Calls a tool; those that both eras have come last.
+/// Calls a tool. Tools of the modern era take precedence over those of both eras.
 fn call(request: &Request, name: &str) {
     let arguments = request.params.members("arguments");
     match name {
         "hang_up" => request.text(&format!("{} ended", subscriptions::end_all(request))),
-        _ if job_tools::call(request, name, &arguments) => {}
+        _ if job_tools::call_as_task(request, name, &arguments) => {}
         _ => tools::call(request),
     }
 }

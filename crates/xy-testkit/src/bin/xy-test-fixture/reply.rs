@@ -1,20 +1,20 @@
-//! Answers over HTTP, and how they are written.
+//! HTTP responses and their serialization.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use crate::answer::Answer;
+use crate::modern_response::ModernResponse;
 use crate::stream::{Next, Reader};
 
-/// After so long a silence something is said, so that a client that has left is noticed.
-pub(crate) const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
+/// Interval of comments on a silent stream. Writing them detects a disconnected client.
+pub(crate) const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How soon a client that was let go of may come back, in milliseconds.
+/// The `retry` field of a resumable stream: the client's reconnect delay in milliseconds.
 const RETRY: u32 = 100;
 
-/// An answer.
+/// An HTTP response.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) status: u16,
@@ -28,24 +28,24 @@ pub(crate) enum Body {
     Empty,
     Events {
         reader: Reader,
-        style: Style,
+        event_format: EventFormat,
     },
-    /// To a request of the modern era.
-    Answer(Answer),
+    /// The response to a request of the modern era.
+    ModernResponse(ModernResponse),
 }
 
-/// How events are written.
+/// The format of SSE events.
 #[derive(Debug, Clone)]
-pub(crate) enum Style {
-    /// With ids that begin with the number of the stream; `is_primed` has a first one that
-    /// says nothing.
-    Resumable { stream: u64, is_primed: bool },
-    /// After one that names the place to post to.
-    Older { endpoint: String },
+pub(crate) enum EventFormat {
+    /// Events have ids, which start with the number of the stream. `has_priming_event` adds a
+    /// first event without data.
+    Resumable { stream: u64, has_priming_event: bool },
+    /// Events have no ids. The first one names the endpoint for POST requests.
+    LegacySse { endpoint: String },
 }
 
 impl Reply {
-    /// No more than a status and, in words, why.
+    /// Returns an error response with a status and a reason.
     pub(crate) fn refusal(status: u16, why: &str) -> Self {
         let error = format!(r#"{{"code":-32600,"message":{}}}"#, xy_testkit::json::quoted(why));
         let body = format!(r#"{{"jsonrpc":"2.0","id":null,"error":{error}}}"#);
@@ -60,13 +60,13 @@ impl Reply {
         Self { status: 200, headers: Vec::new(), body }
     }
 
-    pub(crate) fn with(mut self, name: &'static str, value: &str) -> Self {
+    pub(crate) fn with_header(mut self, name: &'static str, value: &str) -> Self {
         self.headers.push((name, value.to_owned()));
         self
     }
 }
 
-/// Writes an answer; whether the connection can be used again.
+/// Writes a response. Returns true if the connection can be reused.
 pub(crate) fn write(writer: &mut TcpStream, reply: Reply) -> io::Result<bool> {
     let head = head(reply.status, &reply.headers);
     match reply.body {
@@ -75,25 +75,25 @@ pub(crate) fn write(writer: &mut TcpStream, reply: Reply) -> io::Result<bool> {
             Ok(true)
         }
         Body::Json(json) => write_json(writer, &head, &json),
-        Body::Events { reader, style } => {
-            begin_events(writer, &head)?;
-            write_events(writer, reader, &style)?;
+        Body::Events { reader, event_format } => {
+            write_event_stream_head(writer, &head)?;
+            write_events(writer, reader, &event_format)?;
             Ok(false)
         }
-        Body::Answer(answer) => answer.write(writer),
+        Body::ModernResponse(answer) => answer.write(writer),
     }
 }
 
-/// The head of an answer, as far as it is the same for all.
+/// Returns the status line and the given headers, without the final empty line.
 pub(crate) fn head(status: u16, headers: &[(&'static str, String)]) -> String {
     let mut head = format!("HTTP/1.1 {status} {}\r\n", reason(status));
     for (name, value) in headers {
-        let _ = write!(head, "{name}: {value}\r\n"); // A string takes everything.
+        let _ = write!(head, "{name}: {value}\r\n"); // Writing to a string never fails.
     }
     head
 }
 
-/// Writes JSON after this head; the connection can be used again.
+/// Writes a JSON response that starts with `head`. Returns true: the connection can be reused.
 pub(crate) fn write_json(writer: &mut TcpStream, head: &str, json: &str) -> io::Result<bool> {
     let length = json.len();
     let type_ = "Content-Type: application/json";
@@ -102,34 +102,38 @@ pub(crate) fn write_json(writer: &mut TcpStream, head: &str, json: &str) -> io::
     Ok(true)
 }
 
-/// Writes what comes before a stream of events.
-pub(crate) fn begin_events(writer: &mut TcpStream, head: &str) -> io::Result<()> {
+/// Writes the head of an SSE stream.
+pub(crate) fn write_event_stream_head(writer: &mut TcpStream, head: &str) -> io::Result<()> {
     let more = "Content-Type: text/event-stream\r\nCache-Control: no-cache, no-transform\r\n\
                 X-Accel-Buffering: no\r\nConnection: close\r\n\r\n";
     writer.write_all(format!("{head}{more}").as_bytes())
 }
 
-fn write_events(writer: &mut TcpStream, mut reader: Reader, style: &Style) -> io::Result<()> {
-    match style {
-        Style::Resumable { stream, is_primed: true } => {
-            let at = reader.at();
+fn write_events(
+    writer: &mut TcpStream,
+    mut reader: Reader,
+    event_format: &EventFormat,
+) -> io::Result<()> {
+    match event_format {
+        EventFormat::Resumable { stream, has_priming_event: true } => {
+            let at = reader.position();
             writer
                 .write_all(format!("id: {stream}-{at}\nretry: {RETRY}\ndata: \n\n").as_bytes())?;
         }
-        Style::Resumable { is_primed: false, .. } => {}
-        Style::Older { endpoint } => {
+        EventFormat::Resumable { has_priming_event: false, .. } => {}
+        EventFormat::LegacySse { endpoint } => {
             writer.write_all(format!("event: endpoint\ndata: {endpoint}\n\n").as_bytes())?;
         }
     }
     loop {
-        let text = match (reader.next(SIGN_OF_LIFE), style) {
-            (Next::Event(number, data), Style::Resumable { stream, .. }) => {
+        let text = match (reader.next(KEEP_ALIVE_INTERVAL), event_format) {
+            (Next::Event(number, data), EventFormat::Resumable { stream, .. }) => {
                 format!("event: message\nid: {stream}-{number}\ndata: {data}\n\n")
             }
-            (Next::Event(_, data), Style::Older { .. }) => {
+            (Next::Event(_, data), EventFormat::LegacySse { .. }) => {
                 format!("event: message\ndata: {data}\n\n")
             }
-            (Next::Silence, _) => ": nothing new\n\n".to_owned(),
+            (Next::Timeout, _) => ": nothing new\n\n".to_owned(),
             (Next::End, _) => return Ok(()),
         };
         writer.write_all(text.as_bytes())?;

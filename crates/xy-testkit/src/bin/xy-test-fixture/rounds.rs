@@ -1,32 +1,33 @@
-//! Questions to the client before something is done. In the modern era they are rounds: a
-//! result that asks, and the same request again, with the answers. In the legacy one they are
-//! asked there and then, all at once.
+//! Client input that a request needs before it completes.
 //!
-//! What has to be known again in the next round travels with the client, signed: a state that
-//! was touched, or that belongs to another request, is refused. The signature keeps a test
-//! honest and nobody out.
+//! In the modern era, input takes a round: an `input_required` result, then the same request
+//! again, with the answers. In the legacy era, the server sends all questions as requests.
+//!
+//! State between rounds is kept by the client and signed. The server refuses a state that was
+//! changed or belongs to another request. The signature detects errors in tests; it is not
+//! secure.
 
 use std::fmt::Write as _;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use crate::ask;
+use crate::client_request;
 use crate::request::{BAD_PARAMS, Request};
 use xy_testkit::json::{Members, quoted};
 
-/// Nobody else signs with this.
+/// The key of the signature.
 const SECRET: &str = "what only the fixture knows";
 
-/// Something that the client is asked.
+/// A question to the client.
 #[derive(Debug, Clone)]
 pub(crate) struct Question {
-    /// By what its answer is found.
+    /// The key of the question and of its answer.
     pub(crate) key: &'static str,
     pub(crate) method: &'static str,
     pub(crate) params: String,
 }
 
 impl Question {
-    /// Asks the user to fill in one text.
+    /// Returns a question that asks the user for one text.
     pub(crate) fn text(key: &'static str, message: &str, field: &str) -> Self {
         let (message, field) = (quoted(message), quoted(field));
         let schema = format!(
@@ -36,7 +37,7 @@ impl Question {
         Self { key, method: "elicitation/create", params }
     }
 
-    /// Asks the user to confirm.
+    /// Returns a question that asks the user for a confirmation.
     pub(crate) fn confirm(key: &'static str, message: &str) -> Self {
         let message = quoted(message);
         let params = format!(
@@ -45,7 +46,7 @@ impl Question {
         Self { key, method: "elicitation/create", params }
     }
 
-    /// Asks the client's model.
+    /// Returns a question to the client's model.
     pub(crate) fn model(key: &'static str, text: &str) -> Self {
         let text = quoted(text);
         let params = format!(
@@ -54,13 +55,13 @@ impl Question {
         Self { key, method: "sampling/createMessage", params }
     }
 
-    /// Asks for the roots.
+    /// Returns a question for the client's roots.
     pub(crate) fn roots(key: &'static str) -> Self {
         Self { key, method: "roots/list", params: "{}".to_owned() }
     }
 
-    /// The capabilities that it takes and the client lacks, as the text of an object.
-    fn lacking(&self, capabilities: &Members) -> Option<&'static str> {
+    /// Returns the required capability as a JSON object if the client does not have it.
+    fn missing_capability(&self, capabilities: &Members) -> Option<&'static str> {
         let (name, needed) = match self.method {
             "sampling/createMessage" => ("sampling", r#"{"sampling":{}}"#),
             "roots/list" => ("roots", r#"{"roots":{}}"#),
@@ -73,70 +74,75 @@ impl Question {
         (!capabilities.has(name)).then_some(needed)
     }
 
-    /// Whether the client can be asked this.
-    pub(crate) fn is_for(&self, request: &Request) -> bool {
-        self.lacking(&request.capabilities()).is_none()
+    /// Returns true if the client has the capability for the question.
+    pub(crate) fn is_supported_by(&self, request: &Request) -> bool {
+        self.missing_capability(&request.capabilities()).is_none()
     }
 }
 
-/// Questions as the object in which they are asked.
-pub(crate) fn asked(questions: &[Question]) -> String {
+/// Returns questions as the JSON object `inputRequests`.
+pub(crate) fn input_requests(questions: &[Question]) -> String {
     let mut text = String::new();
     for Question { key, method, params } in questions {
         let comma = if text.is_empty() { "" } else { "," };
         let key = quoted(key);
-        // A string takes everything.
+        // Writing to a string never fails.
         let _ = write!(text, r#"{comma}{key}:{{"method":"{method}","params":{params}}}"#);
     }
     format!("{{{text}}}")
 }
 
-/// Refuses the request if it needs what the client cannot do; whether it does not.
-pub(crate) fn can_ask(request: &Request, questions: &[Question]) -> bool {
+/// Checks that the client has the capabilities for all questions. If not, refuses the request
+/// and returns false.
+pub(crate) fn check_capabilities(request: &Request, questions: &[Question]) -> bool {
     let capabilities = request.capabilities();
-    let lacking = questions.iter().find_map(|question| question.lacking(&capabilities));
-    if let Some(needed) = lacking {
-        lacks(request, needed);
+    let missing_capability =
+        questions.iter().find_map(|question| question.missing_capability(&capabilities));
+    if let Some(needed) = missing_capability {
+        refuse_for_capabilities(request, needed);
     }
-    lacking.is_none()
+    missing_capability.is_none()
 }
 
-/// Answers that the client lacks these capabilities, which are the text of an object.
-pub(crate) fn lacks(request: &Request, needed: &str) {
+/// Refuses a request because the client lacks capabilities. `needed` is a JSON object.
+pub(crate) fn refuse_for_capabilities(request: &Request, needed: &str) {
     if !request.is_modern() {
-        return request.cannot(&format!("the client does not support {needed}"));
+        return request.refuse_operation(&format!("the client does not support {needed}"));
     }
     request.fail(&format!(
         r#"{{"code":-32021,"message":"this takes more than the client can do","data":{{"requiredCapabilities":{needed}}}}}"#
     ));
 }
 
-/// Refuses answers and states that cannot be; whether there are none.
-pub(crate) fn check(request: &Request) -> bool {
+/// Checks the form of `inputResponses` and the signature of `requestState`. If one is invalid,
+/// refuses the request and returns false.
+pub(crate) fn validate_input(request: &Request) -> bool {
     let answers = request.params.raw("inputResponses");
     if answers.is_some_and(|it| Members::of(it).is_none()) {
         request.refuse(BAD_PARAMS, "`inputResponses` is an object");
         return false;
     }
-    if request.params.has("requestState") && kept(request).is_none() {
+    if request.params.has("requestState") && returned_state(request).is_none() {
         request.refuse(BAD_PARAMS, "this is not the state that was given");
         return false;
     }
     true
 }
 
-/// The client's answers to all of these; without, it has been asked, or refused. A `state`
-/// goes to the client, and has to come back with the answers.
+/// Returns the client's answers to all questions. Returns `None` if the request has been
+/// answered instead: with the questions or with a refusal.
+///
+/// The client receives `state` with the questions and must return it with the answers.
 pub(crate) fn gather(
     request: &Request,
     questions: &[Question],
     state: Option<&str>,
 ) -> Option<Members> {
-    if !can_ask(request, questions) {
+    if !check_capabilities(request, questions) {
         return None;
     }
     if !request.is_modern() {
-        return ask::answers_to(request, questions);
+        return client_request::answers_to(request, questions);
     }
     let answers = request.params.members("inputResponses");
     for question in questions {
@@ -146,7 +152,7 @@ pub(crate) fn gather(
             return None;
         }
     }
-    let is_known = state.is_none_or(|state| kept(request).as_deref() == Some(state));
+    let is_known = state.is_none_or(|state| returned_state(request).as_deref() == Some(state));
     if is_known && questions.iter().all(|question| answers.has(question.key)) {
         return Some(answers);
     }
@@ -154,9 +160,9 @@ pub(crate) fn gather(
     None
 }
 
-/// Asks, and gives the client a state to bring back.
+/// Answers with questions, and with a state that the client must return.
 pub(crate) fn ask(request: &Request, questions: &[Question], state: Option<&str>) {
-    let asked = asked(questions);
+    let asked = input_requests(questions);
     let state = state.map(|state| {
         let signed = quoted(&format!("{state}.{}", signature(request, state)));
         format!(r#","requestState":{signed}"#)
@@ -167,8 +173,8 @@ pub(crate) fn ask(request: &Request, questions: &[Question], state: Option<&str>
     ));
 }
 
-/// The state that came back, if it is one that we gave for this request.
-pub(crate) fn kept(request: &Request) -> Option<String> {
+/// Returns the request's state if its signature is valid for this request.
+pub(crate) fn returned_state(request: &Request) -> Option<String> {
     let signed = request.params.string("requestState")?;
     let (state, signature_text) = signed.rsplit_once('.')?;
     (signature(request, state) == signature_text).then(|| state.to_owned())

@@ -1,34 +1,36 @@
-//! What is remembered between messages: in the legacy era by each conversation, in the modern
-//! one by the whole process; and how to wait for it.
+//! State that outlives a message, and ways to wait for its changes.
+//!
+//! In the legacy era each session has its own state. In the modern era the whole process shares
+//! one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::jobs::Jobs;
-use crate::stream::Out;
+use crate::stream::MessageSink;
 use crate::subscriptions::Listeners;
 use crate::tasks::Tasks;
 use xy_testkit::json::Members;
 
-/// How long a client may take to answer.
-const ASKED_WITHIN: Duration = Duration::from_mins(1);
+/// Maximum time to wait for a client's response.
+const RESPONSE_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// A conversation with one client, or everything that modern clients share.
+/// A legacy session with one client, or the state that all modern clients share.
 #[derive(Debug)]
 pub(crate) struct Session {
-    /// Where goes what belongs to no request, in the legacy era.
-    pub(crate) general: Out,
+    /// The destination of messages that belong to no request, in the legacy era.
+    pub(crate) general: MessageSink,
     state: Mutex<State>,
     changed: Condvar,
 }
 
-/// What it remembers.
+/// The state of a session.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     pub(crate) version: String,
     pub(crate) capabilities: Members,
-    /// The params of `initialize`, as they came.
+    /// The unchanged text of the params of `initialize`.
     pub(crate) client: String,
     pub(crate) level: usize,
     pub(crate) watched: BTreeSet<String>,
@@ -36,23 +38,23 @@ pub(crate) struct State {
     pub(crate) has_more_prompts: bool,
     /// Tasks of the legacy era.
     pub(crate) tasks: Tasks,
-    /// Tasks of the modern one.
+    /// Tasks of the modern era.
     pub(crate) jobs: Jobs,
-    /// Who hears of changes in the modern era.
+    /// Subscriptions to changes in the modern era.
     pub(crate) listeners: Listeners,
-    /// The params of the last notification that nobody knows.
-    pub(crate) poked: Option<String>,
-    /// What was said of the last call that was cancelled.
-    pub(crate) cancelled: Option<String>,
-    /// Requests that are worked on, each with the params of its cancellation.
+    /// The params of the last `notifications/fixture/poke`.
+    pub(crate) last_poke: Option<String>,
+    /// The reason of the last cancelled tool call, as JSON.
+    pub(crate) last_cancel_reason: Option<String>,
+    /// Requests in progress. A cancelled one has the params of its cancellation.
     open: BTreeMap<String, Option<Members>>,
-    /// What the client was asked, and its answers.
-    questions: BTreeMap<String, Option<Members>>,
-    asked: u64,
+    /// Requests to the client, with the response once it has arrived.
+    pending: BTreeMap<String, Option<Members>>,
+    requests_sent: u64,
 }
 
 impl Session {
-    pub(crate) fn new(general: Out) -> Arc<Self> {
+    pub(crate) fn new(general: MessageSink) -> Arc<Self> {
         Arc::new(Self { general, state: Mutex::default(), changed: Condvar::new() })
     }
 
@@ -60,25 +62,25 @@ impl Session {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes what is remembered, and tells those who wait.
-    pub(crate) fn change(&self, change: impl FnOnce(&mut State)) {
+    /// Changes the state and wakes all waiting threads.
+    pub(crate) fn update(&self, change: impl FnOnce(&mut State)) {
         change(&mut self.state());
         self.changed.notify_all();
     }
 
-    /// A request is worked on from now on.
+    /// Marks a request as in progress.
     pub(crate) fn open(&self, key: &str) {
         self.state().open.insert(key.to_owned(), None);
     }
 
-    /// It is not any more.
+    /// Removes a request that is no longer in progress.
     pub(crate) fn close(&self, key: &str) {
         self.state().open.remove(key);
     }
 
-    /// Nobody wants to hear of a request any more, for these reasons.
+    /// Cancels a request, and ends its subscription. `params` are those of the cancellation.
     pub(crate) fn cancel(&self, key: &str, params: &Members) {
-        self.change(|state| {
+        self.update(|state| {
             if let Some(cancelled) = state.open.get_mut(key) {
                 *cancelled = Some(params.clone());
             }
@@ -90,25 +92,25 @@ impl Session {
         self.state().is_cancelled(key)
     }
 
-    /// A notification came.
-    pub(crate) fn notified(&self, method: &str, params: &Members, params_text: String) {
+    /// Handles a notification from the client.
+    pub(crate) fn handle_notification(&self, method: &str, params: &Members, params_text: String) {
         match (method, params.raw("requestId")) {
             ("notifications/cancelled", Some(id)) => self.cancel(id, params),
-            ("notifications/fixture/poke", _) => self.state().poked = Some(params_text),
-            _ => {} // It means nothing to us, as it should be.
+            ("notifications/fixture/poke", _) => self.state().last_poke = Some(params_text),
+            _ => {} // The server ignores unknown notifications.
         }
     }
 
-    /// An answer came.
-    pub(crate) fn answered(&self, id: &str, message: Members) {
-        // Only what was asked is kept.
-        if let Some(answer) = self.state().questions.get_mut(id) {
+    /// Handles a response from the client.
+    pub(crate) fn handle_response(&self, id: &str, message: Members) {
+        // Responses with an unknown id are ignored.
+        if let Some(answer) = self.state().pending.get_mut(id) {
             *answer = Some(message);
         }
         self.changed.notify_all();
     }
 
-    /// Waits until a request is cancelled, at most so long: the params of the cancellation.
+    /// Waits up to `time` until a request is cancelled. Returns the params of the cancellation.
     pub(crate) fn wait_for_cancel(&self, key: &str, time: Duration) -> Option<Members> {
         let is_open = |state: &mut State| !state.is_cancelled(key);
         let waited = self.changed.wait_timeout_while(self.state(), time, is_open);
@@ -116,48 +118,48 @@ impl Session {
         state.open.get(key).cloned().flatten()
     }
 
-    /// Waits until some call has been cancelled, at most so long: what was said of it.
-    pub(crate) fn wait_for_cancelled(&self, time: Duration) -> Option<String> {
-        let is_missing = |state: &mut State| state.cancelled.is_none();
+    /// Waits up to `time` until any tool call has been cancelled. Returns its reason as JSON.
+    pub(crate) fn wait_for_any_cancel(&self, time: Duration) -> Option<String> {
+        let is_missing = |state: &mut State| state.last_cancel_reason.is_none();
         let waited = self.changed.wait_timeout_while(self.state(), time, is_missing);
-        waited.unwrap_or_else(PoisonError::into_inner).0.cancelled.clone()
+        waited.unwrap_or_else(PoisonError::into_inner).0.last_cancel_reason.clone()
     }
 
-    /// Asks the client some things at once in the middle of the request `during`, each a
-    /// method and its params: the answers that came in time.
+    /// Sends several requests to the client at once, each a method and its params. Returns the
+    /// responses that arrive in time. Stops waiting if the request `during` is cancelled.
     pub(crate) fn ask(
         &self,
-        out: &Out,
+        out: &MessageSink,
         during: &str,
-        questions: &[(&str, &str)],
+        requests: &[(&str, &str)],
     ) -> Vec<Option<Members>> {
         let mut state = self.state();
-        let ids: Vec<String> = questions.iter().map(|_| state.new_question()).collect();
+        let ids: Vec<String> = requests.iter().map(|_| state.register_request()).collect();
         drop(state);
         let message = |(id, (method, params)): (&String, &(&str, &str))| {
             format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{params},"id":{id}}}"#)
         };
-        out.say_all(ids.iter().zip(questions).map(message).collect());
+        out.send_all(ids.iter().zip(requests).map(message).collect());
         let is_unanswered = |state: &mut State| {
-            let is_open = |id| state.questions.get(id).is_some_and(Option::is_none);
+            let is_open = |id| state.pending.get(id).is_some_and(Option::is_none);
             ids.iter().any(is_open) && !state.is_cancelled(during)
         };
-        let waited = self.changed.wait_timeout_while(self.state(), ASKED_WITHIN, is_unanswered);
+        let waited = self.changed.wait_timeout_while(self.state(), RESPONSE_TIMEOUT, is_unanswered);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        ids.iter().map(|id| state.questions.remove(id).flatten()).collect()
+        ids.iter().map(|id| state.pending.remove(id).flatten()).collect()
     }
 }
 
 impl State {
-    /// Something is asked, under the id that this answers.
-    fn new_question(&mut self) -> String {
-        self.asked += 1;
-        // An id may be either; neither is one that somebody else would think of.
-        let id = match self.asked {
+    /// Registers a request to the client and returns its id.
+    fn register_request(&mut self) -> String {
+        self.requests_sent += 1;
+        // Both numbers and strings are valid ids. These do not collide with ids of the client.
+        let id = match self.requests_sent {
             odd if odd % 2 == 1 => (1000 + odd).to_string(),
             even => format!("\"ask-{even}\""),
         };
-        self.questions.insert(id.clone(), None);
+        self.pending.insert(id.clone(), None);
         id
     }
 

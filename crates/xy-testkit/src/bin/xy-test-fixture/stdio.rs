@@ -1,4 +1,4 @@
-//! One conversation, in lines.
+//! The stdio transport: one session, one message per line.
 
 use std::io::BufRead;
 use std::process::ExitCode;
@@ -8,67 +8,67 @@ use std::thread;
 use xy_testkit::json::Members;
 use xy_testkit::standin::{Output, Wait};
 
-use crate::era::{self, Offer};
+use crate::era::{self, SupportedEras};
 use crate::session::Session;
-use crate::stream::Out;
+use crate::stream::MessageSink;
 use crate::{legacy, modern};
 
-/// What is spoken from now on. With both on offer, that is the first era that is used.
+/// The era of the session. If both are supported, the first era used becomes the era.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Spoken {
+enum SessionEra {
     Legacy,
     Modern,
-    /// Nothing has been said yet that is of one era only.
-    Either,
-    /// Legacy, though it might have been modern.
-    Settled,
+    /// Both eras are supported, and no message has selected one yet.
+    Undecided,
+    /// Both eras are supported, and the client selected legacy with `initialize`.
+    LegacySelected,
 }
 
-/// Speaks until stdin ends, or TERM comes.
-pub(crate) fn serve(offer: Offer) -> ExitCode {
+/// Serves until stdin ends or TERM arrives.
+pub(crate) fn serve(supported: SupportedEras) -> ExitCode {
     end_on_term();
-    let session = Session::new(Out::Stdout);
-    let mut spoken = match offer {
-        Offer::Legacy => Spoken::Legacy,
-        Offer::Modern => Spoken::Modern,
-        Offer::Both => Spoken::Either,
+    let session = Session::new(MessageSink::Stdout);
+    let mut era = match supported {
+        SupportedEras::Legacy => SessionEra::Legacy,
+        SupportedEras::Modern => SessionEra::Modern,
+        SupportedEras::Both => SessionEra::Undecided,
     };
     for line in std::io::stdin().lock().lines() {
         let Ok(line) = line else { break };
         if !line.trim().is_empty() {
-            spoken = hear(&session, &line, spoken);
+            era = handle_message(&session, &line, era);
         }
     }
     Output::Stderr.say("stopping: stdin closed");
     ExitCode::SUCCESS
 }
 
-/// One line; what is spoken after it.
-fn hear(session: &Arc<Session>, line: &str, spoken: Spoken) -> Spoken {
-    let out = Out::Stdout;
+/// Handles one line and returns the era of the session after it.
+fn handle_message(session: &Arc<Session>, line: &str, era: SessionEra) -> SessionEra {
+    let out = MessageSink::Stdout;
     let message = Members::of(line).unwrap_or_default();
     let is_modern = message.has("id") && era::is_modern(&message);
-    match spoken {
-        Spoken::Modern => {
-            modern::hear(session, line, &out);
+    match era {
+        SessionEra::Modern => {
+            modern::handle_message(session, line, &out);
         }
-        Spoken::Either if is_modern => {
-            if modern::hear(session, line, &out) {
-                return Spoken::Modern;
+        SessionEra::Undecided if is_modern => {
+            if modern::handle_message(session, line, &out) {
+                return SessionEra::Modern;
             }
         }
-        Spoken::Settled if is_modern => {
+        SessionEra::LegacySelected if is_modern => {
             let error = r#"{"code":-32600,"message":"a legacy conversation has begun"}"#;
-            out.say(&modern::refusal(message.raw("id"), error));
+            out.send(&modern::refusal(message.raw("id"), error));
         }
-        Spoken::Legacy | Spoken::Either | Spoken::Settled => {
-            legacy::hear(session, line, &out);
-            if spoken == Spoken::Either && era::begins_legacy(&message) {
-                return Spoken::Settled;
+        SessionEra::Legacy | SessionEra::Undecided | SessionEra::LegacySelected => {
+            legacy::handle_message(session, line, &out);
+            if era == SessionEra::Undecided && era::begins_legacy(&message) {
+                return SessionEra::LegacySelected;
             }
         }
     }
-    spoken
+    era
 }
 
 #[expect(clippy::disallowed_methods, reason = "the thread that reads stdin cannot be woken")]

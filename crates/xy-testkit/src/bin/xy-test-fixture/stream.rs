@@ -1,59 +1,59 @@
-//! Where messages go: to stdout, or into a stream that remembers them.
+//! Destinations of messages: stdout, or a stream that stores its events for replay.
 //!
-//! A stream is written to whether somebody reads it or not. Whoever reads names the event
-//! after which to go on, so a reader that was cut off loses nothing.
+//! A stream accepts messages even without a reader. A reader names the event after which it
+//! continues, so a disconnected reader loses nothing.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use xy_testkit::standin::Output;
 
-/// More than any test says in one stream; what comes after is not remembered.
-const MOST_EVENTS: usize = 10_000;
+/// Maximum number of events in one stream. Later events are dropped.
+const MAX_EVENTS: usize = 10_000;
 
-/// A way out.
+/// A destination of messages.
 #[derive(Debug, Clone)]
-pub(crate) enum Out {
+pub(crate) enum MessageSink {
     Stdout,
-    /// The stream of one request, which is over once that is answered.
+    /// The stream of one request. It ends with the response.
     Stream(Arc<Stream>),
-    /// A stream that outlives every request.
-    Lasting(Arc<Stream>),
+    /// A stream that outlives requests.
+    Persistent(Arc<Stream>),
 }
 
-impl Out {
-    /// Says a message.
-    pub(crate) fn say(&self, message: &str) {
-        self.say_all(vec![message.to_owned()]);
+impl MessageSink {
+    /// Sends a message.
+    pub(crate) fn send(&self, message: &str) {
+        self.send_all(vec![message.to_owned()]);
     }
 
-    /// Says messages with nothing in between.
-    pub(crate) fn say_all(&self, messages: Vec<String>) {
+    /// Sends messages with no other message in between.
+    pub(crate) fn send_all(&self, messages: Vec<String>) {
         match self {
             Self::Stdout => Output::Stdout.say(&messages.join("\n")),
-            Self::Stream(stream) | Self::Lasting(stream) => stream.change(|log| {
+            Self::Stream(stream) | Self::Persistent(stream) => stream.update(|log| {
                 log.events.extend(messages);
-                log.events.truncate(MOST_EVENTS);
+                log.events.truncate(MAX_EVENTS);
             }),
         }
     }
 
-    /// Lets go of whoever reads, in the middle; they may come back for the rest.
-    pub(crate) fn cut(&self) {
+    /// Disconnects the reader of a request's stream. It may reconnect for the remaining events.
+    pub(crate) fn disconnect_reader(&self) {
         if let Self::Stream(stream) = self {
-            stream.change(|log| log.reader += 1);
+            stream.update(|log| log.reader += 1);
         }
     }
 
-    /// There will be nothing more.
+    /// Ends the stream of a request. Other destinations stay open.
     pub(crate) fn finish(&self) {
         if let Self::Stream(stream) = self {
-            stream.change(|log| log.is_over = true);
+            stream.update(|log| log.is_over = true);
         }
     }
 }
 
-/// Messages in their order.
+/// An ordered log of messages, with at most one reader at a time.
 #[derive(Debug, Default)]
 pub(crate) struct Stream {
     log: Mutex<Log>,
@@ -63,25 +63,25 @@ pub(crate) struct Stream {
 #[derive(Debug, Default)]
 struct Log {
     events: Vec<String>,
-    /// How many have been given to a reader.
-    given: usize,
-    /// The number of the reader that may read: there is one at a time, the last that came.
+    /// Number of events that have been delivered to a reader.
+    delivered: usize,
+    /// The number of the current reader. A new reader replaces the previous one.
     reader: u64,
     is_over: bool,
 }
 
-/// What a reader is given.
+/// The outcome of waiting for an event.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// An event and its number, from 1.
+    /// An event and its number. The first event has number 1.
     Event(usize, String),
-    /// Nothing for a while.
-    Silence,
-    /// There is nothing more, for this reader at least.
+    /// No event arrived within the limit.
+    Timeout,
+    /// The stream has ended, or another reader has replaced this one.
     End,
 }
 
-/// Whoever reads a stream.
+/// A reader of a stream.
 #[derive(Debug)]
 pub(crate) struct Reader {
     stream: Arc<Stream>,
@@ -90,18 +90,18 @@ pub(crate) struct Reader {
 }
 
 impl Stream {
-    /// A reader of what came after the event `last`, or of what nobody was given yet.
+    /// Returns a reader that starts after event `last`, or at the first undelivered event.
     pub(crate) fn read(self: &Arc<Self>, last: Option<usize>) -> Reader {
         let mut reader = Reader { stream: Arc::clone(self), number: 0, next: 0 };
-        self.change(|log| {
+        self.update(|log| {
             log.reader += 1;
             reader.number = log.reader;
-            reader.next = last.unwrap_or(log.given);
+            reader.next = last.unwrap_or(log.delivered);
         });
         reader
     }
 
-    /// The only message, once the stream is over; `None` if there were others too.
+    /// Waits for the end of the stream. Returns its message if it has exactly one.
     pub(crate) fn only_message(&self) -> Option<String> {
         let log = self.changed.wait_while(self.log(), |log| !log.is_over);
         let log = log.unwrap_or_else(PoisonError::into_inner);
@@ -115,19 +115,19 @@ impl Stream {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn change(&self, change: impl FnOnce(&mut Log)) {
+    fn update(&self, change: impl FnOnce(&mut Log)) {
         change(&mut self.log());
         self.changed.notify_all();
     }
 }
 
 impl Reader {
-    /// The number of the event after which it goes on.
-    pub(crate) fn at(&self) -> usize {
+    /// Returns the number of the event after which the reader continues.
+    pub(crate) fn position(&self) -> usize {
         self.next
     }
 
-    /// Waits for the next event, a while.
+    /// Waits up to `limit` for the next event.
     pub(crate) fn next(&mut self, limit: Duration) -> Next {
         let (number, next) = (self.number, self.next);
         let is_idle =
@@ -139,11 +139,11 @@ impl Reader {
             _ if log.reader != number => Next::End,
             Some(event) => {
                 self.next += 1;
-                log.given = log.given.max(self.next);
+                log.delivered = log.delivered.max(self.next);
                 Next::Event(self.next, event)
             }
             None if log.is_over => Next::End,
-            None => Next::Silence,
+            None => Next::Timeout,
         }
     }
 }

@@ -1,150 +1,164 @@
-//! Streamable HTTP at `/mcp`: a session each, a stream for each request, and one for the rest.
+//! Streamable HTTP of the legacy era at `/mcp`.
+//!
+//! Each client has a session. A session has one stream per request, and one for messages that
+//! belong to no request.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::legacy::{self, Heard, KNOWN};
-use crate::reply::{Body, Reply, Style};
+use crate::http_server::{HttpHandler, HttpRequest};
+use crate::legacy::{self, LEGACY_VERSIONS, MessageKind};
+use crate::reply::{Body, EventFormat, Reply};
 use crate::request::takes_time;
 use crate::session::Session;
-use crate::stream::{Out, Stream};
-use crate::web::{Ask, Serve};
+use crate::stream::{MessageSink, Stream};
 use xy_testkit::json::Members;
 
-/// More sessions than any test leaves open.
-const MOST_SESSIONS: usize = 2000;
+/// Maximum number of open sessions.
+const MAX_SESSIONS: usize = 2000;
 
-/// More streams than any test has in one session; the oldest is forgotten.
-const MOST_STREAMS: usize = 1000;
+/// Maximum number of streams in one session. A further stream replaces the oldest.
+const MAX_STREAMS: usize = 1000;
 
-/// The sessions by their ids.
+/// The handler of legacy Streamable HTTP, with its sessions by id.
 #[derive(Debug, Default)]
-pub(crate) struct Door {
-    all: Mutex<All>,
+pub(crate) struct Handler {
+    sessions: Mutex<Sessions>,
 }
 
 #[derive(Debug, Default)]
-struct All {
-    sessions: BTreeMap<String, Arc<Visit>>,
-    begun: u64,
+struct Sessions {
+    by_id: BTreeMap<String, Arc<HttpSession>>,
+    created: u64,
 }
 
-/// A session, and its streams by their numbers; 0 is the one for what belongs to no request.
+/// A session and its streams by number. Stream 0 is for messages that belong to no request.
 #[derive(Debug)]
-struct Visit {
+struct HttpSession {
     session: Arc<Session>,
     streams: Mutex<BTreeMap<u64, Arc<Stream>>>,
 }
 
-impl Serve for Door {
-    fn serve(&self, ask: &Ask) -> Reply {
-        if ask.path != "/mcp" {
+impl HttpHandler for Handler {
+    fn handle(&self, request: &HttpRequest) -> Reply {
+        if request.path != "/mcp" {
             return Reply::refusal(404, "there is only `/mcp`");
         }
-        let version = ask.header("mcp-protocol-version");
-        if version.is_some_and(|it| !KNOWN.contains(&it)) {
+        let version = request.header("mcp-protocol-version");
+        if version.is_some_and(|it| !LEGACY_VERSIONS.contains(&it)) {
             return Reply::refusal(400, "this revision is not known here");
         }
-        match ask.method.as_str() {
-            "POST" => self.post(ask),
-            "GET" => self.found(ask, |visit| get(visit, ask)),
-            "DELETE" => self.found(ask, |_| {
-                let id = ask.header("mcp-session-id").unwrap_or_default();
-                self.all().sessions.remove(id);
+        match request.method.as_str() {
+            "POST" => self.post(request),
+            "GET" => self.with_session(request, |http_session| get(http_session, request)),
+            "DELETE" => self.with_session(request, |_| {
+                let id = request.header("mcp-session-id").unwrap_or_default();
+                self.lock().by_id.remove(id);
                 Reply::empty(200)
             }),
-            _ => Reply::refusal(405, "POST, GET or DELETE").with("Allow", "GET, POST, DELETE"),
+            _ => {
+                Reply::refusal(405, "POST, GET or DELETE").with_header("Allow", "GET, POST, DELETE")
+            }
         }
     }
 }
 
-impl Door {
-    fn all(&self) -> MutexGuard<'_, All> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+impl Handler {
+    fn lock(&self) -> MutexGuard<'_, Sessions> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does something with the session that is asked for.
-    fn found(&self, ask: &Ask, then: impl FnOnce(&Arc<Visit>) -> Reply) -> Reply {
-        let Some(id) = ask.header("mcp-session-id") else {
+    /// Calls `then` with the session that the request names, or refuses the request.
+    fn with_session(
+        &self,
+        request: &HttpRequest,
+        then: impl FnOnce(&Arc<HttpSession>) -> Reply,
+    ) -> Reply {
+        let Some(id) = request.header("mcp-session-id") else {
             return Reply::refusal(400, "in which session?");
         };
-        let visit = self.all().sessions.get(id).cloned();
-        match visit {
-            Some(visit) => then(&visit),
+        let http_session = self.lock().by_id.get(id).cloned();
+        match http_session {
+            Some(http_session) => then(&http_session),
             None => Reply::refusal(404, "there is no such session"),
         }
     }
 
-    fn post(&self, ask: &Ask) -> Reply {
-        let accepts = ask.header("accept").unwrap_or_default();
+    fn post(&self, request: &HttpRequest) -> Reply {
+        let accepts = request.header("accept").unwrap_or_default();
         if !(accepts.contains("application/json") && accepts.contains("text/event-stream")) {
             return Reply::refusal(406, "accept both JSON and a stream of events");
         }
-        let Some(message) = Members::of(&ask.body) else {
+        let Some(message) = Members::of(&request.body) else {
             return Reply::refusal(400, "this is no message");
         };
         if message.string("method").as_deref() != Some("initialize") {
-            return self.found(ask, |visit| visit.hear(&message, ask));
+            return self.with_session(request, |http_session| {
+                http_session.handle_message(&message, request)
+            });
         }
-        match self.begin() {
-            Some((id, visit)) => visit.hear(&message, ask).with("Mcp-Session-Id", &id),
+        match self.create_session() {
+            Some((id, http_session)) => {
+                http_session.handle_message(&message, request).with_header("Mcp-Session-Id", &id)
+            }
             None => Reply::refusal(503, "too many sessions"),
         }
     }
 
-    fn begin(&self) -> Option<(String, Arc<Visit>)> {
-        let mut all = self.all();
-        if all.sessions.len() >= MOST_SESSIONS {
+    fn create_session(&self) -> Option<(String, Arc<HttpSession>)> {
+        let mut sessions = self.lock();
+        if sessions.by_id.len() >= MAX_SESSIONS {
             return None;
         }
-        all.begun += 1;
-        let id = format!("session-{}-{}", std::process::id(), all.begun);
+        sessions.created += 1;
+        let id = format!("session-{}-{}", std::process::id(), sessions.created);
         let general = Arc::new(Stream::default());
-        let session = Session::new(Out::Lasting(Arc::clone(&general)));
+        let session = Session::new(MessageSink::Persistent(Arc::clone(&general)));
         let streams = Mutex::new([(0, general)].into());
-        let visit = Arc::new(Visit { session, streams });
-        all.sessions.insert(id.clone(), Arc::clone(&visit));
-        Some((id, visit))
+        let http_session = Arc::new(HttpSession { session, streams });
+        sessions.by_id.insert(id.clone(), Arc::clone(&http_session));
+        Some((id, http_session))
     }
 }
 
-impl Visit {
+impl HttpSession {
     fn streams(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Stream>>> {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn hear(&self, message: &Members, ask: &Ask) -> Reply {
+    fn handle_message(&self, message: &Members, request: &HttpRequest) -> Reply {
         let stream = Arc::new(Stream::default());
-        let out = Out::Stream(Arc::clone(&stream));
+        let out = MessageSink::Stream(Arc::clone(&stream));
         let method = message.string("method").unwrap_or_default();
         let is_call = takes_time(&method, &message.members("params"));
-        match legacy::hear(&self.session, &ask.body, &out) {
-            Heard::Other => return Reply::empty(202),
-            Heard::Nothing => return Reply::refusal(400, "this is no message"),
-            Heard::Request => {}
+        match legacy::handle_message(&self.session, &request.body, &out) {
+            MessageKind::Other => return Reply::empty(202),
+            MessageKind::Invalid => return Reply::refusal(400, "this is no message"),
+            MessageKind::Request => {}
         }
-        // What says nothing but its answer is answered as JSON.
+        // A request that cannot send notifications is answered as JSON.
         if !is_call && let Some(json) = stream.only_message() {
             return Reply::ok(Body::Json(json));
         }
         let mut streams = self.streams();
         let number = streams.last_key_value().map_or(0, |(number, _)| *number) + 1;
-        if streams.len() >= MOST_STREAMS {
+        if streams.len() >= MAX_STREAMS {
             let oldest = streams.keys().copied().find(|number| *number != 0);
             oldest.and_then(|number| streams.remove(&number));
         }
         streams.insert(number, Arc::clone(&stream));
         drop(streams);
-        // Older clients take an event without a message for a broken one.
-        let is_primed = self.session.state().version == KNOWN[KNOWN.len() - 1];
-        let style = Style::Resumable { stream: number, is_primed };
-        Reply::ok(Body::Events { reader: stream.read(None), style })
+        // Clients of older revisions reject an event with empty data.
+        let has_priming_event =
+            self.session.state().version == LEGACY_VERSIONS[LEGACY_VERSIONS.len() - 1];
+        let event_format = EventFormat::Resumable { stream: number, has_priming_event };
+        Reply::ok(Body::Events { reader: stream.read(None), event_format })
     }
 }
 
-/// The stream for what belongs to no request, or what came after an event of any stream.
-fn get(visit: &Arc<Visit>, ask: &Ask) -> Reply {
-    let (number, last) = match ask.header("last-event-id") {
+/// Returns the stream of unrelated messages, or resumes any stream after `Last-Event-ID`.
+fn get(http_session: &Arc<HttpSession>, request: &HttpRequest) -> Reply {
+    let (number, last) = match request.header("last-event-id") {
         None => (0, None),
         Some(id) => {
             let parts = id.split_once('-').and_then(|(stream, event)| {
@@ -156,10 +170,10 @@ fn get(visit: &Arc<Visit>, ask: &Ask) -> Reply {
             (stream, Some(event))
         }
     };
-    let stream = visit.streams().get(&number).cloned();
+    let stream = http_session.streams().get(&number).cloned();
     let Some(stream) = stream else {
         return Reply::refusal(400, "there was no such event");
     };
-    let style = Style::Resumable { stream: number, is_primed: false };
-    Reply::ok(Body::Events { reader: stream.read(last), style })
+    let event_format = EventFormat::Resumable { stream: number, has_priming_event: false };
+    Reply::ok(Body::Events { reader: stream.read(last), event_format })
 }

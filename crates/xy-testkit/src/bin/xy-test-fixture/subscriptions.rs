@@ -1,23 +1,25 @@
-//! Who wants to hear of changes, and how they are told: in the modern era each on the stream
-//! of its own `subscriptions/listen`, in the legacy one on that for what belongs to no request.
+//! Change notifications and their subscribers.
+//!
+//! In the modern era, a subscriber receives them on the stream of its `subscriptions/listen`
+//! request. In the legacy era, they are sent on the stream of unrelated messages.
 
 use std::collections::BTreeSet;
 
-use crate::dress;
+use crate::modern_fields;
 use crate::request::{BAD_PARAMS, Request, notification};
-use crate::stream::Out;
+use crate::stream::MessageSink;
 use xy_testkit::json::{Members, quoted};
 
-/// More than any test opens.
-const MOST_LISTENERS: usize = 1000;
+/// Maximum number of open subscriptions.
+const MAX_LISTENERS: usize = 1000;
 
-/// More resources than any test watches.
-pub(crate) const MOST_WATCHED: usize = 1000;
+/// Maximum number of resources that a client may subscribe to.
+pub(crate) const MAX_WATCHED: usize = 1000;
 
-/// Every notification on a stream says whose it is.
+/// The key of the subscription id in the `_meta` of each message on its stream.
 const ID_KEY: &str = "io.modelcontextprotocol/subscriptionId";
 
-/// Something that is another now.
+/// A change to report.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Change<'a> {
     Tools,
@@ -25,34 +27,37 @@ pub(crate) enum Change<'a> {
     Resource(&'a str),
 }
 
-/// The open streams.
+/// The open subscriptions.
 #[derive(Debug, Default)]
 pub(crate) struct Listeners(Vec<Listener>);
 
 #[derive(Debug)]
 struct Listener {
-    /// What its request is remembered by.
+    /// The key of the request in its session.
     key: String,
     id: String,
-    out: Out,
+    out: MessageSink,
     wants_tools: bool,
     wants_prompts: bool,
     watched: BTreeSet<String>,
 }
 
-/// Opens a stream: the request is not answered before it ends.
+/// Opens a subscription. The request gets its response when the subscription ends.
 pub(crate) fn listen(request: &Request) {
     let Some(filter) = request.params.raw("notifications").and_then(Members::of) else {
         return request.refuse(BAD_PARAMS, "which notifications?");
     };
     let watched: Option<BTreeSet<String>> =
         serde_json::from_str(filter.raw("resourceSubscriptions").unwrap_or("[]")).ok();
-    let Some(watched) = watched.filter(|it| it.len() <= MOST_WATCHED) else {
+    let Some(watched) = watched.filter(|it| it.len() <= MAX_WATCHED) else {
         return request.refuse(BAD_PARAMS, "`resourceSubscriptions` is a list of URIs");
     };
     let wants = |name: &str| filter.raw(name) == Some("true");
     let accepted = accepted(&filter);
-    let params = tagged(&format!(r#"{{"x-first":1.0,"notifications":{accepted}}}"#), &request.id);
+    let params = with_subscription_id(
+        &format!(r#"{{"x-first":1.0,"notifications":{accepted}}}"#),
+        &request.id,
+    );
     let listener = Listener {
         key: request.key.clone(),
         id: request.id.clone(),
@@ -62,59 +67,62 @@ pub(crate) fn listen(request: &Request) {
         watched,
     };
     let mut state = request.session.state();
-    if state.listeners.0.len() >= MOST_LISTENERS {
+    if state.listeners.0.len() >= MAX_LISTENERS {
         drop(state);
         return request.refuse(-32603, "too many subscriptions");
     }
-    // Both at once: whoever has heard the one counts on the other.
+    // Under one lock: a client that has the acknowledgement relies on later notifications.
     let acknowledged = notification("notifications/subscriptions/acknowledged", &params);
-    request.out.say(&acknowledged);
+    request.out.send(&acknowledged);
     state.listeners.0.push(listener);
 }
 
-/// The part of a filter that is heeded, as it came: lists of resources never change here.
+/// Returns the supported part of a filter, unchanged. The list of resources never changes, so
+/// its notification is not supported.
 fn accepted(filter: &Members) -> String {
-    let heeded = ["resourceSubscriptions", "promptsListChanged", "toolsListChanged"];
-    let heeded = heeded.iter().filter_map(|name| {
+    let supported = ["resourceSubscriptions", "promptsListChanged", "toolsListChanged"];
+    let supported = supported.iter().filter_map(|name| {
         let value = filter.raw(name).filter(|value| *value != "false")?;
         Some(format!(r#""{name}":{value}"#))
     });
-    format!("{{{}}}", heeded.collect::<Vec<_>>().join(","))
+    format!("{{{}}}", supported.collect::<Vec<_>>().join(","))
 }
 
-/// Tells whoever wants to know: whether anybody does.
-pub(crate) fn tell(request: &Request, change: Change<'_>) -> bool {
+/// Sends a change to its subscribers. Returns false if there are none.
+///
+/// A legacy client always receives changes of lists, without a subscription.
+pub(crate) fn notify_subscribers(request: &Request, change: Change<'_>) -> bool {
     let (method, params) = (change.method(), change.params());
     let state = request.session.state();
     if request.is_modern() {
-        let wanting = || state.listeners.0.iter().filter(|it| it.wants(change));
-        for listener in wanting() {
-            listener.out.say(&notification(method, &tagged(&params, &listener.id)));
+        let subscribers = || state.listeners.0.iter().filter(|it| it.wants(change));
+        for listener in subscribers() {
+            listener.out.send(&notification(method, &with_subscription_id(&params, &listener.id)));
         }
-        return wanting().next().is_some();
+        return subscribers().next().is_some();
     }
     if matches!(change, Change::Resource(uri) if !state.watched.contains(uri)) {
         return false;
     }
     drop(state);
-    request.session.general.say(&notification(method, &params));
+    request.session.general.send(&notification(method, &params));
     true
 }
 
-/// Ends every stream, in good order.
+/// Ends all subscriptions with a response, and returns their number.
 pub(crate) fn end_all(request: &Request) -> usize {
     let listeners = std::mem::take(&mut request.session.state().listeners.0);
     for Listener { id, out, .. } in &listeners {
-        let result = tagged(r#"{"resultType":"complete"}"#, id);
-        out.say(&format!(r#"{{"result":{result},"id":{id},"jsonrpc":"2.0"}}"#));
+        let result = with_subscription_id(r#"{"resultType":"complete"}"#, id);
+        out.send(&format!(r#"{{"result":{result},"id":{id},"jsonrpc":"2.0"}}"#));
         out.finish();
     }
     listeners.len()
 }
 
-/// Params, or a result, with the id of the stream.
-fn tagged(params: &str, id: &str) -> String {
-    dress::with_meta(params, ID_KEY, id)
+/// Adds the subscription id to the params of a notification or to a result.
+fn with_subscription_id(params: &str, id: &str) -> String {
+    modern_fields::with_meta(params, ID_KEY, id)
 }
 
 impl Change<'_> {
@@ -138,7 +146,7 @@ impl Change<'_> {
 }
 
 impl Listeners {
-    /// Forgets the stream of a request, if it is one.
+    /// Removes the subscription of a request, if it has one.
     pub(crate) fn remove(&mut self, key: &str) {
         self.0.retain(|listener| listener.key != key);
     }

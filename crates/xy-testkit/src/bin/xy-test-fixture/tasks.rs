@@ -1,24 +1,24 @@
-//! Tasks as in 2025-11-25: a call that is answered at once with a task, and later for good.
+//! Tasks as in 2025-11-25: a call is answered with a task at once, and with its result later.
 //!
-//! A task does not take time but looks: it works until it has been looked at twice, or its
-//! result is asked for. So what is said of it does not depend on when it is asked.
+//! A task ends with its second poll, or when the client requests its result. Its state does not
+//! depend on time, so tests are deterministic.
 
 use std::collections::BTreeMap;
 
 use crate::request::{BAD_PARAMS, Request};
 use xy_testkit::json::{Members, quoted};
 
-/// More tasks than any test begins.
-const MOST_TASKS: usize = 1000;
+/// Maximum number of tasks in a session.
+const MAX_TASKS: usize = 1000;
 
-/// After so many looks a task is done.
-const LOOKS: u32 = 2;
+/// Number of polls after which a task ends.
+const POLLS_UNTIL_DONE: u32 = 2;
 
-/// The tasks of one conversation.
+/// The tasks of one session.
 #[derive(Debug, Default)]
 pub(crate) struct Tasks {
     all: BTreeMap<String, Task>,
-    begun: u64,
+    created: u64,
 }
 
 #[derive(Debug, Clone)]
@@ -26,17 +26,17 @@ struct Task {
     id: String,
     ttl: String,
     status: &'static str,
-    looks: u32,
-    /// What it was called with.
+    polls: u32,
+    /// The arguments of the call.
     arguments: Members,
 }
 
 impl Task {
     fn text(&self) -> String {
-        let Self { id, ttl, status, looks, .. } = self;
-        // Whoever keeps only the fields it knows loses some of these.
+        let Self { id, ttl, status, polls, .. } = self;
+        // Unknown fields, to detect a gateway that drops them.
         format!(
-            r#"{{"x-looks":{looks}.0,"taskId":{id},"status":"{status}","statusMessage":"\u00fcber {looks}","createdAt":"2025-11-25T00:00:00Z","lastUpdatedAt":"2025-11-25T00:00:01Z","ttl":{ttl},"pollInterval":1e2}}"#,
+            r#"{{"x-looks":{polls}.0,"taskId":{id},"status":"{status}","statusMessage":"\u00fcber {polls}","createdAt":"2025-11-25T00:00:00Z","lastUpdatedAt":"2025-11-25T00:00:01Z","ttl":{ttl},"pollInterval":1e2}}"#,
             id = quoted(id),
         )
     }
@@ -45,25 +45,25 @@ impl Task {
         matches!(self.status, "completed" | "failed" | "cancelled")
     }
 
-    /// How it ends by itself.
+    /// Ends the task with the outcome that its arguments select.
     fn end(&mut self) {
         let fails = self.arguments.raw("fails") == Some("true");
         self.status = if fails { "failed" } else { "completed" };
     }
 }
 
-/// Begins a task and answers with it.
+/// Starts a task and answers with it.
 pub(crate) fn begin(request: &Request) {
     let mut state = request.session.state();
-    if state.tasks.all.len() >= MOST_TASKS {
+    if state.tasks.all.len() >= MAX_TASKS {
         drop(state);
         return request.refuse(-32603, "too many tasks");
     }
-    state.tasks.begun += 1;
-    let id = format!("task-{}", state.tasks.begun);
+    state.tasks.created += 1;
+    let id = format!("task-{}", state.tasks.created);
     let ttl = request.params.members("task").raw("ttl").unwrap_or("null").to_owned();
     let arguments = request.params.members("arguments");
-    let task = Task { id: id.clone(), ttl, status: "working", looks: 0, arguments };
+    let task = Task { id: id.clone(), ttl, status: "working", polls: 0, arguments };
     let text = task.text();
     state.tasks.all.insert(id, task);
     drop(state);
@@ -71,7 +71,7 @@ pub(crate) fn begin(request: &Request) {
     request.result(&format!(r#"{{"task":{text},"_meta":{{"example.com/begun":true}}}}"#));
 }
 
-/// Answers what is asked about tasks.
+/// Answers a `tasks/…` request.
 pub(crate) fn answer(request: &Request) {
     if request.method == "tasks/list" {
         let state = request.session.state();
@@ -91,7 +91,7 @@ pub(crate) fn answer(request: &Request) {
     };
     let was_over = task.is_over();
     match request.method.as_str() {
-        "tasks/get" => look_at(task),
+        "tasks/get" => poll(task),
         "tasks/cancel" if was_over => {
             drop(state);
             return request.refuse(BAD_PARAMS, "the task is over");
@@ -115,14 +115,14 @@ pub(crate) fn answer(request: &Request) {
     request.result(&task.text());
 }
 
-fn look_at(task: &mut Task) {
-    task.looks += 1;
-    if task.looks >= LOOKS && !task.is_over() {
+fn poll(task: &mut Task) {
+    task.polls += 1;
+    if task.polls >= POLLS_UNTIL_DONE && !task.is_over() {
         task.end();
     }
 }
 
-/// What the call would have answered, once the task is over.
+/// Answers with the result of the call. Ends the task first if it is still in progress.
 fn result(request: &Request, mut task: Task) {
     let related = format!(
         r#""_meta":{{"io.modelcontextprotocol/related-task":{{"taskId":{}}}}}"#,

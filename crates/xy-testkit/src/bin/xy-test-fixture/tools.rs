@@ -1,24 +1,25 @@
-//! What the tools do. How they are listed is in `catalog.rs`.
+//! Implementations of the tools. Their list entries are in `catalog.rs`.
 
 use std::time::Duration;
 
-use crate::ask::answer_to;
 use crate::catalog::{PICTURE, SOUND};
+use crate::client_request::answer_to;
 use crate::request::{BAD_PARAMS, Request};
 use crate::subscriptions::{self, Change};
 use crate::{headers, inputs, job_tools, tasks};
 use xy_testkit::json::{Members, quoted};
 
-/// Between two steps of a tool that takes a moment.
+/// Delay between two steps of a tool that sends notifications.
 const STEP: Duration = Duration::from_millis(50);
 
-/// A call that takes so long is worth being taken up again, whoever stands in between.
-const LONG: Duration = Duration::from_secs(2);
+/// Default duration of `test_reconnection` after the disconnect. It is long enough for a gateway
+/// in between to resume the stream.
+const RECONNECT_DELAY: Duration = Duration::from_secs(2);
 
-/// How long a tool waits to be cancelled.
-const CANCELLED_WITHIN: Duration = Duration::from_mins(1);
+/// Maximum time that a tool waits for a cancellation.
+const CANCEL_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// A result in which hardly anything is as usual, and everything allowed.
+/// A valid result with unusual fields, numbers, escapes and spacing.
 const ODD: &str = r#"{ "x-first" :1.0,"structuredContent":{"z":1e3,"a":12345678901234567890,"m":-0.0,"deep":[[[{"\u00e9":"\ud83d\ude00","slash":"\/","nul":null}]]],"empty":{},"spaced" : [ 1 , 2.50 ]},"content":[{"text":"\u0041\u00e9\u4e2d 😀 \"quoted\" \\ \/ \t","x-note":{"n":1E+2},"type":"text","annotations":{"priority":0.50,"audience":["user","assistant"],"lastModified":"2025-11-25T00:00:00Z","x-mood":"odd"},"_meta":{"example.com/key":[1.0,2.00]}},{"type":"resource_link","uri":"test://static-text","name":"static","icons":[{"src":"data:image/png;base64,AAAA","mimeType":"image/png","sizes":["48x48"],"x-shape":"round"}],"size":1e2},{"type":"text","text":""}],"isError":false,"_meta":{"vendor.example/answer":{"id":7,"jsonrpc":"1.0","method":"not/one"},"anthropic/maxResultSizeChars":500000},"x-last":[true,false,null]}"#;
 
 /// Calls a tool.
@@ -44,7 +45,7 @@ pub(crate) fn call(request: &Request) {
         "test_tool_with_logging" => with_logging(request),
         "test_tool_with_progress" => with_progress(request),
         "test_error_handling" => {
-            request.failed("This tool intentionally returns an error for testing");
+            request.tool_error("This tool intentionally returns an error for testing");
         }
         "test_sampling" => with_sampling(request, &arguments),
         "test_elicitation" => with_elicitation(request, &arguments),
@@ -52,30 +53,30 @@ pub(crate) fn call(request: &Request) {
         "test_elicitation_sep1330_enums" => elicit(request, "Please choose.", ENUMS),
         "test_reconnection" => with_reconnection(request),
         "json_schema_2020_12_tool" => request.text(&request.params_text),
-        _ => more(request, &name, &arguments),
+        _ => call_other(request, &name, &arguments),
     }
 }
 
-/// The tools that the conformance suite of the legacy era does not know.
-fn more(request: &Request, name: &str, arguments: &Members) {
+/// Calls a tool that the conformance suite of the legacy era does not use.
+fn call_other(request: &Request, name: &str, arguments: &Members) {
     let is_task = !request.is_modern() && request.params.has("task");
     match name {
-        _ if inputs::call(request, name) || job_tools::plain(request, name, arguments) => {}
+        _ if inputs::call(request, name) || job_tools::call_in_any_era(request, name, arguments) => {}
         "test_logging_tool" => {
             request.log("info", r#""from the tool that logs""#);
             request.text("logged, if that was wanted");
         }
-        "test_trigger_tool_change" => more_tools(request),
+        "test_trigger_tool_change" => toggle_dynamic_tool(request),
         "test_trigger_prompt_change" => {
-            request.session.change(|state| state.has_more_prompts = !state.has_more_prompts);
-            subscriptions::tell(request, Change::Prompts);
+            request.session.update(|state| state.has_more_prompts = !state.has_more_prompts);
+            subscriptions::notify_subscribers(request, Change::Prompts);
             request.text("the list is another");
         }
         "odd_result" => request.result(ODD),
         "odd_error" => request.fail(
             r#"{"x-kind":"odd","data":{"z":1.0,"a":[1e3],"big":98765432109876543210},"message":"\u006fdd \ud83d\ude00","code":-31234}"#,
         ),
-        "odd_echo" | headers::MIRRORED => request.text(&request.params_text),
+        "odd_echo" | headers::MIRRORED_TOOL => request.text(&request.params_text),
         "odd_notifications" => odd_notifications(request),
         "every_level" => {
             for level in ["debug", "info", "notice", "warning", "error", "critical", "emergency"] {
@@ -91,12 +92,12 @@ fn more(request: &Request, name: &str, arguments: &Members) {
         ),
         "ask_oddly" => ask(request, "sampling/createMessage", ODD_QUESTION),
         "wait_for_cancel" => wait_for_cancel(request),
-        "last_cancelled" => match request.session.wait_for_cancelled(CANCELLED_WITHIN) {
-            Some(told) => request.text(&told),
-            None => request.failed("nothing was cancelled"),
+        "last_cancelled" => match request.session.wait_for_any_cancel(CANCEL_TIMEOUT) {
+            Some(reason_json) => request.text(&reason_json),
+            None => request.tool_error("nothing was cancelled"),
         },
         "touch" => touch(request, &arguments.string("uri").unwrap_or_default()),
-        "more_tools" => more_tools(request),
+        "more_tools" => toggle_dynamic_tool(request),
         "test_dynamic" if request.session.state().has_more_tools => request.text("here"),
         "maybe_task" | "only_task" if is_task => tasks::begin(request),
         "maybe_task" => request.text("done without a task"),
@@ -136,7 +137,7 @@ fn with_progress(request: &Request) {
     request.text("Tool with progress executed successfully");
 }
 
-/// Asks the client, and answers with its answer as it came.
+/// Sends a request to the client, and answers with the unchanged text of its response.
 fn ask(request: &Request, method: &'static str, params: &str) {
     if let Some(answer) = answer_to(request, method, params) {
         request.text(answer.raw("result").or(answer.raw("error")).unwrap_or("null"));
@@ -180,8 +181,9 @@ fn outcome(answer: &Members) -> String {
     format!("action={action}, content={}", result.raw("content").unwrap_or("{}"))
 }
 
-/// Lets go of the client in the middle; it gets the answer when it comes back. In the modern
-/// era nobody can, so it only takes its time, if it is given any.
+/// Disconnects the client during the call. The client gets the response after it reconnects.
+///
+/// The modern era has no resumption, so the call only waits for `FIXTURE_AWAY_MS` (0).
 fn with_reconnection(request: &Request) {
     request.wait(STEP);
     let millis = std::env::var("FIXTURE_AWAY_MS").ok().and_then(|millis| millis.parse().ok());
@@ -190,21 +192,21 @@ fn with_reconnection(request: &Request) {
         request.wait(away.unwrap_or_default());
         return request.text("Nobody can come back in this era.");
     }
-    request.out.cut();
-    request.wait(away.unwrap_or(LONG));
+    request.out.disconnect_reader();
+    request.wait(away.unwrap_or(RECONNECT_DELAY));
     request.text("Reconnection test completed successfully. If you received this, the client properly reconnected after stream closure.");
 }
 
-/// Says things that no revision knows, and known things with more in them than is known.
+/// Sends unknown notifications, and known ones with unknown fields.
 fn odd_notifications(request: &Request) {
     request.notify(
         "notifications/fixture/odd",
         r#"{"z":1.0,"a":[12345678901234567890,1e3],"_meta":{"example.com/x":null}}"#,
     );
-    request.say(r#"{"method":"notifications/fixture/bare","jsonrpc":"2.0"}"#);
+    request.send(r#"{"method":"notifications/fixture/bare","jsonrpc":"2.0"}"#);
     request.log("error", r#"{"nested":{"\u00e9":[1.50,{"k":1E2}]},"big":98765432109876543210}"#);
-    if !request.is_modern() || request.is_heard("alert") {
-        request.say(
+    if !request.is_modern() || request.is_log_enabled("alert") {
+        request.send(
             r#"{"params":{"x-more":{"b":1.0,"a":2},"data":[1.0,null],"logger":"odd\/logger","level":"alert"},"x-outside":7.0,"method":"notifications/message","jsonrpc":"2.0"}"#,
         );
     }
@@ -213,7 +215,7 @@ fn odd_notifications(request: &Request) {
 
 const ODD_QUESTION: &str = r#"{"x-first":1.0,"maxTokens":1e3,"temperature":0.70,"messages":[{"content":{"text":"\u00fcber","type":"text","x-k":1},"role":"user"}],"tools":[{"name":"t","inputSchema":{"type":"object"}}],"toolChoice":{"mode":"auto"},"modelPreferences":{"costPriority":0.0,"hints":[{"name":"small","x-h":1}]},"_meta":{"example.com/k":{"n":12345678901234567890}},"metadata":{"x":[1.0]}}"#;
 
-/// Where the user is sent; the legacy era also hears that they have been there.
+/// A URL elicitation. In the legacy era, the server also reports its completion.
 const PAGE: &str = r#"{"mode":"url","message":"Please confirm.","url":"https:\/\/example.com\/confirm?a=1","elicitationId":"confirm-1","x-more":1.0}"#;
 
 const MODERN_PAGE: &str = r#"{"mode":"url","message":"Please confirm.","url":"https:\/\/example.com\/confirm?a=1","x-more":1.0}"#;
@@ -235,7 +237,7 @@ fn ask_url(request: &Request) {
     request.text(answer.raw("result").or(answer.raw("error")).unwrap_or("null"));
 }
 
-/// Says that it has begun, and answers nothing once it is cancelled, as it should be.
+/// Reports that it has begun, and waits for its cancellation. A cancelled call gets no response.
 fn wait_for_cancel(request: &Request) {
     request.notify("notifications/fixture/waiting", r#"{"n":1.0}"#);
     // Client libraries do not report unknown notifications, but they do report progress.
@@ -243,32 +245,33 @@ fn wait_for_cancel(request: &Request) {
         let progress = format!(r#"{{"progressToken":{token},"progress":0,"total":1}}"#);
         request.notify("notifications/progress", &progress);
     }
-    if !is_cancelled_within(request, CANCELLED_WITHIN) {
-        request.failed("nobody cancelled this");
+    if !finish_if_cancelled(request, CANCEL_TIMEOUT) {
+        request.tool_error("nobody cancelled this");
     }
 }
 
-/// Waits to be cancelled. If it is, that is remembered, and there is nothing more to say.
-pub(crate) fn is_cancelled_within(request: &Request, time: Duration) -> bool {
+/// Waits up to `time` for a cancellation. If one arrives, stores its reason and ends the stream
+/// of the request. Returns true if the request was cancelled.
+pub(crate) fn finish_if_cancelled(request: &Request, time: Duration) -> bool {
     let Some(params) = request.session.wait_for_cancel(&request.key, time) else {
         return false;
     };
     let [reason, more] = ["reason", "x-more"].map(|it| params.raw(it).unwrap_or("null"));
-    let told = format!(r#"{{"reason":{reason},"x-more":{more}}}"#);
-    request.session.change(|state| state.cancelled = Some(told));
+    let reason_json = format!(r#"{{"reason":{reason},"x-more":{more}}}"#);
+    request.session.update(|state| state.last_cancel_reason = Some(reason_json));
     request.out.finish();
     true
 }
 
-/// A resource is another now: whoever watches it hears so.
+/// Reports a change of a resource to its subscribers.
 fn touch(request: &Request, uri: &str) {
-    let is_watched = subscriptions::tell(request, Change::Resource(uri));
+    let is_watched = subscriptions::notify_subscribers(request, Change::Resource(uri));
     request.text(if is_watched { "touched" } else { "nobody watches" });
 }
 
-/// There is a tool more, or one less.
-fn more_tools(request: &Request) {
-    request.session.change(|state| state.has_more_tools = !state.has_more_tools);
-    subscriptions::tell(request, Change::Tools);
+/// Adds or removes the dynamic tool, and reports the change.
+fn toggle_dynamic_tool(request: &Request) {
+    request.session.update(|state| state.has_more_tools = !state.has_more_tools);
+    subscriptions::notify_subscribers(request, Change::Tools);
     request.text("the list is another");
 }

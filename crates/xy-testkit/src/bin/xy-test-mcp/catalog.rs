@@ -1,4 +1,4 @@
-//! The tools as clients are told of them.
+//! The definitions of the tools.
 
 use std::fs;
 
@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use crate::record;
 use crate::server::Server;
 
-/// Those that are always there: the name, what it does, and its arguments, those with a `!`
-/// being required.
+/// The tools of every server: name, description and arguments. A `!` marks a required argument, a
+/// `#` a number.
 #[rustfmt::skip] // A table.
 const TOOLS: [(&str, &str, &str); 32] = [
     ("add_tool", "Adds a tool to the list and says so", "name!"),
@@ -39,72 +39,72 @@ const TOOLS: [(&str, &str, &str); 32] = [
     ("sum", "Adds two numbers", "a# b#"),
     ("touch_list", "Says that the list has changed, which it has not", ""),
     ("who", "Shows this process and what it knows of its client", ""),
-    // Only with a flag.
+    // The last `FLAG_TOOL_COUNT` need a flag.
     ("reverse", "Says it backwards", "message!"),
     ("with.dot", "Has a dot in its name", ""),
     ("with space", "Has a space in its name", ""),
     ("two__underscores", "Has what others put between two names", ""),
 ];
 
-/// Those of a server that talks.
+/// The tools that `--talks` adds.
 #[rustfmt::skip] // A table.
-const TALKING: [(&str, &str, &str); 3] = [
+const TALK_TOOLS: [(&str, &str, &str); 3] = [
     ("ask", "Asks the client this, and answers with what it says", "method! params"),
     ("chatter", "Says and asks all kinds of things about this call", "tag! seed# steps# uri quiet"),
     ("refuse", "Answers with this JSON text as its error", "error!"),
 ];
 
-/// How many of them need a flag.
-const WITH_FLAG: usize = 4;
+/// How many tools at the end of [`TOOLS`] need a flag.
+const FLAG_TOOL_COUNT: usize = 4;
 
-/// As long as no client likes it, and not ASCII.
+/// A name that is not ASCII and exceeds the limits of clients.
 const LONG_NAME: &str = "überlanger-name-den-kein-mensch-je-in-voller-länge-tippen-würde";
 
-/// How many characters the longest name has.
-const LONGEST_NAME: usize = 120;
+/// The length of the longest name.
+const MAX_NAME_LENGTH: usize = 120;
 
-/// Every tool there is now, in a fixed order.
+/// Returns the current tools, in a fixed order.
 pub(crate) fn tools(server: &Server) -> Vec<Value> {
-    let plan = &server.plan;
-    if let Some(file) = &plan.tool_file {
+    let options = &server.options;
+    if let Some(file) = &options.tool_file {
         let text = fs::read_to_string(file).expect("a file with tools");
         return serde_json::from_str(&text).expect("a list of tools");
     }
-    let (always, with_flag) = TOOLS.split_at(TOOLS.len() - WITH_FLAG);
-    let mut tools: Vec<Value> = always.iter().map(described).collect();
-    if plan.has("--v2") {
-        tools.push(described(&with_flag[0]));
+    let (always, with_flag) = TOOLS.split_at(TOOLS.len() - FLAG_TOOL_COUNT);
+    let mut tools: Vec<Value> = always.iter().map(tool_of_row).collect();
+    if options.has("--v2") {
+        tools.push(tool_of_row(&with_flag[0]));
     }
-    if plan.has("--odd-names") {
-        tools.extend(with_flag[1..].iter().map(described));
-        let longest = "x".repeat(LONGEST_NAME);
+    if options.has("--odd-names") {
+        tools.extend(with_flag[1..].iter().map(tool_of_row));
+        let longest = "x".repeat(MAX_NAME_LENGTH);
         let long = [LONG_NAME, &longest].map(|name| tool(name, "Has a long name", ""));
         tools.extend(long);
     }
-    if plan.has("--talks") {
-        tools.extend(TALKING.iter().map(described));
+    if options.has("--talks") {
+        tools.extend(TALK_TOOLS.iter().map(tool_of_row));
     }
-    if plan.has("--tasks") {
+    if options.has("--tasks") {
         let mut job = tool("job", "Takes its time", "message ms# ask complain");
         job["execution"] = json!({ "taskSupport": "optional" });
         tools.push(job);
     }
-    if plan.record.is_some() {
+    if options.record.is_some() {
         tools.extend(record::tools());
     }
-    tools.extend(crate::dull::tools(server));
-    tools.extend((0..plan.extra_tools).map(realistic));
+    tools.extend(crate::blocking::tools(server));
+    tools.extend((0..options.extra_tools).map(generated));
     let state = server.state();
     tools.extend(state.added.iter().map(|name| tool(name, "Was added", "query")));
     tools.retain(|tool| !tool["name"].as_str().is_some_and(|name| state.removed.contains(name)));
     drop(state);
-    if plan.huge_list_megabytes > 0 {
-        tools.push(tool("huge", &"x".repeat(plan.huge_list_megabytes << 20), ""));
+    if options.huge_list_megabytes > 0 {
+        tools.push(tool("huge", &"x".repeat(options.huge_list_megabytes << 20), ""));
     }
     tools
 }
 
-fn described(row: &(&str, &str, &str)) -> Value {
+fn tool_of_row(row: &(&str, &str, &str)) -> Value {
     let (name, description, arguments) = row;
     tool(name, description, arguments)
 }
@@ -138,8 +138,8 @@ fn tool(name: &str, description: &str, arguments: &str) -> Value {
     tool
 }
 
-/// One of many, as wordy as those in the field.
-fn realistic(number: usize) -> Value {
+/// Returns a generated tool, as verbose as those of real servers.
+fn generated(number: usize) -> Value {
     const NOUNS: [&str; 8] =
         ["issue", "file", "branch", "message", "calendar event", "table", "user", "invoice"];
     const VERBS: [&str; 6] = ["Lists", "Creates", "Updates", "Deletes", "Searches", "Shows"];

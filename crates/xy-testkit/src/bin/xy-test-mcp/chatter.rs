@@ -1,18 +1,18 @@
-//! The tool `chatter`: says and asks all kinds of things, each of which names its call.
+//! The tool `chatter`: sends random notifications and requests, each tagged with its call.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::answer::{Call, structured_result};
+use crate::request::{Call, structured_result};
 use crate::server::Server;
 use crate::tools;
 use xy_testkit::json::quoted;
 
-/// The same numbers for the same seed.
-struct Chance(u64);
+/// A seeded random number generator.
+struct Random(u64);
 
-impl Chance {
+impl Random {
     fn below(&mut self, limit: u64) -> u64 {
         self.0 =
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -20,18 +20,18 @@ impl Chance {
     }
 }
 
-/// Does so many things at random, and tells what came of its questions.
+/// Sends `steps` random messages, and answers with the outcomes of its requests.
 pub(crate) fn chatter(server: &Server, call: &Call) {
     let tag = call.string("tag");
-    let mut chance = Chance(call.number("seed", 1));
-    // Without questions there are half as many.
+    let mut random = Random(call.number("seed", 1));
+    // The last three kinds are requests; `quiet` omits them.
     let kinds = if call.string("quiet").is_empty() { 6 } else { 3 };
     let (mut answered, mut refused, mut strange) = (0, 0, 0);
     for _ in 0..call.number("steps", 5) {
-        if !server.wait(&call.asked, Duration::from_millis(chance.below(4))) {
+        if !server.wait(&call.request, Duration::from_millis(random.below(4))) {
             return;
         }
-        let (method, params) = match chance.below(kinds) {
+        let (method, params) = match random.below(kinds) {
             0 => {
                 call.notify("notifications/message", &tools::log_params("error", &tag));
                 continue;
@@ -57,15 +57,16 @@ pub(crate) fn chatter(server: &Server, call: &Call) {
             4 => ("elicitation/create", tools::elicitation(&tag)),
             _ => ("elicitation/create", url(&tag)),
         };
-        let Some(answer) = server.ask(&call.asked, method, &params.to_string()) else { return };
+        let Some(answer) = server.ask(&call.request, method, &params.to_string()) else { return };
         match answer.raw("result") {
             Some(result) if result.contains(&quoted(&tag)) => answered += 1,
             Some(_) => strange += 1,
             None => refused += 1,
         }
     }
-    let told = json!({ "answered": answered, "refused": refused, "strange": strange, "tag": tag });
-    call.asked.result(&structured_result(&told));
+    let outcome =
+        json!({ "answered": answered, "refused": refused, "strange": strange, "tag": tag });
+    call.request.result(&structured_result(&outcome));
 }
 
 fn url(tag: &str) -> Value {

@@ -1,5 +1,5 @@
-//! The revision without `initialize`, as far as the tests need it: what is asked first, what
-//! each request has to say of itself, and whoever listens.
+//! The revision without `initialize`, as far as tests need it: `server/discover`, the required
+//! `_meta` of each request, and `subscriptions/listen`.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -8,22 +8,22 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use xy_testkit::json::{Members, quoted};
 
-use crate::answer::{Asked, BAD_PARAMS, NO_METHOD, notification};
 use crate::die;
-use crate::errands::TASKS;
+use crate::modern_tasks::TASKS;
+use crate::request::{BAD_PARAMS, NO_METHOD, Request, notification};
 use crate::server::Server;
 
 const MODERN: &str = "2026-07-28";
 const VERSION: &str = "io.modelcontextprotocol/protocolVersion";
 const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
 
-/// Longer than anybody waits for an answer to the first question.
-const LATE: Duration = Duration::from_secs(3);
+/// The delay of a late answer; longer than any client waits for `server/discover`.
+const LATE_DELAY: Duration = Duration::from_secs(3);
 
-/// Longer than anybody reads.
-const HUGE: usize = 50 << 20;
+/// The size of an answer that exceeds the maximum message size of every client.
+const HUGE_SIZE: usize = 50 << 20;
 
-/// The revisions it speaks.
+/// The revisions that the server speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Era {
     Legacy,
@@ -42,55 +42,55 @@ impl Era {
     }
 }
 
-/// Answers what this revision answers otherwise; gives back what it does not.
+/// Answers a request that this revision treats differently. Gives back any other request.
 pub(crate) fn answer(
     server: &Arc<Server>,
-    asked: Asked,
+    request: Request,
     method: &str,
     params: &Members,
-) -> Option<Asked> {
+) -> Option<Request> {
     if method == "server/discover" {
-        return discover(server, asked);
+        return discover(server, request);
     }
     let meta = params.members("_meta");
     if !is_modern(server, params) {
-        return Some(asked);
+        return Some(request);
     }
     if method == "initialize" {
         let data = json!({ "supported": [MODERN], "requested": params.string("protocolVersion") });
         let error =
             json!({ "code": -32022, "message": "Unsupported protocol version", "data": data });
-        asked.refuse_with(&error.to_string());
-    } else if let Some(code) = server.plan.lies {
-        asked.refuse(code, &format!("no `{method}`, whatever it said"));
+        request.refuse_with(&error.to_string());
+    } else if let Some(code) = server.options.refusal_code {
+        request.refuse(code, &format!("no `{method}`, whatever it said"));
     } else if meta.string(VERSION).as_deref() != Some(MODERN) {
-        asked.refuse(BAD_PARAMS, "which revision is this?");
+        request.refuse(BAD_PARAMS, "which revision is this?");
     } else {
         match method {
-            "subscriptions/listen" if !server.plan.has("--no-listen") => {
-                listen(server, &asked, &params.members("notifications"));
+            "subscriptions/listen" if !server.options.has("--no-listen") => {
+                listen(server, &request, &params.members("notifications"));
             }
             "ping"
             | "logging/setLevel"
             | "resources/subscribe"
             | "resources/unsubscribe"
             | "subscriptions/listen" => {
-                asked.refuse(NO_METHOD, &format!("no method `{method}`"));
+                request.refuse(NO_METHOD, &format!("no method `{method}`"));
             }
-            _ => return Some(asked),
+            _ => return Some(request),
         }
     }
     None
 }
 
-/// Whether a request is of this revision.
+/// Returns true if a request belongs to this revision.
 pub(crate) fn is_modern(server: &Server, params: &Members) -> bool {
-    let is_said = || params.members("_meta").has(VERSION);
-    server.plan.era == Era::Modern || server.plan.era == Era::Both && is_said()
+    let has_version = || params.members("_meta").has(VERSION);
+    server.options.era == Era::Modern || server.options.era == Era::Both && has_version()
 }
 
-fn discover(server: &Arc<Server>, asked: Asked) -> Option<Asked> {
-    match server.plan.discover.as_deref() {
+fn discover(server: &Arc<Server>, request: Request) -> Option<Request> {
+    match server.options.discover.as_deref() {
         Some("silent") => return None,
         Some("dies") => die(1),
         Some("mute") => {
@@ -99,34 +99,34 @@ fn discover(server: &Arc<Server>, asked: Asked) -> Option<Asked> {
             return None;
         }
         Some("late") => {
-            server.work(asked, |server, asked| {
-                if server.wait(&asked, LATE) {
-                    asked.result(&introduction(server).to_string());
+            server.spawn_worker(request, |server, request| {
+                if server.wait(&request, LATE_DELAY) {
+                    request.result(&discover_result(server).to_string());
                 }
             });
             return None;
         }
         Some("huge") => {
-            let filler = "x".repeat(HUGE);
-            asked.result(&json!({ "supportedVersions": [MODERN], "filler": filler }).to_string());
+            let filler = "x".repeat(HUGE_SIZE);
+            request.result(&json!({ "supportedVersions": [MODERN], "filler": filler }).to_string());
         }
         Some("odd") => {
-            let odd = format!(r#"{{"jsonrpc":"2.0","id":{},"neither":"nor"}}"#, asked.id);
-            asked.outlet.answer(odd);
+            let odd = format!(r#"{{"jsonrpc":"2.0","id":{},"neither":"nor"}}"#, request.id);
+            request.responder.answer(odd);
         }
-        Some("garbage") => asked.outlet.answer("}{ this is no message".to_owned()),
-        Some(code) => asked.refuse(code.parse().expect("a code"), "not like this"),
-        None if server.plan.era == Era::Legacy => return Some(asked),
+        Some("garbage") => request.responder.answer("}{ this is no message".to_owned()),
+        Some(code) => request.refuse(code.parse().expect("a code"), "not like this"),
+        None if server.options.era == Era::Legacy => return Some(request),
         None => {
-            asked.result(&introduction(server).to_string());
+            request.result(&discover_result(server).to_string());
             server.freeze_if_due();
         }
     }
     None
 }
 
-fn introduction(server: &Server) -> Value {
-    let mut introduction = server.introduction(MODERN);
+fn discover_result(server: &Server) -> Value {
+    let mut introduction = server.initialize_result(MODERN);
     let members = introduction.as_object_mut().expect("it is an object");
     members.remove("protocolVersion");
     let info = members.remove("serverInfo");
@@ -142,18 +142,19 @@ fn introduction(server: &Server) -> Value {
     introduction
 }
 
-/// Never answered: what is asked for is told, until somebody cancels it.
-fn listen(server: &Server, asked: &Asked, filter: &Members) {
+/// Registers a listener and acknowledges it. The request stays open until the client cancels
+/// it.
+fn listen(server: &Server, request: &Request, filter: &Members) {
     let uris: Vec<String> =
         serde_json::from_str(filter.raw("resourceSubscriptions").unwrap_or("[]")).expect("uris");
     let tasks: Vec<String> =
         serde_json::from_str(filter.raw("taskIds").unwrap_or("[]")).expect("ids");
     let text = filter_text(filter);
-    server.state().listening.insert(asked.id.clone(), uris);
-    server.state().following.insert(asked.id.clone(), tasks);
-    let meta = meta_of(&asked.id);
+    server.state().resource_listeners.insert(request.id.clone(), uris);
+    server.state().task_listeners.insert(request.id.clone(), tasks);
+    let meta = meta_of(&request.id);
     let params = format!(r#"{{"_meta":{meta},"notifications":{text}}}"#);
-    asked.outlet.say(notification("notifications/subscriptions/acknowledged", &params));
+    request.responder.send(notification("notifications/subscriptions/acknowledged", &params));
 }
 
 fn filter_text(filter: &Members) -> String {
@@ -173,21 +174,27 @@ fn meta_of(id: &str) -> String {
     format!(r#"{{"{SUBSCRIPTION}":{id}}}"#)
 }
 
-/// Tells whoever listens to a task how that is doing.
-pub(crate) fn tell_of_task(server: &Server, asked: &Asked, task: &str, told: &Value) {
-    let following = server.state().following.clone();
-    for (id, _) in following.iter().filter(|(_, tasks)| tasks.iter().any(|it| it == task)) {
-        let mut params = told.clone();
+/// Notifies the clients that listen to a task of its state.
+pub(crate) fn notify_task_listeners(server: &Server, request: &Request, task: &str, state: &Value) {
+    let task_listeners = server.state().task_listeners.clone();
+    for (id, _) in task_listeners.iter().filter(|(_, tasks)| tasks.iter().any(|it| it == task)) {
+        let mut params = state.clone();
         let id: Value = serde_json::from_str(id).expect("an id");
         params["_meta"] = json!({ SUBSCRIPTION: id });
-        asked.outlet.say(notification("notifications/tasks", &params.to_string()));
+        request.responder.send(notification("notifications/tasks", &params.to_string()));
     }
 }
 
-/// Tells whoever listens; whether that is how it is told here.
-pub(crate) fn tell(server: &Server, asked: &Asked, method: &str, uri: Option<&str>) -> bool {
-    let listening = server.state().listening.clone();
-    for (id, uris) in &listening {
+/// Notifies all listeners, or those of the resource `uri`. Returns true if this revision's
+/// notification replaces the legacy one.
+pub(crate) fn notify_listeners(
+    server: &Server,
+    request: &Request,
+    method: &str,
+    uri: Option<&str>,
+) -> bool {
+    let resource_listeners = server.state().resource_listeners.clone();
+    for (id, uris) in &resource_listeners {
         let meta = meta_of(id);
         let params = match uri {
             Some(uri) if uris.iter().any(|it| it == uri) => {
@@ -196,7 +203,7 @@ pub(crate) fn tell(server: &Server, asked: &Asked, method: &str, uri: Option<&st
             Some(_) => continue,
             None => format!(r#"{{"_meta":{meta}}}"#),
         };
-        asked.outlet.say(notification(method, &params));
+        request.responder.send(notification(method, &params));
     }
-    !listening.is_empty() || server.plan.era == Era::Modern
+    !resource_listeners.is_empty() || server.options.era == Era::Modern
 }

@@ -1,8 +1,8 @@
-//! The same server over HTTP, as plain as can be: something to compare with.
+//! The server over minimal HTTP, as a baseline for comparison.
 //!
-//! Each POST is answered with JSON on a connection that stays open. No streams: what is said
-//! besides the answer is lost. With `--sessions` a greeting begins one, and whatever is said in
-//! none is refused; without, there are none.
+//! Each POST is answered with JSON on a connection that stays open. There are no streams:
+//! messages other than the answer are dropped. With `--sessions`, `initialize` creates a session,
+//! and any other request without a known session gets 404.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -16,19 +16,20 @@ use std::thread;
 use serde_json::Value;
 use xy_testkit::standin::{self, Output};
 
-use crate::dull;
+use crate::blocking;
 use crate::eras::Era;
-use crate::outlet::{Out, Outlet};
-use crate::plan::Plan;
+use crate::options::Options;
+use crate::responder::{Outgoing, Responder};
 use crate::server::{self, Server};
 
-/// No message of a test is longer.
-const LONGEST_BODY: usize = 64 << 20;
+/// Maximum size of a body; no message of a test is longer.
+const MAX_BODY_SIZE: usize = 64 << 20;
 
-/// More than a call says before a worker of its own says it.
-const ROOM: usize = 64;
+/// The capacity of the channel to a connection; more messages than any call sends at once
+/// without a worker.
+const CHANNEL_CAPACITY: usize = 64;
 
-/// Listens on `port` of the loopback until it is told to end.
+/// Listens on `port` of the loopback interface until a signal ends the process.
 pub(crate) fn serve(server: &Arc<Server>, port: u16) -> ExitCode {
     let listener = TcpListener::bind((standin::listen_address(), port)).expect("the port is free");
     let address = listener.local_addr().expect("it listens");
@@ -36,42 +37,44 @@ pub(crate) fn serve(server: &Arc<Server>, port: u16) -> ExitCode {
     thread::spawn(move || {
         for client in listener.incoming().flatten() {
             let server = Arc::clone(&server);
-            thread::spawn(move || converse(&server, client));
+            thread::spawn(move || serve_client(&server, client));
         }
     });
     Output::Stderr.say(&format!("listening on {address}"));
     standin::sleep(Output::Stderr)
 }
 
-/// Answers one client until it leaves or says what we do not understand.
-fn converse(server: &Arc<Server>, client: TcpStream) -> io::Result<()> {
+/// Answers one client until it disconnects or sends something unreadable.
+fn serve_client(server: &Arc<Server>, client: TcpStream) -> io::Result<()> {
     client.set_nodelay(true)?;
     let mut reader = BufReader::new(client.try_clone()?);
-    let (answers, answered) = sync_channel(ROOM);
-    let outlet = Arc::new(Outlet::to_http(answers));
+    let (answers, answered) = sync_channel(CHANNEL_CAPACITY);
+    let responder = Arc::new(Responder::to_http(answers));
     let (mut writer, mut out) = (client, Vec::new());
-    while let Some(Request { is_about_health, session, body }) = read_request(&mut reader)? {
+    while let Some(HttpRequest { is_about_health, session, body }) = read_request(&mut reader)? {
         if IS_FROZEN.load(Ordering::SeqCst) {
-            server::hold_still(); // Nothing is heard any more, whoever stops the process when.
+            server::park_forever(); // Reads nothing more, even before SIGSTOP takes effect.
         }
         out.clear();
-        let freezes = is_greeted_by(&server.plan, &body) && server.is_freeze_due();
+        let freezes = completes_handshake(&server.options, &body) && server.is_freeze_due();
         IS_FROZEN.fetch_or(freezes, Ordering::SeqCst);
-        let begins = server.plan.has("--sessions") && is_greeting(&body);
-        let is_lost = server.plan.has("--sessions") && !begins && !is_known(session.as_deref());
-        if is_about_health || is_lost {
-            let status = if is_lost { "404 Not Found" } else { dull::status(server) };
+        let creates_session = server.options.has("--sessions") && is_initialize(&body);
+        let lacks_session =
+            server.options.has("--sessions") && !creates_session && !is_known(session.as_deref());
+        if is_about_health || lacks_session {
+            let status = if lacks_session { "404 Not Found" } else { blocking::status(server) };
             write!(out, "HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n")?;
             writer.write_all(&out)?;
             continue;
         }
-        note(server, &body)?;
-        let answer = if server.hear(&body, &outlet) { answer(&answered) } else { None };
+        write_diary(server, &body)?;
+        let answer =
+            if server.handle(&body, &responder) { wait_for_answer(&answered) } else { None };
         match answer {
             Some(json) => {
                 let length = json.len();
                 write!(out, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n")?;
-                if begins {
+                if creates_session {
                     write!(out, "Mcp-Session-Id: {}\r\n", begin_session())?;
                 }
                 write!(out, "Content-Length: {length}\r\n\r\n")?;
@@ -87,41 +90,41 @@ fn converse(server: &Arc<Server>, client: TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether it is to stop, or has.
+/// True once the process must freeze.
 static IS_FROZEN: AtomicBool = AtomicBool::new(false);
 
-/// Whether the answer to this is the end of a greeting.
-fn is_greeted_by(plan: &Plan, body: &[u8]) -> bool {
-    let last = match plan.era {
+/// Returns true if the answer to this body completes the handshake.
+fn completes_handshake(options: &Options, body: &[u8]) -> bool {
+    let last = match options.era {
         Era::Legacy => "notifications/initialized",
         Era::Modern | Era::Both => "server/discover",
     };
     method_of(body) == last
 }
 
-/// Writes a message down before it is heard, on a line of its own.
-fn note(server: &Server, body: &[u8]) -> io::Result<()> {
-    let Some(diary) = server.plan.diary.as_ref().filter(|_| !body.is_empty()) else {
+/// Appends a message to the diary, as a line, before it is handled.
+fn write_diary(server: &Server, body: &[u8]) -> io::Result<()> {
+    let Some(diary) = server.options.diary.as_ref().filter(|_| !body.is_empty()) else {
         return Ok(());
     };
     File::options().append(true).create(true).open(diary)?.write_all(&[body, b"\n"].concat())
 }
 
-/// How many sessions have begun; their ids are made of that.
+/// The number of sessions begun, which is part of their ids.
 static SESSIONS: AtomicU64 = AtomicU64::new(0);
 
 fn begin_session() -> String {
     format!("{}-{}", std::process::id(), SESSIONS.fetch_add(1, Ordering::SeqCst) + 1)
 }
 
-/// Whether a session of this id has begun in this process.
+/// Returns true if this process has created the session.
 fn is_known(session: Option<&str>) -> bool {
-    let ours = session.and_then(|it| it.strip_prefix(&format!("{}-", std::process::id())));
-    let number = ours.and_then(|number| number.parse::<u64>().ok());
+    let own = session.and_then(|it| it.strip_prefix(&format!("{}-", std::process::id())));
+    let number = own.and_then(|number| number.parse::<u64>().ok());
     number.is_some_and(|number| (1..=SESSIONS.load(Ordering::SeqCst)).contains(&number))
 }
 
-fn is_greeting(body: &[u8]) -> bool {
+fn is_initialize(body: &[u8]) -> bool {
     method_of(body) == "initialize"
 }
 
@@ -130,28 +133,29 @@ fn method_of(body: &[u8]) -> String {
     message["method"].as_str().unwrap_or_default().to_owned()
 }
 
-/// The answer, once it is there.
-fn answer(answered: &Receiver<Out>) -> Option<Vec<u8>> {
+/// Waits for the answer and returns it.
+fn wait_for_answer(answered: &Receiver<Outgoing>) -> Option<Vec<u8>> {
     loop {
         match answered.recv_timeout(standin::SAFETY_LIMIT) {
-            Ok(Out::Answer(json)) => return Some(json),
-            Ok(Out::Other) => {}
+            Ok(Outgoing::Answer(json)) => return Some(json),
+            Ok(Outgoing::Other) => {}
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return None,
         }
     }
 }
 
-/// What somebody wants.
-struct Request {
-    /// It is a GET of something else than messages.
+/// An HTTP request.
+struct HttpRequest {
+    /// True for a GET of any path but `/mcp`.
     is_about_health: bool,
-    /// The session that it is said in.
+    /// The session that the request names.
     session: Option<String>,
     body: Vec<u8>,
 }
 
-/// The next request; `None` if there is none any more.
-fn read_request(reader: &mut BufReader<TcpStream>) -> io::Result<Option<Request>> {
+/// Reads the next request. Returns `None` if the client has disconnected or the body is too
+/// large.
+fn read_request(reader: &mut BufReader<TcpStream>) -> io::Result<Option<HttpRequest>> {
     let (mut length, mut is_about_health, mut session) = (0, false, None);
     let mut line = Vec::new();
     loop {
@@ -171,10 +175,10 @@ fn read_request(reader: &mut BufReader<TcpStream>) -> io::Result<Option<Request>
             session = Some(value.trim().to_owned());
         }
     }
-    if length > LONGEST_BODY {
+    if length > MAX_BODY_SIZE {
         return Ok(None);
     }
     let mut body = vec![0; length];
     reader.read_exact(&mut body)?;
-    Ok(Some(Request { is_about_health, session, body }))
+    Ok(Some(HttpRequest { is_about_health, session, body }))
 }

@@ -1,4 +1,4 @@
-//! Lists, and what stands behind their entries: prompts, resources, completion.
+//! Answers list requests and reads their entries: tools, prompts, resources, completion.
 
 use serde_json::{Value, json};
 
@@ -9,46 +9,47 @@ use xy_testkit::json::Members;
 /// The resource that `bump` changes.
 pub(crate) const COUNTER: &str = "test://counter";
 
-/// What the arguments of the prompt and of the template can be.
+/// The completions of the arguments of the prompt and of the template.
 const NAMES: [&str; 4] = ["Ada", "Alan", "Barbara", "Grace"];
 
-/// The result of a method as JSON text, or why not; `None` for a method that is not ours.
+/// Returns the result of a method as JSON text, or the reason for refusing it. Returns `None` for
+/// a method that this module does not handle.
 pub(crate) fn answer(
     server: &Server,
     method: &str,
     params: &Members,
 ) -> Option<Result<String, String>> {
-    let plan = &server.plan;
+    let options = &server.options;
     let result = match method {
-        "tools/list" if plan.has("--bad-list") => Ok(json!({ "tools": "many" })),
-        "tools/list" if plan.has("--bad-tools") => Ok(json!({ "tools": damaged(server) })),
-        "tools/list" if plan.has("--endless-list") => Ok(endless(params)),
+        "tools/list" if options.has("--bad-list") => Ok(json!({ "tools": "many" })),
+        "tools/list" if options.has("--bad-tools") => Ok(json!({ "tools": damaged(server) })),
+        "tools/list" if options.has("--endless-list") => Ok(endless(params)),
         "tools/list" => {
-            page(plan.page, "tools", odd(server, "tools", catalog::tools(server)), params)
+            page(options.page, "tools", odd(server, "tools", catalog::tools(server)), params)
         }
         "prompts/list" => {
-            page(plan.page, "prompts", odd(server, "prompts", prompts(server)), params)
+            page(options.page, "prompts", odd(server, "prompts", prompts(server)), params)
         }
         "prompts/get" => prompt(params),
         "resources/list" => {
-            page(plan.page, "resources", odd(server, "resources", resources(server)), params)
+            page(options.page, "resources", odd(server, "resources", resources(server)), params)
         }
         "resources/templates/list" => {
-            page(plan.page, "resourceTemplates", odd(server, "templates", templates()), params)
+            page(options.page, "resourceTemplates", odd(server, "templates", templates()), params)
         }
         "resources/read" => resource(server, params),
-        "completion/complete" if plan.declares("completions") => complete(params),
+        "completion/complete" if options.declares("completions") => complete(params),
         _ => return None,
     };
     Some(result.map(|result| result.to_string()))
 }
 
-/// Whether there is such a tool now.
+/// Returns true if the server currently has this tool.
 pub(crate) fn has_tool(server: &Server, name: &str) -> bool {
     catalog::tools(server).iter().any(|tool| tool["name"] == name)
 }
 
-/// One page of a list; the cursor is the number of the first entry.
+/// Returns one page of a list; the cursor is the index of its first entry.
 fn page(size: usize, name: &str, all: Vec<Value>, params: &Members) -> Result<Value, String> {
     let first: usize = match params.string("cursor") {
         Some(cursor) => cursor.parse().map_err(|_| format!("no cursor `{cursor}`"))?,
@@ -64,14 +65,14 @@ fn page(size: usize, name: &str, all: Vec<Value>, params: &Members) -> Result<Va
     Ok(list)
 }
 
-/// A page of one tool, after which there is another.
+/// Returns a page of one tool, which always has a successor.
 fn endless(params: &Members) -> Value {
     let number: u64 = params.string("cursor").and_then(|it| it.parse().ok()).unwrap_or(0);
     let tool = json!({ "name": format!("endless_{number}"), "inputSchema": { "type": "object" } });
     json!({ "tools": [tool], "nextCursor": (number + 1).to_string() })
 }
 
-/// Some good tools, and between them what is none.
+/// Returns valid tools interleaved with invalid entries.
 fn damaged(server: &Server) -> Vec<Value> {
     let broken = [
         json!(7),
@@ -86,9 +87,9 @@ fn damaged(server: &Server) -> Vec<Value> {
     good.into_iter().zip(broken).flat_map(|(good, broken)| [good, broken]).collect()
 }
 
-/// With `--odd-lists`, entries that have a name and are otherwise not as the protocol has them.
+/// Adds, with `--odd-lists`, entries that have a name but otherwise violate the schema.
 fn odd(server: &Server, list: &str, mut all: Vec<Value>) -> Vec<Value> {
-    if !server.plan.has("--odd-lists") {
+    if !server.options.has("--odd-lists") {
         return all;
     }
     let object = json!({ "type": "object" });
@@ -146,10 +147,10 @@ fn prompts(server: &Server) -> Vec<Value> {
     prompts
 }
 
-/// What was added to a list.
+/// Returns the names that were added to the list of this kind.
 fn added(server: &Server, kind: &str) -> Vec<String> {
     let state = server.state();
-    let of_kind = state.added_besides.iter().filter(|(it, _)| it == kind);
+    let of_kind = state.added_entries.iter().filter(|(it, _)| it == kind);
     of_kind.map(|(_, name)| name.clone()).collect()
 }
 

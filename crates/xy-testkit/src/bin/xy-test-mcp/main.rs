@@ -1,62 +1,74 @@
-//! An MCP server for tests: it does what its tools are asked and what its flags say, however
-//! wrong that is.
+//! An MCP server for tests, whose flags and tools make it behave well or badly on request.
 //!
-//! It speaks the revisions with `initialize` (up to 2025-11-25) over stdin and stdout, one
-//! write for each message. It ends with its stdin, or on TERM, and says so on stderr.
+//! The server speaks the revisions with `initialize` (up to 2025-11-25) over stdin and stdout,
+//! with one write per message. It exits at the end of stdin or on SIGTERM, and prints the reason
+//! to stderr.
 //!
-//! What it is:
+//! Identity and capabilities:
 //!
-//! - `--name NAME`, `--protocol VERSION` it answers (else the client's, if it is known),
-//!   `--instructions TEXT`
-//! - `--no-tools`, `--no-prompts`, `--no-resources`, `--only-tools`: what it declares; `--v2` adds a tool `reverse`
-//! - `--tools N` more tools, `--odd-names` adds tools with such, `--page N` entries per list
-//! - `--tool-file FILE`: it has the tools that stand there, and no others
-//! - `--tasks` does the tool `job` as a task of the era it is called in, `--talks` adds `ask`, `refuse` and `chatter`
-//! - `--megabytes N`: it takes so much memory at its start, and keeps it
-//! - `--pass-unknown` answers unknown methods with their params
-//! - `--skim` answers a request of over 1 MiB by its id, which must be a number, and reads nothing else of it
-//! - `--http PORT` listens there instead (0: a free one, said on stderr): POST, JSON, no more
+//! - `--name NAME`, `--instructions TEXT`
+//! - `--protocol VERSION`: the revision to answer with (default: the client's, if known)
+//! - `--no-tools`, `--no-prompts`, `--no-resources`, `--only-tools`: limit the declared
+//!   capabilities
+//! - `--v2`: adds the tool `reverse`
+//! - `--tools N`: adds `N` generated tools
+//! - `--odd-names`: adds tools with unusual names
+//! - `--page N`: the number of entries per page of a list
+//! - `--tool-file FILE`: serves exactly the tool definitions in `FILE`
+//! - `--tasks`: runs the tool `job` as a task of the era it is called in
+//! - `--talks`: adds `ask`, `refuse` and `chatter`
+//! - `--megabytes N`: allocates that much memory at startup and keeps it
+//! - `--pass-unknown`: answers an unknown method with its params
+//! - `--skim`: answers a request of over 1 MiB by its id alone, which must be a number
+//! - `--http PORT`: listens on `PORT` instead (0: a free port, printed to stderr); supports only
+//!   POST with JSON
 //!
-//! Of the revision without `initialize` (2026-07-28):
+//! The revision without `initialize` (2026-07-28):
 //!
-//! - `--era modern|both`: it speaks that, or that too; `--no-listen` without listeners
-//! - `--discover silent|dies|mute|late|huge|odd|garbage|CODE`: what it does when it is asked for
-//!   that; `huge` is longer than anybody reads, `odd` is no answer, `garbage` no message
-//! - `--lies CODE`: it says that it speaks it, and refuses all else of it like this
+//! - `--era modern|both`: speaks only this revision, or both eras
+//! - `--no-listen`: refuses `subscriptions/listen`
+//! - `--discover silent|dies|mute|late|huge|odd|garbage|CODE`: how `server/discover` fails;
+//!   `huge` exceeds the maximum message size, `odd` is no response, `garbage` is no message
+//! - `--lies CODE`: announces this revision, then refuses every other request with `CODE`
 //!
-//! What it does wrong:
+//! Faults:
 //!
-//! - `--ignore-ping`, `--dull` and `--well-after N`: see `dull.rs`
+//! - `--ignore-ping`, `--dull` and `--well-after N`: see `blocking.rs`
 //! - `--slow-init MS`, `--never-init`, `--refuse-init`, `--die-on METHOD`
-//! - `--die-if FILE` ends it at its start if there is such a file
-//! - `--freeze-once FILE` stops it as SIGSTOP does, right after its answer to `initialize` (over
-//!   HTTP, to what ends that greeting) or its first `server/discover`, if there is no such file;
-//!   then there is
-//! - `--list-never`, `--bad-list` (no list), `--bad-tools` (broken entries among good ones), `--odd-lists` (entries that
-//!   some clients cannot read),
-//!   `--huge-list MB`, `--endless-list` (there is always one more page)
-//! - `--garbage-first` says what is no message, at the beginning and before each message
-//! - `--pretty` writes each message over several lines
-//! - `--mute-after N` and `--close-stdout-after N` messages, `--close-stdin` after the
-//!   answer to `initialize`
+//! - `--die-if FILE`: exits at startup if `FILE` exists
+//! - `--freeze-once FILE`: stops itself with SIGSTOP once the handshake is done, unless `FILE`
+//!   exists; creates `FILE`. The handshake ends with the answer to `initialize` (over HTTP, to
+//!   `notifications/initialized`) or to the first `server/discover`
+//! - `--list-never`: never answers `tools/list`
+//! - `--bad-list`: the list is not an array
+//! - `--bad-tools`: broken entries among good ones
+//! - `--odd-lists`: entries that some clients cannot parse
+//! - `--huge-list MB`, `--endless-list` (every page has a successor)
+//! - `--garbage-first`: writes non-messages at startup and before each message
+//! - `--pretty`: writes each message over several lines
+//! - `--mute-after N` and `--close-stdout-after N` messages
+//! - `--close-stdin`: closes stdin after the answer to `initialize`
 //!
-//! For the witness: `--diary FILE` gets each line as it came, `--unbuffered` leaves in the
-//! pipe what has not been heard, `--record FILE` adds the tools of `record.rs`.
+//! Evidence for tests:
 //!
-//! The tools are in `tools.rs`.
+//! - `--diary FILE`: appends each received line to `FILE`
+//! - `--unbuffered`: leaves unread input in the pipe
+//! - `--record FILE`: adds the tools of `record.rs`
+//!
+//! `tools.rs` lists the tools.
 
-mod answer;
+mod blocking;
 mod catalog;
 mod chatter;
-mod dull;
 mod eras;
-mod errands;
 mod http;
-mod jobs;
+mod legacy_tasks;
 mod lists;
-mod outlet;
-mod plan;
+mod modern_tasks;
+mod options;
 mod record;
+mod request;
+mod responder;
 mod server;
 mod stdin;
 mod tools;
@@ -67,32 +79,32 @@ use std::thread;
 
 use xy_testkit::standin::{self, Output, Wait};
 
-use crate::outlet::Outlet;
-use crate::plan::Plan;
+use crate::options::Options;
+use crate::responder::Responder;
 use crate::server::Server;
 
 fn main() -> ExitCode {
     standin::live_at_most(standin::SAFETY_LIMIT);
-    let plan = Plan::of_this_process();
-    if plan.die_if.as_ref().is_some_and(|file| file.exists()) {
+    let options = Options::from_args();
+    if options.die_if.as_ref().is_some_and(|file| file.exists()) {
         Output::Stderr.say("not today");
         return ExitCode::FAILURE;
     }
-    // Written, or nobody would count it.
-    let _kept = std::hint::black_box(vec![1_u8; plan.megabytes << 20]);
-    let port = plan.http;
-    let server = Arc::new(Server::new(plan));
+    // Written to, because untouched pages are not resident.
+    let _kept = std::hint::black_box(vec![1_u8; options.megabytes << 20]);
+    let port = options.http;
+    let server = Arc::new(Server::new(options));
     if let Some(port) = port {
         return http::serve(&server, port);
     }
     end_on_term();
     Output::Stderr.say(&format!("started {}", std::process::id()));
-    let outlet = Arc::new(Outlet::to_stdout(&server.plan));
-    stdin::each_line(&server.plan, |line| {
-        server.hear(line, &outlet);
+    let responder = Arc::new(Responder::to_stdout(&server.options));
+    stdin::each_line(&server.options, |line| {
+        server.handle(line, &responder);
     });
     if server.state().has_closed_stdin {
-        // It was no end: only TERM is one now.
+        // The server closed stdin itself, so only SIGTERM ends it now.
         standin::linger(standin::SAFETY_LIMIT);
     }
     Output::Stderr.say("stopping: stdin closed");
@@ -103,13 +115,13 @@ fn end_on_term() {
     let mut wait = Wait::for_term_only();
     thread::spawn(move || {
         wait.next(None);
-        dull::wait_for_locks();
+        blocking::take_locks();
         Output::Stderr.say("stopping: TERM");
         die(0)
     });
 }
 
-/// Ends now, whatever the other threads do.
+/// Exits immediately, without waiting for other threads.
 #[expect(clippy::disallowed_methods, reason = "a crash lets nothing be finished")]
 pub(crate) fn die(code: i32) -> ! {
     std::process::exit(code)

@@ -1,10 +1,11 @@
-//! Tools for counting, with `--record FILE`: each execution is a line there, which is written
-//! before the answer and outlives the server. Whoever numbers its calls can tell afterwards how
-//! often each of them was done. Those that only look are in `FILE.looks` instead: they change
-//! nothing that anybody else sees.
+//! Tools that count executions, with `--record FILE`.
 //!
-//! A line is one write to the end of the file, made by the thread that hears, so that lines are
-//! in the order in which calls were heard. The answer is the number and this process.
+//! Each execution appends a line to `FILE` before it answers, so the file outlives the server. A
+//! test that numbers its calls can tell afterwards how often each was executed. Calls of the
+//! read-only tool `look` go to `FILE.looks` instead.
+//!
+//! A line is one appending write by the thread that reads messages. Lines are therefore in the
+//! order in which calls arrived. The answer holds the number and the pid.
 
 use std::fs::File;
 use std::io::Write;
@@ -15,10 +16,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use xy_testkit::standin;
 
-use crate::answer::{BAD_PARAMS, Call};
+use crate::request::{BAD_PARAMS, Call};
 use crate::server::Server;
 
-/// The tools as clients are told of them.
+/// Returns the definitions of the tools.
 pub(crate) fn tools() -> [Value; 3] {
     let read_only = json!({ "readOnlyHint": true });
     let idempotent = json!({ "readOnlyHint": false, "idempotentHint": true });
@@ -44,31 +45,31 @@ fn described(name: &str, description: &str, annotations: &Value) -> Value {
     })
 }
 
-/// Where looks are written down, beside the rest.
-fn with_looks(file: &Path) -> PathBuf {
+/// Returns the file that records calls of `look`.
+fn looks_file(file: &Path) -> PathBuf {
     let mut name = file.as_os_str().to_owned();
     name.push(".looks");
     name.into()
 }
 
-/// Writes the number down, works if the plan says so, waits so many milliseconds, and answers.
+/// Records the number, works for `--work-us`, waits `ms` milliseconds, and answers.
 pub(crate) fn call(server: &Arc<Server>, call: Call) {
     let number = call.arguments.number("number");
-    let (Some(file), Some(number)) = (&server.plan.record, number) else {
-        return call.asked.refuse(BAD_PARAMS, "there is nothing to write down, or nowhere");
+    let (Some(file), Some(number)) = (&server.options.record, number) else {
+        return call.request.refuse(BAD_PARAMS, "there is nothing to write down, or nowhere");
     };
-    let file = if call.tool == "look" { with_looks(file) } else { file.clone() };
+    let file = if call.tool == "look" { looks_file(file) } else { file.clone() };
     let file = File::options().append(true).create(true).open(file);
     let written = file.and_then(|mut it| it.write_all(format!("{number}\n").as_bytes()));
     written.expect("the record can be written");
-    standin::keep_busy(server.plan.work);
+    standin::keep_busy(server.options.work);
     let wait = Duration::from_millis(call.number("ms", 0));
     let answer = format!("{number} {}", std::process::id());
     if wait.is_zero() {
         return call.text(&answer);
     }
-    server.work(call.asked.clone(), move |server, asked| {
-        if server.wait(&asked, wait) {
+    server.spawn_worker(call.request.clone(), move |server, request| {
+        if server.wait(&request, wait) {
             call.text(&answer);
         }
     });

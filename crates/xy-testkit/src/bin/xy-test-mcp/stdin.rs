@@ -1,17 +1,17 @@
-//! What comes in: lines, noted in the diary before they are heard.
+//! Reads lines from stdin, and writes each to the diary before it is handled.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
 
-use crate::plan::Plan;
+use crate::options::Options;
 
-/// No message of a test is longer.
-const LONGEST_LINE: u64 = 256 << 20;
+/// Maximum length of a line; no message of a test is longer.
+const MAX_LINE_LENGTH: u64 = 256 << 20;
 
-/// As much as a pipe holds.
+/// The read buffer, as large as a pipe.
 const BUFFER: usize = 64 * 1024;
 
-/// Stdin without std's own buffer.
+/// Stdin without the buffer of the standard library.
 struct Stdin;
 
 impl Read for Stdin {
@@ -20,28 +20,28 @@ impl Read for Stdin {
     }
 }
 
-/// Gives each line to `hear`, without its end, until stdin ends.
-pub(crate) fn each_line(plan: &Plan, mut hear: impl FnMut(&[u8])) {
-    let mut diary = plan.diary.as_ref().map(|path| {
+/// Calls `handle` with each line, without its newline, until stdin ends.
+pub(crate) fn each_line(options: &Options, mut handle: impl FnMut(&[u8])) {
+    let mut diary = options.diary.as_ref().map(|path| {
         File::options().append(true).create(true).open(path).expect("the diary can be written")
     });
-    // A buffer of one byte takes nothing out of the pipe that is not heard.
-    let capacity = if plan.has("--unbuffered") { 1 } else { BUFFER };
+    // With a buffer of one byte, nothing leaves the pipe before it is handled.
+    let capacity = if options.has("--unbuffered") { 1 } else { BUFFER };
     let mut stdin = BufReader::with_capacity(capacity, Stdin);
     let mut line = Vec::new();
-    while matches!((&mut stdin).take(LONGEST_LINE).read_until(b'\n', &mut line), Ok(1..)) {
+    while matches!((&mut stdin).take(MAX_LINE_LENGTH).read_until(b'\n', &mut line), Ok(1..)) {
         if let Some(diary) = &mut diary {
             diary.write_all(&line).expect("the diary can be written");
         }
         if line.last() == Some(&b'\n') {
             line.pop();
         }
-        hear(&line);
+        handle(&line);
         line.clear();
     }
 }
 
-/// Closes our end: whoever writes is told that nobody reads.
+/// Closes the read end of the pipe, so that the client's writes fail.
 pub(crate) fn close() {
     let nothing = File::open("/dev/null").expect("it is everywhere");
     rustix::stdio::dup2_stdin(nothing).expect("stdin can be replaced");

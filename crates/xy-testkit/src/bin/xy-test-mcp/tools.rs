@@ -1,16 +1,16 @@
-//! What the tools do. `catalog.rs` tells clients what they want.
+//! The implementation of the tools; `catalog.rs` holds their definitions.
 //!
-//! - `echo`, `sum`, `reverse` (with `--v2`), `big`, `env`, `who`, and any extra tool: answer
-//! - `slow_echo`, `progress`, `log`, `flood`, `never`: take their time, and can be cancelled;
-//!   `never` may `close` its `stdin` or `stdout`
-//! - `ask_sampling`, `ask_elicitation`, `ask_roots`: ask the client in the middle
-//! - `add_tool`, `remove_tool`, `touch_list`, `bump`: change what there is
-//! - `read_only`, `idempotent`, `mutating`: die once, if they are asked to
-//! - `raw`, `say`, `answer_twice`, `answer_unknown_id`, `half_line`, `garbage`: answer oddly
-//! - `ask`, `refuse`, `chatter` (`chatter.rs`): talk, with `--talks`
-//! - `job` (`jobs.rs`): a task, if it is asked for as one, with `--tasks`
+//! - `echo`, `sum`, `reverse` (with `--v2`), `big`, `env`, `who`, and generated tools: answer
+//! - `slow_echo`, `progress`, `log`, `flood`, `never`: take time and can be cancelled; `never`
+//!   may `close` its `stdin` or `stdout`
+//! - `ask_sampling`, `ask_elicitation`, `ask_roots`: send a request to the client during the call
+//! - `add_tool`, `remove_tool`, `touch_list`, `bump`: change lists and resources
+//! - `read_only`, `idempotent`, `mutating`: exit once, if the call has `die_once`
+//! - `raw`, `say`, `answer_twice`, `answer_unknown_id`, `half_line`, `garbage`: answer unusually
+//! - `ask`, `refuse`, `chatter` (`chatter.rs`): converse with the client, with `--talks`
+//! - `job` (`legacy_tasks.rs`, `modern_tasks.rs`): runs as a task on request, with `--tasks`
 //! - `record`, `record_idempotent`, `look` (`record.rs`): are counted, with `--record`
-//! - `crash`, `crash_after_ms`: do not answer
+//! - `crash`, `crash_after_ms`: exit without an answer
 
 use std::fs::File;
 use std::sync::Arc;
@@ -19,41 +19,41 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use xy_testkit::standin;
 
-use crate::answer::{BAD_PARAMS, Call, structured_result, text_result};
 use crate::chatter;
 use crate::die;
 use crate::eras;
-use crate::jobs;
+use crate::legacy_tasks;
 use crate::lists;
 use crate::record;
+use crate::request::{BAD_PARAMS, Call, structured_result, text_result};
 use crate::server::{Server, level_of};
 use crate::stdin;
 use xy_testkit::json::quoted;
 
-/// Does what a call asks for.
+/// Executes a tool call.
 pub(crate) fn call(server: &Arc<Server>, call: Call) {
     if server.state().removed.contains(&call.tool) {
-        return call.asked.refuse(BAD_PARAMS, &format!("no tool `{}` any more", call.tool));
+        return call.request.refuse(BAD_PARAMS, &format!("no tool `{}` any more", call.tool));
     }
-    if crate::dull::call(server, &call) {
+    if crate::blocking::call(server, &call) {
         return;
     }
     match call.tool.as_str() {
-        // First, because it is what benchmarks call.
+        // First, because benchmarks call it.
         "echo" => {
-            standin::keep_busy(server.plan.work);
+            standin::keep_busy(server.options.work);
             echo(&call);
         }
         "crash" => die(exit_code(&call)),
         "never" if !call.string("close").is_empty() => close(server, &call),
         "slow_echo" | "crash_after_ms" | "progress" | "flood" | "never" | "half_line" | "big"
         | "ask_sampling" | "ask_elicitation" | "ask_roots" | "read_only" | "idempotent"
-        | "mutating" | "ask" | "chatter" => slowly(server, call),
-        "job" => jobs::job(server, call),
+        | "mutating" | "ask" | "chatter" => call_on_thread(server, call),
+        "job" => legacy_tasks::job(server, call),
         "record" | "record_idempotent" | "look" => record::call(server, call),
-        "refuse" => call.asked.refuse_with(&call.string("error")),
+        "refuse" => call.request.refuse_with(&call.string("error")),
         "sum" => sum(&call),
-        "reverse" if server.plan.has("--v2") => {
+        "reverse" if server.options.has("--v2") => {
             call.text(&call.string("message").chars().rev().collect::<String>());
         }
         "env" => env(&call),
@@ -61,17 +61,17 @@ pub(crate) fn call(server: &Arc<Server>, call: Call) {
         "log" => log(server, &call),
         "bump" => bump(server, &call),
         "add_tool" | "remove_tool" | "touch_list" => change_list(server, &call),
-        "raw" | "say" | "answer_twice" | "answer_unknown_id" | "garbage" => oddly(&call),
-        name if lists::has_tool(server, name) => other(&call),
-        name => call.asked.refuse(BAD_PARAMS, &format!("no tool `{name}`")),
+        "raw" | "say" | "answer_twice" | "answer_unknown_id" | "garbage" => answer_unusually(&call),
+        name if lists::has_tool(server, name) => answer_generated(&call),
+        name => call.request.refuse(BAD_PARAMS, &format!("no tool `{name}`")),
     }
 }
 
-/// What needs a thread of its own, because it waits or may write more than is read.
-fn slowly(server: &Arc<Server>, call: Call) {
-    let asked = call.asked.clone();
-    server.work(asked, move |server, asked| {
-        let wait = |time: Duration| server.wait(&asked, time);
+/// Executes a tool that needs its own thread, because it waits or may block on a full pipe.
+fn call_on_thread(server: &Arc<Server>, call: Call) {
+    let request = call.request.clone();
+    server.spawn_worker(request, move |server, request| {
+        let wait = |time: Duration| server.wait(&request, time);
         match call.tool.as_str() {
             "slow_echo" if wait(millis(&call, 100)) => echo(&call),
             "crash_after_ms" => {
@@ -85,23 +85,23 @@ fn slowly(server: &Arc<Server>, call: Call) {
             "flood" => flood(server, &call),
             "half_line" => half_line(&call),
             "big" => call.text(&"x".repeat(call.size("bytes", 1000))),
-            "read_only" | "idempotent" | "mutating" => mortal(server, &call),
+            "read_only" | "idempotent" | "mutating" => die_once(server, &call),
             "ask_sampling" | "ask_elicitation" | "ask_roots" | "ask" => ask(server, &call),
             "chatter" => chatter::chatter(server, &call),
-            _ => {} // Cancelled.
+            _ => {} // The client has cancelled `slow_echo`.
         }
     });
 }
 
-/// Closes a pipe, lives on and does not answer. Here, where stdin is read: nobody may be reading
-/// it when it is closed.
+/// Closes a pipe, keeps running and does not answer. Runs on the thread that reads stdin, so that
+/// no read is in progress when stdin is closed.
 fn close(server: &Server, call: &Call) {
     match call.string("close").as_str() {
         "stdin" => {
             server.state().has_closed_stdin = true;
             stdin::close();
         }
-        _ => call.asked.outlet.hold().close(),
+        _ => call.request.responder.lock().close(),
     }
 }
 
@@ -113,19 +113,19 @@ fn exit_code(call: &Call) -> i32 {
     i32::try_from(call.number("code", 1)).unwrap_or(1)
 }
 
-/// Says back the argument as it came, whatever it is.
+/// Answers with the argument unchanged, of any JSON type.
 fn echo(call: &Call) {
     let message = call.arguments.raw("message").unwrap_or("\"\"");
     let text = if message.starts_with('"') { message.to_owned() } else { quoted(message) };
     let content = format!(r#"[{{"type":"text","text":{text}}}]"#);
     let structured = format!(r#"{{"message":{message}}}"#);
-    call.asked.result(&format!(r#"{{"content":{content},"structuredContent":{structured}}}"#));
+    call.request.result(&format!(r#"{{"content":{content},"structuredContent":{structured}}}"#));
 }
 
 fn sum(call: &Call) {
     let term = |name| call.arguments.raw(name).and_then(|raw| raw.parse::<f64>().ok());
     match term("a").zip(term("b")) {
-        Some((a, b)) => call.asked.result(&structured_result(&json!({ "sum": a + b }))),
+        Some((a, b)) => call.request.result(&structured_result(&json!({ "sum": a + b }))),
         None => call.failed("`a` and `b` are numbers"),
     }
 }
@@ -138,7 +138,7 @@ fn env(call: &Call) {
     }
 }
 
-/// What this process was told of its client.
+/// Answers with the pid and with what the client said about itself.
 fn who(server: &Server, call: &Call) {
     let state = server.state();
     let who = json!({
@@ -148,7 +148,7 @@ fn who(server: &Server, call: &Call) {
         "subscribed": state.subscribed,
     });
     drop(state);
-    call.asked.result(&structured_result(&who));
+    call.request.result(&structured_result(&who));
 }
 
 fn log(server: &Server, call: &Call) {
@@ -166,14 +166,14 @@ pub(crate) fn log_params(level: &str, message: &str) -> String {
     format!(r#"{{"level":"{level}","logger":"test","data":{}}}"#, quoted(message))
 }
 
-/// Many notifications, and then the answer, or the other way round with `answer_first`.
+/// Sends many notifications and then the answer, or the answer first with `answer_first`.
 fn flood(server: &Server, call: &Call) {
     let answers_first = !call.string("answer_first").is_empty();
     if answers_first {
         call.text("flooding");
     }
     for number in 0..call.number("count", 1000) {
-        if server.state().is_cancelled(&call.asked.id) {
+        if server.state().is_cancelled(&call.request.id) {
             return;
         }
         call.notify("notifications/message", &log_params("info", &format!("flood {number}")));
@@ -186,7 +186,7 @@ fn flood(server: &Server, call: &Call) {
 fn progress(server: &Server, call: &Call) {
     let steps = call.number("steps", 3);
     for step in 1..=steps {
-        if !server.wait(&call.asked, millis(call, 0)) {
+        if !server.wait(&call.request, millis(call, 0)) {
             return;
         }
         if let Some(token) = &call.progress_token {
@@ -204,7 +204,7 @@ fn bump(server: &Server, call: &Call) {
     let (count, is_watched) = (state.counter, state.subscribed.contains(lists::COUNTER));
     drop(state);
     let updated = "notifications/resources/updated";
-    eras::tell(server, &call.asked, updated, Some(lists::COUNTER));
+    eras::notify_listeners(server, &call.request, updated, Some(lists::COUNTER));
     if is_watched {
         let uri = quoted(lists::COUNTER);
         call.notify(updated, &format!(r#"{{"uri":{uri}}}"#));
@@ -218,7 +218,7 @@ fn change_list(server: &Server, call: &Call) {
     let mut state = server.state();
     match call.tool.as_str() {
         "add_tool" if kind != "tools" => {
-            state.added_besides.insert((kind.clone(), name));
+            state.added_entries.insert((kind.clone(), name));
         }
         "add_tool" => {
             state.removed.remove(&name);
@@ -231,19 +231,19 @@ fn change_list(server: &Server, call: &Call) {
         _ => {}
     }
     drop(state);
-    server.list_has_changed(&call.asked, &kind);
+    server.notify_list_changed(&call.request, &kind);
     call.text("changed");
 }
 
-/// Dies unless the file `die_once` is there, which it leaves; then waits and answers.
-fn mortal(server: &Server, call: &Call) {
+/// Creates the file `die_once` and exits; if the file exists already, waits and answers.
+fn die_once(server: &Server, call: &Call) {
     if let Some(file) = call.arguments.string("die_once")
         && File::create_new(file).is_ok()
     {
-        server.wait(&call.asked, millis(call, 0));
+        server.wait(&call.request, millis(call, 0));
         die(1);
     }
-    if server.wait(&call.asked, millis(call, 0)) {
+    if server.wait(&call.request, millis(call, 0)) {
         echo(call);
     }
 }
@@ -262,8 +262,8 @@ fn ask(server: &Server, call: &Call) {
             (&*call.string("method"), params)
         }
     };
-    let Some(answer) = server.ask(&call.asked, method, &params.to_string()) else {
-        if !server.state().is_cancelled(&call.asked.id) {
+    let Some(answer) = server.ask(&call.request, method, &params.to_string()) else {
+        if !server.state().is_cancelled(&call.request.id) {
             call.failed("the client did not answer");
         }
         return;
@@ -285,54 +285,54 @@ pub(crate) fn elicitation(text: &str) -> Value {
     json!({ "message": text, "requestedSchema": schema })
 }
 
-/// Half of an answer, a pause, the rest; nobody else says anything meanwhile. `then` says what
-/// comes instead of the rest: nothing at all, or the end of the server.
+/// Writes half of an answer, pauses, and writes the rest. Other messages wait meanwhile.
+/// `then` replaces the rest: `never` writes nothing, `die` exits.
 fn half_line(call: &Call) {
-    let mut answer = call.asked.as_result(&text_result("both halves")).into_bytes();
+    let mut answer = call.request.as_result(&text_result("both halves")).into_bytes();
     answer.push(b'\n');
     let (first, second) = answer.split_at(answer.len() / 2);
-    let mut line = call.asked.outlet.hold();
-    line.bytes(first);
+    let mut writer = call.request.responder.lock();
+    writer.write_bytes(first);
     match call.string("then").as_str() {
         "never" => return,
         "die" => die(exit_code(call)),
         _ => standin::linger(millis(call, 100)),
     }
-    line.bytes(second);
-    line.count();
+    writer.write_bytes(second);
+    writer.count_message();
 }
 
-fn oddly(call: &Call) {
-    let mut line = call.asked.outlet.hold();
-    let mut answer = call.asked.as_result(&text_result(&call.tool));
+fn answer_unusually(call: &Call) {
+    let mut writer = call.request.responder.lock();
+    let mut answer = call.request.as_result(&text_result(&call.tool));
     match call.tool.as_str() {
-        "raw" => answer = call.asked.as_result(&call.string("result")),
+        "raw" => answer = call.request.as_result(&call.string("result")),
         "say" => {
             let filler = "x".repeat(call.size("bytes", 0));
-            let said = call.string("line").replace("OWN_ID", &call.asked.id);
-            line.message(said.replace("FILLER", &filler), false);
+            let message = call.string("line").replace("OWN_ID", &call.request.id);
+            writer.write_message(message.replace("FILLER", &filler), false);
         }
-        "answer_twice" => line.message(answer.clone(), true),
+        "answer_twice" => writer.write_message(answer.clone(), true),
         "answer_unknown_id" => {
             let unknown = r#"{"jsonrpc":"2.0","id":"nobody asked","result":{}}"#;
-            line.message(unknown.to_owned(), false);
+            writer.write_message(unknown.to_owned(), false);
         }
         _ => {
             for number in 0..call.number("lines", 3) {
-                line.bytes(format!("garbage {number}\n").as_bytes());
-                line.bytes(b"\xc3\x28 no text \xff\n");
+                writer.write_bytes(format!("garbage {number}\n").as_bytes());
+                writer.write_bytes(b"\xc3\x28 no text \xff\n");
             }
-            line.bytes(&vec![b'g'; call.size("bytes", 0)]);
+            writer.write_bytes(&vec![b'g'; call.size("bytes", 0)]);
             if call.number("bytes", 0) > 0 {
-                line.bytes(b"\n");
+                writer.write_bytes(b"\n");
             }
         }
     }
-    line.message(answer, true);
+    writer.write_message(answer, true);
 }
 
-/// One of those that are only there to be many.
-fn other(call: &Call) {
+/// Answers a call of a generated tool.
+fn answer_generated(call: &Call) {
     let query = call.arguments.raw("query").unwrap_or_default();
     call.text(format!("{} {query}", call.tool).trim_end());
 }

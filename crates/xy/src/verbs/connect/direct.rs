@@ -1,10 +1,10 @@
-//! `xy connect --direct`: one server without the daemon, its stdio that of the client.
+//! `xy connect --direct`: runs one server without the daemon, on the client's stdio.
 
 use std::process::Command;
 
 use xy_config::Paths;
 use xy_config::load::supervision;
-use xy_config::supervision::{Supervision, SwitchedOff};
+use xy_config::supervision::{DisabledBy, Supervision};
 use xy_daemon::direct::{Direct, Ended, NotRun};
 use xy_protocol::error::{CallError, ErrorKind};
 
@@ -13,21 +13,21 @@ use crate::failure::{Exit, Failure};
 use crate::output::Output;
 use crate::render;
 
-/// The server that is to be run without a daemon: by its flag, or because supervision is
+/// Returns the server to run without a daemon: because of `--direct`, or because supervision is
 /// switched off.
-pub(super) fn wanted(args: &Args) -> Result<Option<&str>, Failure> {
+pub(super) fn direct_server(args: &Args) -> Result<Option<&str>, Failure> {
     if let Some(server) = &args.direct {
         return Ok(Some(server));
     }
     match (switched_off()?, &args.server) {
         (Some(_), Some(server)) => Ok(Some(server)),
-        (Some(by), None) => Err(not_one(&by)),
+        (Some(by), None) => Err(server_required(&by)),
         (None, _) => Ok(None),
     }
 }
 
-/// Who has switched supervision off, if anybody has.
-fn switched_off() -> Result<Option<SwitchedOff>, Failure> {
+/// Returns the setting that switches supervision off, if there is one.
+fn switched_off() -> Result<Option<DisabledBy>, Failure> {
     let supervision = supervision(&Paths::from_env()?).map_err(|problem| {
         let message = "the client was not connected: the environment has an error";
         CallError::new(ErrorKind::ConfigInvalid, message).problems(vec![(&problem).into()])
@@ -38,48 +38,48 @@ fn switched_off() -> Result<Option<SwitchedOff>, Failure> {
     })
 }
 
-fn not_one(by: &SwitchedOff) -> Failure {
+fn server_required(by: &DisabledBy) -> Failure {
     let error = CallError::new(ErrorKind::NotAllowed, "there is no daemon to connect to")
         .cause(format!("{}, so each server is run by its client", by.cause()))
         .hint(format!("name one with `xy connect --server NAME`, or {}", by.remedy()));
     Failure::Failed(error)
 }
 
-/// Runs the server; the exit code is its own.
+/// Runs the server, and exits with its exit code.
 ///
-/// Where its death can be seen, this process only looks after another that does: then either
-/// of them may be killed, and nothing is left.
+/// On Linux, this process supervises a second one that runs the server. If either is killed, no
+/// process is left behind.
 pub(super) fn run(args: &Args, name: &str, output: &mut Output) -> Result<(), Failure> {
     let found = Direct::find(&Paths::from_env()?, name);
     let off = if args.direct.is_none() { switched_off()? } else { None };
     let direct = found.map_err(|error| match (error.kind, &off) {
-        // What it would take is what was switched off.
+        // The server needs a daemon, which is switched off.
         (ErrorKind::NotAllowed, Some(by)) => {
-            error.hint(format!("{}, so that a daemon speaks with it", by.remedy()))
+            error.hint(format!("{}, so that a daemon runs it", by.remedy()))
         }
         _ => error,
     })?;
     if args.above.is_none() && cfg!(target_os = "linux") {
-        return exit_with(xy_daemon::direct::look_after(&mut another(name)?, name)?);
+        return exit_with(xy_daemon::direct::supervise(&mut supervised_command(name)?, name)?);
     }
     if let Some(note) = direct.note() {
-        output.tell(&format!("note: {note}\n"));
+        output.print_stderr(&format!("note: {note}\n"));
     }
     match direct.run(args.above) {
         Ok(ended) => exit_with(ended),
         Err(NotRun { error, exit: None }) => Err(Failure::Failed(error)),
         Err(NotRun { error, exit: Some(exit) }) => {
-            output.tell(&render::error::render(&error));
-            Err(Failure::Told(Exit::Other(exit)))
+            output.print_stderr(&render::error::render(&error));
+            Err(Failure::Reported(Exit::Other(exit)))
         }
     }
 }
 
-/// The same command, as one that is looked after by this process.
-fn another(name: &str) -> Result<Command, Failure> {
-    let us = std::env::current_exe()
+/// Returns the same command, to be supervised by this process.
+fn supervised_command(name: &str) -> Result<Command, Failure> {
+    let program = std::env::current_exe()
         .map_err(|cause| Failure::internal("xy does not know where it is", cause))?;
-    let mut command = Command::new(us);
+    let mut command = Command::new(program);
     let above = std::process::id().to_string();
     command.args(["connect", "--direct", name, "--above", &above]);
     Ok(command)
@@ -88,6 +88,6 @@ fn another(name: &str) -> Result<Command, Failure> {
 fn exit_with(ended: Ended) -> Result<(), Failure> {
     match ended.exit {
         0 => Ok(()),
-        code => Err(Failure::Told(Exit::Other(code))),
+        code => Err(Failure::Reported(Exit::Other(code))),
     }
 }

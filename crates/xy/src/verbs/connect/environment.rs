@@ -1,12 +1,11 @@
-//! What of the environment a daemon gets that is started for a client.
+//! The environment of a daemon that is started for a client.
 //!
-//! The daemon outlives the client and serves others too, so it must not be an editor's:
-//! no settings of its runtime, no project's folders, none of its secrets. What a person's
-//! login would give it stays.
+//! The daemon outlives the client and serves other clients too. It must not inherit an editor's
+//! runtime settings, project folders or secrets, but only the variables of a login session.
 
 use std::ffi::{OsStr, OsString};
 
-/// Who the person is, where things are, and how the outside is reached.
+/// The variables that are kept: the user, paths, the session, and network settings.
 const KEPT: [&str; 27] = [
     "HOME",
     "PATH",
@@ -37,10 +36,10 @@ const KEPT: [&str; 27] = [
     "__CF_USER_TEXT_ENCODING",
 ];
 
-/// Families that belong to the login, and xy's own.
+/// The prefixes of variables that are kept: those of a login session and of xy.
 const KEPT_PREFIXES: [&str; 4] = ["XDG_", "LC_", "DBUS_", "XY_"];
 
-/// What is left of an environment.
+/// Returns the variables that are kept.
 pub(super) fn cleaned(
     variables: impl Iterator<Item = (OsString, OsString)>,
 ) -> impl Iterator<Item = (OsString, OsString)> {
@@ -59,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_login_is_kept_and_an_editor_is_not() {
+    fn only_login_variables_are_kept() {
         let kept = ["HOME", "PATH", "XDG_RUNTIME_DIR", "LC_ALL", "DBUS_SESSION_BUS_ADDRESS"];
         let dropped = [
             "ELECTRON_RUN_AS_NODE",

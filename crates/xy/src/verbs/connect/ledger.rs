@@ -1,21 +1,23 @@
-//! What client and daemon owe each other, as a pure state machine.
+//! The open requests and the session state of client and daemon, as a pure state machine.
 //!
-//! Nothing here reads, writes or waits. The ledger is told each line in either direction and
-//! says what to do with it; when the connection is lost it says what the client must hear;
-//! when there is a new one it says what the new daemon must hear first, so that the client
-//! notices nothing but changed lists and the few calls whose outcome nobody knows. A client of
-//! the revision without a handshake is simply one that never shakes hands: it has nothing that
-//! stands but its open requests, and hears of changed lists only where it listens to them.
+//! The ledger does no I/O. It processes each line in either direction and decides what to do with
+//! it. When the connection is lost, it returns error responses for the client. For a new daemon,
+//! it returns the handshake and the replay that restore the session. The client notices only
+//! changed lists, and errors for calls with an unknown outcome.
+//!
+//! A client of the revision without a handshake has no session state but its open requests. It
+//! receives list changes only through its listens.
 //!
 //! ```text
-//!  client says  ── request ──────► open ── answer ──► (standing: handshake, level, subscriptions)
-//!  daemon says  ── request ──────► asked ── client's answer ──► forgotten
-//!  connection lost: open, may not happen twice ──► error to the client
-//!                   open, harmless             ──► kept, sent again
-//!                   open, repeatable tool      ──► kept, sent again once
-//!                   open, listening            ──► kept, sent again, and see `listen.rs`
-//!                   asked                      ──► stale: the client's answer is swallowed
-//!  new connection:  greeting ── its answer ──► replay ──► the client's own words go on
+//!  client ── request ──► open ── response ──► session state: handshake, level, subscriptions
+//!  daemon ── request ──► pending ── client's response ──► removed
+//!
+//!  connection lost: open, not repeatable   ──► error response to the client
+//!                   open, harmless         ──► kept and sent again
+//!                   open, repeatable tool  ──► kept and sent again once
+//!                   open listen            ──► kept and sent again, see `listen.rs`
+//!                   pending daemon request ──► stale: the client's response is dropped
+//!  new connection:  handshake ── response ──► replay ──► the client's next messages
 //! ```
 
 mod listen;
@@ -29,24 +31,24 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use xy_mcp::edit::Edits;
 use xy_mcp::envelope::{Message, Outcome};
-use xy_mcp::handshake::ask_for_revision;
+use xy_mcp::handshake::with_revision;
 use xy_protocol::error::{CallError, ErrorKind};
 
-use open::{Ask, Open, OpenRequests, Refused};
-pub(super) use text::error_answer;
-use text::{cancelled, same_with_id};
+use open::{InsertError, Open, OpenRequests, RequestKind};
+pub(super) use text::error_response;
+use text::{cancelled, with_id};
 use tools::RepeatableTools;
 
-/// How many subscriptions are remembered; a client with more has to ask again itself.
+/// Maximum number of remembered subscriptions; more are lost with the connection.
 const MAX_SUBSCRIPTIONS: usize = 1000;
 
-/// How many requests of the daemon's are remembered, open ones and old ones each.
-const MAX_ASKED: usize = 4096;
+/// Maximum number of remembered daemon requests, for pending and for stale ones each.
+const MAX_DAEMON_REQUESTS: usize = 4096;
 
-/// What ids of our own begin with; no client numbers its requests like this.
+/// Prefix of ids that the bridge creates; no client uses such ids.
 const OWN_PREFIX: &str = "\"xy-connect-";
 
-/// What the client is told after a new daemon has taken over: the lists may differ.
+/// The notifications for the client after a reconnect, as lists may have changed.
 const LISTS_CHANGED: &str = "\
     {\"jsonrpc\":\"2.0\",\"method\":\"notifications/tools/list_changed\"}\n\
     {\"jsonrpc\":\"2.0\",\"method\":\"notifications/prompts/list_changed\"}\n\
@@ -54,100 +56,102 @@ const LISTS_CHANGED: &str = "\
 
 const INITIALIZED: &str = "{\"jsonrpc\":\"2.0\",\"method\":\"notifications/initialized\"}\n";
 
-/// The place of a line among all that the client has said.
+/// The number of a line among all lines of the client.
 pub(super) type LineNo = u64;
 
-/// What to do with a line.
+/// The action to take for a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Verdict {
-    /// Pass it on as it is.
-    Pass,
-    /// Keep it from the other side.
-    Swallow,
-    /// Pass on these lines instead.
+pub(super) enum LineAction {
+    /// Forward it unchanged.
+    Forward,
+    /// Do not forward it.
+    Drop,
+    /// Forward these lines instead.
     Replace(Vec<u8>),
-    /// Keep it from the daemon, and give the client this answer.
-    Refuse(Vec<u8>),
-    /// Keep it from the client: it answers our greeting, well or not.
-    Greeted(Result<(), String>),
+    /// Do not forward it to the daemon, and send the client this response.
+    Reject(Vec<u8>),
+    /// Do not forward it to the client: it is the response to the repeated handshake.
+    HandshakeDone(Result<(), String>),
 }
 
-/// Everything that has to be known to survive the loss of a daemon.
+/// The state that is needed to survive the loss of a daemon.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     open: OpenRequests,
     handshake: Option<Handshake>,
-    /// The line in which the client said that it is initialized.
+    /// The line of the client's `notifications/initialized`.
     initialized_at: Option<LineNo>,
-    /// The last `logging/setLevel` that was granted.
+    /// The last successful `logging/setLevel`.
     level: Option<Vec<u8>>,
-    /// The granted `resources/subscribe` by their URIs.
+    /// The successful `resources/subscribe` requests, by URI.
     subscriptions: BTreeMap<String, Vec<u8>>,
     /// The tools that may be called twice.
     tools: RepeatableTools,
-    /// The daemon's requests that the client has not answered, by the ids that the client
-    /// knows them by.
-    asked: HashSet<String>,
-    /// Such requests of earlier connections.
+    /// The ids, as the client knows them, of daemon requests that the client has not answered.
+    daemon_requests: HashSet<String>,
+    /// The ids of such requests from earlier connections.
     stale: HashSet<String>,
-    /// Ids that had to be renamed because an old one is the same: the client's to the daemon's.
+    /// Ids that were renamed because they equal a stale one: from the client's to the daemon's.
     renamed: HashMap<String, String>,
-    /// Our own requests that are not answered.
-    own: HashMap<String, Own>,
+    /// The bridge's own requests that are not answered.
+    own: HashMap<String, OwnRequest>,
     own_count: u64,
     next_line: LineNo,
 }
 
-/// A handshake that a daemon has granted.
+/// A successful handshake.
 #[derive(Debug)]
 struct Handshake {
-    /// The client's `initialize`, with the revision that was agreed on.
+    /// The client's `initialize`, with the negotiated revision.
     line: Vec<u8>,
-    /// The revision that was agreed on.
+    /// The negotiated revision.
     version: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Own {
-    Greeting,
-    /// Its answer says nothing that we want to know.
-    Repeated,
+enum OwnRequest {
+    Handshake,
+    /// A replayed request, whose response is ignored.
+    Replayed,
 }
 
 impl Ledger {
-    /// The place that the client's next line will have.
+    /// Returns the number of the client's next line.
     pub(super) fn next_line(&self) -> LineNo {
         self.next_line
     }
 
-    /// The client says a line, which is about to be written to the daemon.
+    /// Processes a line from the client before it is written to the daemon.
     ///
-    /// `is_carried` if it was said before, and the connection was lost before it was written.
-    pub(super) fn client_says(
+    /// `is_resent` is true if the line was processed before, but the connection was lost before it
+    /// was written.
+    pub(super) fn on_client_line(
         &mut self,
         message: Option<&Message<'_>>,
         line: &[u8],
-        is_carried: bool,
-    ) -> Verdict {
+        is_resent: bool,
+    ) -> LineAction {
         let no = self.next_line;
         self.next_line += 1;
         match message {
             Some(Message::Request { id, method, params }) => {
-                let ask = match Ask::of(method, *params) {
-                    Ask::Once if method == "tools/call" && self.tools.may_repeat(*params) => {
-                        Ask::RepeatableCall
+                let ask = match RequestKind::of(method, *params) {
+                    RequestKind::Once
+                        if method == "tools/call" && self.tools.may_repeat(*params) =>
+                    {
+                        RequestKind::RepeatableCall
                     }
                     ask => ask,
                 };
                 match self.open.insert(no, id, ask, line) {
-                    Ok(()) => Verdict::Pass,
-                    Err(refused) => Verdict::Refuse(refusal(id, &refused)),
+                    Ok(()) => LineAction::Forward,
+                    Err(refused) => LineAction::Reject(rejection(id, &refused)),
                 }
             }
             Some(Message::Notification { method, params }) => {
                 match &**method {
                     "notifications/initialized" => self.initialized_at = Some(no),
-                    // A cancelled request need not be answered.
+                    // A cancelled request needs no response.
                     "notifications/cancelled" => {
                         if let Some(id) = request_id(*params) {
                             self.open.remove(id);
@@ -155,94 +159,102 @@ impl Ledger {
                     }
                     _ => {}
                 }
-                Verdict::Pass
+                LineAction::Forward
             }
-            Some(Message::Answer { id: Some(id), .. }) => {
-                // What asked for it is gone if it could not be written then.
-                if is_carried { Verdict::Swallow } else { self.client_answers(id, line) }
+            Some(Message::Response { id: Some(id), .. }) => {
+                // The daemon that sent the request is gone if the response was not written then.
+                if is_resent { LineAction::Drop } else { self.on_client_response(id, line) }
             }
-            // What is no message is the daemon's to complain about.
-            Some(Message::Answer { id: None, .. }) | None => Verdict::Pass,
+            // The daemon reports invalid messages.
+            Some(Message::Response { id: None, .. }) | None => LineAction::Forward,
         }
     }
 
-    fn client_answers(&mut self, id: &str, line: &[u8]) -> Verdict {
-        let was_asked = self.asked.remove(id);
-        if let Some(theirs) = self.renamed.remove(id) {
-            return Verdict::Replace(same_with_id(line, id, &theirs));
+    fn on_client_response(&mut self, id: &str, line: &[u8]) -> LineAction {
+        let was_asked = self.daemon_requests.remove(id);
+        if let Some(daemon_id) = self.renamed.remove(id) {
+            return LineAction::Replace(with_id(line, id, &daemon_id));
         }
-        // Stale ones stay so: a line that could not be written is said again.
-        if !was_asked && self.stale.contains(id) { Verdict::Swallow } else { Verdict::Pass }
+        // Stale ids are kept, as a line that could not be written is processed again.
+        if !was_asked && self.stale.contains(id) { LineAction::Drop } else { LineAction::Forward }
     }
 
-    /// This line and all after it were not written: they will be said again.
-    pub(super) fn unwritten_from(&mut self, first: LineNo) {
+    /// Undoes this line and all later ones, which were not written and will be processed again.
+    pub(super) fn mark_unwritten(&mut self, first: LineNo) {
         self.open.remove_from(first);
         self.initialized_at = self.initialized_at.filter(|&line| line < first);
     }
 
-    /// The daemon says a line.
-    pub(super) fn daemon_says(&mut self, message: Option<&Message<'_>>, line: &[u8]) -> Verdict {
+    /// Processes a line from the daemon.
+    pub(super) fn on_daemon_line(
+        &mut self,
+        message: Option<&Message<'_>>,
+        line: &[u8],
+    ) -> LineAction {
         match message {
-            Some(Message::Answer { id: Some(id), outcome }) => self.daemon_answers(id, *outcome),
-            Some(Message::Request { id, .. }) => self.daemon_asks(id, line),
+            Some(Message::Response { id: Some(id), outcome }) => {
+                self.on_daemon_response(id, *outcome)
+            }
+            Some(Message::Request { id, .. }) => self.on_daemon_request(id, line),
             Some(Message::Notification { method, params }) => match &**method {
-                "notifications/cancelled" => self.daemon_cancels(*params, line),
-                "notifications/subscriptions/acknowledged" => self.daemon_promises(*params, line),
+                "notifications/cancelled" => self.on_daemon_cancel(*params, line),
+                "notifications/subscriptions/acknowledged" => self.on_acknowledged(*params, line),
                 "notifications/tools/list_changed" => {
                     self.tools.forget();
-                    Verdict::Pass
+                    LineAction::Forward
                 }
-                _ => Verdict::Pass,
+                _ => LineAction::Forward,
             },
-            Some(Message::Answer { id: None, .. }) | None => Verdict::Pass,
+            Some(Message::Response { id: None, .. }) | None => LineAction::Forward,
         }
     }
 
-    fn daemon_answers(&mut self, id: &str, outcome: Outcome<'_>) -> Verdict {
+    fn on_daemon_response(&mut self, id: &str, outcome: Outcome<'_>) -> LineAction {
         if id.starts_with(OWN_PREFIX)
             && let Some(own) = self.own.remove(id)
         {
             return match own {
-                Own::Greeting => Verdict::Greeted(self.judge_greeting(outcome)),
-                Own::Repeated => Verdict::Swallow,
+                OwnRequest::Handshake => LineAction::HandshakeDone(self.check_handshake(outcome)),
+                OwnRequest::Replayed => LineAction::Drop,
             };
         }
         if let Some(open) = self.open.remove(id)
             && let Outcome::Result(result) = outcome
         {
-            self.grant(open, result);
+            self.record_granted(open, result);
         }
-        Verdict::Pass
+        LineAction::Forward
     }
 
-    /// Notes what a granted request has changed for as long as the conversation lasts.
-    fn grant(&mut self, open: Open, result: &str) {
+    /// Records the change of session state by a successful request.
+    fn record_granted(&mut self, open: Open, result: &str) {
         match (open.ask, open.text) {
-            (Ask::Initialize, Some(line)) => {
+            (RequestKind::Initialize, Some(line)) => {
                 let version = version_in(result);
-                // The next daemon is asked for what was agreed on: the server that chose it may
-                // be down by then.
-                let agreed = version.as_deref().and_then(|it| ask_for_revision(&line, it));
+                // The next daemon is asked for the negotiated revision. The server that determined
+                // it may be down by then.
+                let agreed = version.as_deref().and_then(|it| with_revision(&line, it));
                 self.handshake = Some(Handshake { line: agreed.unwrap_or(line), version });
             }
-            (Ask::SetLevel, Some(line)) => self.level = Some(line),
-            (Ask::Subscribe(uri), Some(line)) => {
+            (RequestKind::SetLevel, Some(line)) => self.level = Some(line),
+            (RequestKind::Subscribe(uri), Some(line)) => {
                 let has_room = self.subscriptions.len() < MAX_SUBSCRIPTIONS;
                 if has_room || self.subscriptions.contains_key(&uri) {
                     self.subscriptions.insert(uri, line);
                 }
             }
-            (Ask::Unsubscribe(uri), _) => {
+            (RequestKind::Unsubscribe(uri), _) => {
                 self.subscriptions.remove(&uri);
             }
-            (Ask::ListTools { is_first_page }, _) => self.tools.learn(result, is_first_page),
+            (RequestKind::ListTools { is_first_page }, _) => {
+                self.tools.learn(result, is_first_page);
+            }
             _ => {}
         }
     }
 
-    /// A new daemon must grant what the old one did, or the client would be misled.
-    fn judge_greeting(&self, outcome: Outcome<'_>) -> Result<(), String> {
+    /// Checks that a new daemon agrees to the same revision as the old one.
+    fn check_handshake(&self, outcome: Outcome<'_>) -> Result<(), String> {
         let result = match outcome {
             Outcome::Result(result) => result,
             Outcome::Error(error) => return Err(message_in(error)),
@@ -254,105 +266,104 @@ impl Ledger {
         }
         let shown = |version: Option<&str>| version.unwrap_or("none").to_owned();
         Err(format!(
-            "it speaks MCP {} with this client, and {} was agreed on before",
+            "it chose MCP {}, but {} was negotiated before",
             shown(now.as_deref()),
             shown(agreed)
         ))
     }
 
-    fn daemon_asks(&mut self, id: &str, line: &[u8]) -> Verdict {
-        // It may be asked for any of the open calls: to ask again is to do something twice.
+    fn on_daemon_request(&mut self, id: &str, line: &[u8]) -> LineAction {
+        // The request may belong to any open call. Repeating that call would repeat the request.
         self.open.forbid_repeats();
-        if self.asked.len() >= MAX_ASKED {
-            return Verdict::Pass;
+        if self.daemon_requests.len() >= MAX_DAEMON_REQUESTS {
+            return LineAction::Forward;
         }
         if !self.stale.contains(id) {
-            self.asked.insert(id.to_owned());
-            return Verdict::Pass;
+            self.daemon_requests.insert(id.to_owned());
+            return LineAction::Forward;
         }
-        // The client may still answer the old one, and nobody could tell which it means.
-        let ours = self.new_id();
-        let renamed = same_with_id(line, id, &ours);
-        self.asked.insert(ours.clone());
-        self.renamed.insert(ours, id.to_owned());
-        Verdict::Replace(renamed)
+        // The client may still answer the stale request; equal ids could not be told apart.
+        let client_id = self.new_id();
+        let renamed = with_id(line, id, &client_id);
+        self.daemon_requests.insert(client_id.clone());
+        self.renamed.insert(client_id, id.to_owned());
+        LineAction::Replace(renamed)
     }
 
-    fn daemon_cancels(&mut self, params: Option<&str>, line: &[u8]) -> Verdict {
+    fn on_daemon_cancel(&mut self, params: Option<&str>, line: &[u8]) -> LineAction {
         let Some(id) = request_id(params) else {
-            return Verdict::Pass;
+            return LineAction::Forward;
         };
-        let renamed = self.renamed.iter().find(|(_, theirs)| *theirs == id);
-        let Some(ours) = renamed.map(|(ours, _)| ours.clone()) else {
-            // If it has not asked this itself, it ends what the client listens to.
-            if !self.asked.remove(id) && self.open.listening(id).is_some() {
+        let renamed = self.renamed.iter().find(|(_, daemon_id)| *daemon_id == id);
+        let Some(client_id) = renamed.map(|(client_id, _)| client_id.clone()) else {
+            // If it does not cancel its own request, it ends a listen of the client.
+            if !self.daemon_requests.remove(id) && self.open.listening(id).is_some() {
                 self.open.remove(id);
             }
-            return Verdict::Pass;
+            return LineAction::Forward;
         };
-        self.asked.remove(&ours);
-        self.renamed.remove(&ours);
-        Verdict::Replace(same_with_id(line, id, &ours))
+        self.daemon_requests.remove(&client_id);
+        self.renamed.remove(&client_id);
+        LineAction::Replace(with_id(line, id, &client_id))
     }
 
-    /// A daemon says what it will tell whoever listens. The client hears that once; after
-    /// another daemon's word it hears instead what it may have missed between the two.
-    fn daemon_promises(&mut self, params: Option<&str>, line: &[u8]) -> Verdict {
-        let Some((id, promise)) = listen::promise_in(params) else {
-            return Verdict::Pass;
+    /// Processes the acknowledgement of a listen. The client receives only the first one. After a
+    /// reconnect, it receives notifications for changes that it may have missed.
+    fn on_acknowledged(&mut self, params: Option<&str>, line: &[u8]) -> LineAction {
+        let Some((id, filter)) = listen::parse_acknowledged(params) else {
+            return LineAction::Forward;
         };
         let Some(listening) = self.open.listening(id) else {
-            return Verdict::Pass;
+            return LineAction::Forward;
         };
-        let told = listening.acknowledged(promise);
+        let update = listening.acknowledged(filter);
         let mut lines = Vec::new();
-        if told.promise {
+        if update.is_changed {
             lines.extend_from_slice(line);
         }
-        for list in &told.missed {
-            listen::changed(list, id, &mut lines);
+        for list in &update.missed {
+            listen::push_list_changed(list, id, &mut lines);
         }
-        match (told.promise, told.missed.is_empty()) {
-            (true, true) => Verdict::Pass,
-            (false, true) => Verdict::Swallow,
-            (_, false) => Verdict::Replace(lines),
+        match (update.is_changed, update.missed.is_empty()) {
+            (true, true) => LineAction::Forward,
+            (false, true) => LineAction::Drop,
+            (_, false) => LineAction::Replace(lines),
         }
     }
 
-    /// The connection is gone. Answers what the client must hear: the requests whose outcome
-    /// nobody knows, and that the daemon's own are void.
-    pub(super) fn lost(&mut self, cause: &str) -> Vec<u8> {
+    /// Handles the loss of the connection. Returns the messages for the client: errors for requests
+    /// with an unknown outcome, and cancellations of the daemon's requests.
+    pub(super) fn on_connection_lost(&mut self, cause: &str) -> Vec<u8> {
         self.own.clear();
         self.renamed.clear();
         let mut told = Vec::new();
         for open in self.open.take_unrepeatable() {
             let error = match open.ask {
-                Ask::Listen(_) => listens_no_more(),
+                RequestKind::Listen(_) => listen_lost(),
                 _ => outcome_unknown(),
             };
-            error_answer(&open.id, &error.cause(cause), &mut told);
+            error_response(&open.id, &error.cause(cause), &mut told);
         }
         for listening in self.open.all_listening() {
             listening.lost();
         }
-        for id in self.asked.drain() {
-            cancelled(&id, "the daemon that asked has gone", &mut told);
-            if self.stale.len() < MAX_ASKED {
+        for id in self.daemon_requests.drain() {
+            cancelled(&id, "the connection to the daemon was lost", &mut told);
+            if self.stale.len() < MAX_DAEMON_REQUESTS {
                 self.stale.insert(id);
             }
         }
         told
     }
 
-    /// What a new daemon must hear first and answer before anything else is said; `None` if
-    /// no handshake stands.
-    pub(super) fn greeting(&mut self) -> Option<Vec<u8>> {
+    /// Returns the handshake that a new daemon must answer first; `None` if there was none.
+    pub(super) fn handshake_request(&mut self) -> Option<Vec<u8>> {
         self.own.clear();
         let line = self.handshake.as_ref()?.line.clone();
-        Some(self.repeated(&line, Own::Greeting))
+        Some(self.replay_request(&line, OwnRequest::Handshake))
     }
 
-    /// What a new daemon must hear before the client's next words.
+    /// Returns the messages that a new daemon must get before the client's next ones.
     pub(super) fn replay(&mut self) -> Vec<u8> {
         let mut said = Vec::new();
         if self.handshake.is_some() {
@@ -362,55 +373,55 @@ impl Ledger {
             let standing: Vec<Vec<u8>> =
                 self.level.iter().chain(self.subscriptions.values()).cloned().collect();
             for line in standing {
-                said.extend_from_slice(&self.repeated(&line, Own::Repeated));
+                said.extend_from_slice(&self.replay_request(&line, OwnRequest::Replayed));
             }
         }
         for line in self.open.texts() {
             said.extend_from_slice(line);
             said.push(b'\n');
         }
-        self.open.forbid_repeats(); // A call is sent again once.
-        self.tools.forget(); // The client is told that the lists may have changed.
+        self.open.forbid_repeats(); // A call is sent again only once.
+        self.tools.forget(); // The client is notified that lists may have changed.
         said
     }
 
-    /// What the client is told once the new daemon has heard it all.
-    pub(super) fn news_of_a_new_daemon(&self) -> &'static str {
-        // Without a handshake, news come only to who has asked for them.
+    /// Returns the notifications for the client after a replay.
+    pub(super) fn list_changes(&self) -> &'static str {
+        // Without a handshake, list changes are sent only to listens.
         if self.handshake.is_some() && self.initialized_at.is_some() { LISTS_CHANGED } else { "" }
     }
 
-    /// Whether the client waits for an answer.
-    pub(super) fn has_open(&self) -> bool {
+    /// Returns true if the client waits for a response.
+    pub(super) fn has_open_requests(&self) -> bool {
         !self.open.is_empty()
     }
 
-    /// Gives up: an answer to everything that is open.
-    pub(super) fn abandon(&mut self, why: &CallError) -> Vec<u8> {
+    /// Returns an error response for each open request.
+    pub(super) fn fail_all(&mut self, why: &CallError) -> Vec<u8> {
         let mut told = Vec::new();
         for open in self.open.take_all() {
-            error_answer(&open.id, why, &mut told);
+            error_response(&open.id, why, &mut told);
         }
         told
     }
 
-    /// The client leaves. Answers what the daemon must hear: what listens is never answered,
-    /// and would be waited for.
-    pub(super) fn leave(&mut self) -> Vec<u8> {
+    /// Ends the listens of a client that leaves, as they are never answered. Returns the messages
+    /// for the daemon.
+    pub(super) fn cancel_listens(&mut self) -> Vec<u8> {
         let mut said = Vec::new();
         for open in self.open.take_listens() {
-            cancelled(&open.id, "the client has left", &mut said);
+            cancelled(&open.id, "the client has disconnected", &mut said);
         }
         said
     }
 
-    /// A request of the client's with an id of ours, and its line's end.
-    fn repeated(&mut self, line: &[u8], own: Own) -> Vec<u8> {
+    /// Returns a request of the client with an id of the bridge, as a line.
+    fn replay_request(&mut self, line: &[u8], own: OwnRequest) -> Vec<u8> {
         let id = self.new_id();
         let mut said = match xy_mcp::envelope::parse(line) {
-            Ok(Message::Request { id: theirs, .. }) => {
+            Ok(Message::Request { id: client_id, .. }) => {
                 let mut edits = Edits::of(line);
-                edits.replace(theirs, id.as_str());
+                edits.replace(client_id, id.as_str());
                 edits.to_vec()
             }
             _ => unreachable!("only requests are remembered"),
@@ -427,34 +438,35 @@ impl Ledger {
 }
 
 fn outcome_unknown() -> CallError {
-    let what = "outcome unknown: the daemon went away before it answered";
+    let what = "outcome unknown: the connection to the daemon was lost before it answered";
     CallError::new(ErrorKind::OutcomeUnknown, what)
-        .hint("it may have been done: look before you repeat it")
+        .hint("it may have been executed: check before repeating it")
 }
 
-/// For a listen that could not be kept.
-fn listens_no_more() -> CallError {
-    let what = "nothing more is told: the daemon went away, and this was too much to ask the next";
+/// Returns the error for a listen that cannot be sent again.
+fn listen_lost() -> CallError {
+    let what = "the listen has ended: the connection to the daemon was lost, and the request \
+        exceeds the limits for sending it again";
     CallError::new(ErrorKind::NotRunning, what).hint("listen again")
 }
 
-fn refusal(id: &str, refused: &Refused) -> Vec<u8> {
+fn rejection(id: &str, refused: &InsertError) -> Vec<u8> {
     let error = match refused {
-        Refused::TooMany(most) => CallError::new(
+        InsertError::TooMany(most) => CallError::new(
             ErrorKind::QueueFull,
-            format!("{most} requests are open, which is the most there may be"),
+            format!("too many open requests: the maximum is {most}"),
         ),
-        Refused::IdTooLong(most) => CallError::new(
+        InsertError::IdTooLong(most) => CallError::new(
             ErrorKind::InvalidRequest,
-            format!("the id has more than {most} bytes, which is the most it may have"),
+            format!("the id exceeds the maximum length of {most} bytes"),
         ),
     };
     let mut line = Vec::new();
-    error_answer(id, &error, &mut line);
+    error_response(id, &error, &mut line);
     line
 }
 
-/// Which request a `notifications/cancelled` is about, as it is written.
+/// Returns the request id in a `notifications/cancelled`, as raw JSON.
 fn request_id(params: Option<&str>) -> Option<&str> {
     #[derive(Deserialize)]
     struct Params<'t> {

@@ -1,64 +1,64 @@
-//! A buffer that is read into and gives whole lines, as many as there are at once.
+//! A read buffer that returns all complete lines at once.
 //!
-//! Nothing is copied as long as whole lines come; only the beginning of an unfinished one is
-//! moved to the front. It does no I/O itself: whoever has it reads into [`Lines::room`].
+//! Complete lines are not copied; only the start of an unfinished line is moved to the front. The
+//! buffer does no I/O: its owner reads into [`Lines::room`].
 
 use std::ops::Range;
 
-/// What a pipe gives at once.
+/// Size of one read; the capacity of a pipe.
 const CHUNK: usize = 64 * 1024;
 
-/// A buffer that grew larger than this for a long line becomes small again.
-const KEPT: usize = 1024 * 1024;
+/// Maximum size of an empty buffer; a larger one is shrunk.
+const MAX_IDLE_BUFFER: usize = 1024 * 1024;
 
 #[derive(Debug)]
 pub(super) struct Lines {
     buffer: Vec<u8>,
-    /// What is still wanted begins here.
-    begins: usize,
-    /// The last whole line ends here.
-    whole_until: usize,
-    /// What was read ends here.
+    /// Start of the data that is not consumed.
+    start: usize,
+    /// End of the last complete line.
+    complete_end: usize,
+    /// End of the data.
     filled: usize,
 }
 
 impl Lines {
     pub(super) fn new() -> Self {
-        Self { buffer: vec![0; CHUNK], begins: 0, whole_until: 0, filled: 0 }
+        Self { buffer: vec![0; CHUNK], start: 0, complete_end: 0, filled: 0 }
     }
 
-    /// Where to read to; never empty. Moves and grows as needed.
+    /// Returns space to read into, which is never empty. Moves data and grows as needed.
     pub(super) fn room(&mut self) -> &mut [u8] {
-        if self.begins == self.filled {
-            (self.begins, self.whole_until, self.filled) = (0, 0, 0);
-            if self.buffer.len() > KEPT {
+        if self.start == self.filled {
+            (self.start, self.complete_end, self.filled) = (0, 0, 0);
+            if self.buffer.len() > MAX_IDLE_BUFFER {
                 self.buffer.truncate(CHUNK);
                 self.buffer.shrink_to_fit();
             }
         }
-        if self.buffer.len() - self.filled < CHUNK / 4 && self.begins > 0 {
-            self.buffer.copy_within(self.begins..self.filled, 0);
-            self.whole_until -= self.begins;
-            self.filled -= self.begins;
-            self.begins = 0;
+        if self.buffer.len() - self.filled < CHUNK / 4 && self.start > 0 {
+            self.buffer.copy_within(self.start..self.filled, 0);
+            self.complete_end -= self.start;
+            self.filled -= self.start;
+            self.start = 0;
         }
         if self.buffer.len() - self.filled < CHUNK / 4 {
-            // Doubling: a long line is moved a few times only.
+            // Doubling limits how often a long line is copied.
             self.buffer.resize(self.buffer.len() * 2, 0);
         }
         &mut self.buffer[self.filled..]
     }
 
-    /// So many bytes were read to [`Self::room`].
+    /// Records that `count` bytes were read into [`Self::room`].
     pub(super) fn read(&mut self, count: usize) {
         let from = self.filled;
         self.filled += count;
         if let Some(end) = memchr::memrchr(b'\n', &self.buffer[from..self.filled]) {
-            self.whole_until = from + end + 1;
+            self.complete_end = from + end + 1;
         }
     }
 
-    /// Adds these bytes as if they had been read.
+    /// Appends bytes as if they had been read.
     pub(super) fn put(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let room = self.room();
@@ -69,7 +69,7 @@ impl Lines {
         }
     }
 
-    /// Ends the unfinished line, since nothing will follow.
+    /// Terminates the unfinished line at the end of input.
     pub(super) fn end(&mut self) {
         if self.unfinished() > 0 {
             self.room()[0] = b'\n';
@@ -77,57 +77,57 @@ impl Lines {
         }
     }
 
-    /// All whole lines, with their ends.
+    /// Returns all complete lines, with their newlines.
     pub(super) fn whole(&self) -> &[u8] {
-        &self.buffer[self.begins..self.whole_until]
+        &self.buffer[self.start..self.complete_end]
     }
 
-    /// The first so many bytes of [`Self::whole`] are done with.
+    /// Removes the first `count` bytes of [`Self::whole`].
     pub(super) fn consume(&mut self, count: usize) {
-        self.begins += count;
-        debug_assert!(self.begins <= self.whole_until, "only whole lines are consumed");
+        self.start += count;
+        debug_assert!(self.start <= self.complete_end, "only whole lines are consumed");
     }
 
-    /// How many bytes the unfinished line has so far.
+    /// Returns the current length of the unfinished line.
     pub(super) fn unfinished(&self) -> usize {
-        self.filled - self.whole_until.max(self.begins)
+        self.filled - self.complete_end.max(self.start)
     }
 
-    /// Takes the unfinished line away, and answers its first bytes.
+    /// Removes the unfinished line, and returns its first `keep` bytes.
     pub(super) fn drop_unfinished(&mut self, keep: usize) -> Vec<u8> {
-        let from = self.whole_until.max(self.begins);
+        let from = self.complete_end.max(self.start);
         let head = self.buffer[from..self.filled.min(from + keep)].to_vec();
         self.filled = from;
-        self.whole_until = from;
+        self.complete_end = from;
         head
     }
 
-    /// Takes away everything up to the end of a line; `false` if that has not come.
+    /// Removes data up to the end of a line. Returns false if the end is not there yet.
     pub(super) fn drop_rest_of_line(&mut self) -> bool {
-        let end = memchr::memchr(b'\n', &self.buffer[self.begins..self.filled]);
-        self.begins = end.map_or(self.filled, |end| self.begins + end + 1);
-        self.whole_until = self.whole_until.max(self.begins);
+        let end = memchr::memchr(b'\n', &self.buffer[self.start..self.filled]);
+        self.start = end.map_or(self.filled, |end| self.start + end + 1);
+        self.complete_end = self.complete_end.max(self.start);
         end.is_some()
     }
 
-    /// How much is held.
+    /// Returns the number of buffered bytes.
     pub(super) fn held(&self) -> usize {
-        self.filled - self.begins
+        self.filled - self.start
     }
 
-    /// Forgets everything.
+    /// Removes all data.
     pub(super) fn clear(&mut self) {
-        self.begins = self.filled;
-        self.whole_until = self.filled;
+        self.start = self.filled;
+        self.complete_end = self.filled;
     }
 }
 
-/// Where each line of a text of whole lines stands, its end included.
-pub(super) fn each(whole: &[u8]) -> impl Iterator<Item = Range<usize>> {
-    let mut begins = 0;
+/// Returns the range of each line in a text of complete lines, including its newline.
+pub(super) fn line_ranges(whole: &[u8]) -> impl Iterator<Item = Range<usize>> {
+    let mut start = 0;
     memchr::memchr_iter(b'\n', whole).map(move |end| {
-        let line = begins..end + 1;
-        begins = end + 1;
+        let line = start..end + 1;
+        start = end + 1;
         line
     })
 }
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_given_once_they_are_whole() {
+    fn complete_lines_are_returned() {
         let mut lines = Lines::new();
         lines.put(b"one\ntw");
         assert_eq!(lines.whole(), b"one\n");
@@ -148,14 +148,14 @@ mod tests {
         assert_eq!(lines.whole(), b"");
         lines.put(b"o\n\nthree");
         assert_eq!(lines.whole(), b"two\n\n");
-        assert_eq!(each(lines.whole()).collect::<Vec<_>>(), [0..4, 4..5]);
+        assert_eq!(line_ranges(lines.whole()).collect::<Vec<_>>(), [0..4, 4..5]);
         lines.consume(5);
         lines.end();
         assert_eq!(lines.whole(), b"three\n");
     }
 
     #[test]
-    fn a_long_line_makes_it_large_for_a_while() {
+    fn buffer_shrinks_after_a_long_line() {
         let mut lines = Lines::new();
         let mut long = vec![b'x'; 5 * 1024 * 1024];
         long.push(b'\n');
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_too_long_can_be_passed_over() {
+    fn oversized_line_can_be_skipped() {
         let mut lines = Lines::new();
         lines.put(b"first\nlonglonglong");
         assert_eq!(lines.drop_unfinished(4), b"long");
@@ -182,7 +182,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn however_it_comes_the_same_lines_go(
+        fn lines_do_not_depend_on_read_sizes(
             text in proptest::collection::vec(prop_oneof![Just(b'\n'), any::<u8>()], 0..3000),
             cuts in proptest::collection::vec(1usize..400, 1..40),
         ) {
@@ -197,8 +197,8 @@ mod tests {
                 lines.put(now);
                 rest = later;
                 if cut % 3 > 0 {
-                    // Not always at once, and not always all.
-                    let first = each(lines.whole()).next().map_or(0, |line| line.end);
+                    // Consume lines only sometimes, and not always all of them.
+                    let first = line_ranges(lines.whole()).next().map_or(0, |line| line.end);
                     let count = if cut % 3 == 1 { lines.whole().len() } else { first };
                     seen.extend_from_slice(&lines.whole()[..count]);
                     lines.consume(count);

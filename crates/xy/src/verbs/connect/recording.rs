@@ -1,7 +1,7 @@
-//! A recording of a session: every message that passes, with its time, in a file for a report.
+//! Recording of a session: all messages with their times, in a file for a bug report.
 //!
-//! The carrying threads copy lines into a bounded queue; a thread of the recording masks and
-//! writes them. A disk that is too slow or full ends the recording, never the session.
+//! The upward and downward threads copy lines into a bounded queue; another thread masks and
+//! writes them. A full or slow disk ends the recording, never the session.
 
 mod create;
 mod writer;
@@ -29,14 +29,14 @@ const MAX_RECORDING: u64 = 256 * 1024 * 1024;
 /// Maximum size of the queue, in bytes. A larger entry has the queue for itself.
 const MAX_QUEUED: usize = 64 * 1024 * 1024;
 
-/// What an entry of the queue takes besides its text, in bytes.
+/// Overhead of an entry in the queue, in bytes.
 const ENTRY_OVERHEAD: usize = 128;
 
 /// How long a message waits for room in the queue before the recording ends.
-const ROOM_WITHIN: Duration = Duration::from_secs(5);
+const QUEUE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long the end of the session waits until everything is written.
-const WRITTEN_WITHIN: Duration = Duration::from_secs(5);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The side that a message comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,14 +56,14 @@ struct Entry {
 
 #[derive(Debug)]
 enum Content {
-    /// Whole lines, each a message.
+    /// Complete lines, each a message.
     Lines { from: Origin, lines: Vec<u8> },
-    /// Something that happened to the bridge.
+    /// An event of the bridge.
     Event { event: &'static str, cause: Option<String> },
 }
 
 impl Content {
-    /// Returns the room that it takes in the queue.
+    /// Returns its size in the queue.
     fn size(&self) -> usize {
         ENTRY_OVERHEAD
             + match self {
@@ -82,25 +82,25 @@ pub(super) struct Recorder {
 impl Recorder {
     /// Creates the file and starts the thread that writes to it.
     pub(super) fn start(path: &Path, paths: Paths) -> Result<Self, Failure> {
-        // Without this, a limit on the size of files would kill the bridge.
+        // Without a handler, exceeding the file size limit would kill the bridge.
         let _ = signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)));
         let file = create::create(path)?;
         let started = crate::clock::now();
-        let queue = Arc::new(Queue::new(MAX_QUEUED, ROOM_WITHIN));
+        let queue = Arc::new(Queue::new(MAX_QUEUED, QUEUE_TIMEOUT));
         let shared = Arc::clone(&queue);
         super::spawn("recording", move || write(&shared, file, started, &paths))
             .map_err(|cause| Failure::internal("the recording could not be started", cause))?;
         Ok(Self { queue })
     }
 
-    /// Records whole lines.
+    /// Records complete lines.
     pub(super) fn record(&self, from: Origin, lines: &[u8]) {
         if !lines.is_empty() {
             self.push(Content::Lines { from, lines: lines.to_vec() });
         }
     }
 
-    /// Records something that happened to the bridge.
+    /// Records an event of the bridge.
     pub(super) fn note(&self, event: &'static str, cause: Option<String>) {
         self.push(Content::Event { event, cause });
     }
@@ -108,16 +108,16 @@ impl Recorder {
     /// Waits until everything is written, within a limit.
     pub(super) fn finish(&self, output: &mut Output) {
         self.note("session ended", None);
-        if !self.queue.close(WRITTEN_WITHIN) {
-            output.tell(&warning(&End::TooSlow(WRITTEN_WITHIN)));
+        if !self.queue.close(FLUSH_TIMEOUT) {
+            output.print_stderr(&warning(&End::TooSlow(FLUSH_TIMEOUT)));
         }
     }
 
     fn push(&self, content: Content) {
         if self.queue.push(content) == Pushed::Overrun {
-            // By a thread of its own: the session must not wait for a reader of stderr.
-            let warning = warning(&End::TooSlow(ROOM_WITHIN));
-            let _ = super::spawn("warning", move || Output::new().tell(&warning));
+            // On a separate thread, as the session must not block on stderr.
+            let warning = warning(&End::TooSlow(QUEUE_TIMEOUT));
+            let _ = super::spawn("warning", move || Output::new().print_stderr(&warning));
         }
     }
 }
@@ -137,12 +137,12 @@ fn write(queue: &Queue, file: File, started: Timestamp, paths: &Paths) {
     match result {
         // The user was warned when the queue had no room.
         _ if queue.is_overrun() => {
-            writer.write_end(queue.clock.elapsed(), &End::TooSlow(ROOM_WITHIN));
+            writer.write_end(queue.clock.elapsed(), &End::TooSlow(QUEUE_TIMEOUT));
         }
         Ok(()) => {}
         Err(end) => {
             queue.discard();
-            Output::new().tell(&warning(&end));
+            Output::new().print_stderr(&warning(&end));
         }
     }
     queue.mark_done();
@@ -159,7 +159,7 @@ struct Queue {
     changed: Condvar,
     clock: Stopwatch,
     max_bytes: usize,
-    room_within: Duration,
+    timeout: Duration,
 }
 
 #[derive(Debug)]
@@ -181,7 +181,7 @@ enum Phase {
     Done,
 }
 
-/// The fate of an entry.
+/// The result of adding an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pushed {
     Queued,
@@ -192,16 +192,16 @@ enum Pushed {
 }
 
 impl Queue {
-    fn new(max_bytes: usize, room_within: Duration) -> Self {
+    fn new(max_bytes: usize, timeout: Duration) -> Self {
         let state = QueueState { entries: VecDeque::new(), bytes: 0, phase: Phase::Open };
         let (state, changed) = (Mutex::new(state), Condvar::new());
-        Self { state, changed, clock: Stopwatch::start(), max_bytes, room_within }
+        Self { state, changed, clock: Stopwatch::start(), max_bytes, timeout }
     }
 
     /// Adds an entry, and waits for room if necessary.
     fn push(&self, content: Content) -> Pushed {
         let size = content.size();
-        let deadline = Deadline::after(self.room_within);
+        let deadline = Deadline::after(self.timeout);
         let mut state = self.state();
         loop {
             if state.phase != Phase::Open {
@@ -210,7 +210,7 @@ impl Queue {
             if state.bytes == 0 || state.bytes + size <= self.max_bytes {
                 break;
             }
-            let left = deadline.left_at_most(self.room_within);
+            let left = deadline.left_at_most(self.timeout);
             if left.is_zero() {
                 state.phase = Phase::Overrun;
                 state.entries.clear();
@@ -307,7 +307,7 @@ mod tests {
 
     #[test]
     fn entries_are_taken_in_order_with_times_that_never_decrease() {
-        let queue = Queue::new(MAX_QUEUED, ROOM_WITHIN);
+        let queue = Queue::new(MAX_QUEUED, QUEUE_TIMEOUT);
         for length in 1..=3 {
             assert_eq!(queue.push(line(length)), Pushed::Queued);
         }
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_without_room_ends_the_recording_once_and_nothing_waits_again() {
+    fn full_queue_ends_the_recording() {
         let queue = Queue::new(1000, Duration::ZERO);
         assert_eq!(queue.push(line(5000)), Pushed::Queued, "one entry always has room");
         assert_eq!(queue.push(line(1)), Pushed::Overrun);
@@ -328,8 +328,8 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_recording_takes_no_more() {
-        let queue = Queue::new(MAX_QUEUED, ROOM_WITHIN);
+    fn failed_recording_drops_entries() {
+        let queue = Queue::new(MAX_QUEUED, QUEUE_TIMEOUT);
         queue.push(line(1));
         queue.discard();
         assert_eq!(queue.push(line(1)), Pushed::Dropped);
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn written_entries_make_room() {
+    fn written_entries_free_space() {
         let queue = Queue::new(1000, Duration::ZERO);
         for _ in 0..100 {
             assert_eq!(queue.push(line(800)), Pushed::Queued);
@@ -347,8 +347,8 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_queue_gives_the_rest_and_takes_no_more() {
-        let queue = Queue::new(MAX_QUEUED, ROOM_WITHIN);
+    fn closed_queue_returns_remaining_entries() {
+        let queue = Queue::new(MAX_QUEUED, QUEUE_TIMEOUT);
         queue.push(line(1));
         assert!(!queue.close(Duration::ZERO), "an entry is not written");
         assert_eq!(queue.push(line(1)), Pushed::Dropped);

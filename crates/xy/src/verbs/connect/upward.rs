@@ -1,7 +1,6 @@
-//! From the client to the daemon: stdin to socket.
+//! Copies messages from the client to the daemon, from stdin to socket.
 //!
-//! While there is no daemon, what the client says waits here, up to a bound; then stdin is
-//! not read any more.
+//! Without a daemon, messages are queued here up to a limit; then stdin is not read any more.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -13,65 +12,65 @@ use xy_protocol::error::{CallError, ErrorKind};
 
 use xy_mcp::head::Head;
 
-use super::News;
-use super::carry::{MAX_LINE, Parcel, read_some};
-use super::hub::{Hub, Turn};
-use super::ledger::{LineNo, Verdict, error_answer};
-use super::lines::{Lines, each};
+use super::SessionEvent;
+use super::batch::{MAX_MESSAGE, WriteBatch, read_some};
+use super::bridge::{Bridge, Turn};
+use super::ledger::{LineAction, LineNo, error_response};
+use super::lines::{Lines, line_ranges};
 use super::recording::Origin;
 use crate::failure::Failure;
 
-/// How much of the client's words waits for a daemon.
-const MAX_WAITING: usize = 16 * 1024 * 1024;
+/// Maximum number of bytes that wait for a daemon.
+const MAX_QUEUED_INPUT: usize = 16 * 1024 * 1024;
 
-/// Where the id of a message that is too long is looked for.
-const HEAD: usize = 4096;
+/// Number of bytes at the start of an oversized message that are searched for its id.
+const HEAD_LENGTH: usize = 4096;
 
 #[derive(Debug)]
 pub(super) struct Upward {
-    hub: Arc<Hub>,
-    news: SyncSender<News>,
+    bridge: Arc<Bridge>,
+    event_sender: SyncSender<SessionEvent>,
     lines: Lines,
-    parcel: Parcel,
-    /// So many bytes were said before, and could not be written.
-    carried: usize,
-    /// A message is too long, and its end has not come.
+    batch: WriteBatch,
+    /// Number of buffered bytes that were handled before but could not be written.
+    resent_bytes: usize,
+    /// True while the rest of an oversized message is skipped.
     is_skipping: bool,
     has_ended: bool,
 }
 
 impl Upward {
-    pub(super) fn new(hub: Arc<Hub>, news: SyncSender<News>) -> Self {
+    pub(super) fn new(bridge: Arc<Bridge>, event_sender: SyncSender<SessionEvent>) -> Self {
         Self {
-            hub,
-            news,
+            bridge,
+            event_sender,
             lines: Lines::new(),
-            parcel: Parcel::default(),
-            carried: 0,
+            batch: WriteBatch::default(),
+            resent_bytes: 0,
             is_skipping: false,
             has_ended: false,
         }
     }
 
-    /// Carries until the client has said its last word.
+    /// Copies messages until the client has closed stdin.
     pub(super) fn run(mut self) {
-        match self.carry() {
+        match self.run_loop() {
             Ok(()) => {
-                self.hub.client_left();
-                self.tell(News::ClientLeft);
+                self.bridge.set_client_done();
+                self.tell(SessionEvent::ClientDone);
             }
             Err(failure) => {
-                self.tell(News::Ended { result: Err(failure), client_knows: true });
+                self.tell(SessionEvent::Ended { result: Err(failure), is_informed: true });
             }
         }
     }
 
-    fn carry(&mut self) -> Result<(), Failure> {
+    fn run_loop(&mut self) -> Result<(), Failure> {
         let stdin = rustix::stdio::stdin();
         loop {
             let all_gone = self.forward()?;
             if all_gone && self.has_ended {
-                self.lines.put(&self.hub.last_words());
+                self.lines.put(&self.bridge.leave_messages());
                 if self.lines.whole().is_empty() {
                     return Ok(());
                 }
@@ -83,24 +82,24 @@ impl Upward {
         }
     }
 
-    /// Waits for a turn, or for more to keep until then; says whether there is more.
+    /// Waits until the connection state changes or stdin has input; returns true for input.
     fn wait(&self, stdin: BorrowedFd<'_>) -> bool {
-        let mut polled = vec![PollFd::from_borrowed_fd(self.hub.wakes(), PollFlags::IN)];
-        if !self.has_ended && self.lines.held() < MAX_WAITING {
+        let mut polled = vec![PollFd::from_borrowed_fd(self.bridge.wake_receiver(), PollFlags::IN)];
+        if !self.has_ended && self.lines.held() < MAX_QUEUED_INPUT {
             polled.push(PollFd::from_borrowed_fd(stdin, PollFlags::IN));
         }
         if poll(&mut polled, None).is_err() {
-            return false; // Interrupted: whoever waits looks again.
+            return false; // Interrupted: the caller waits again.
         }
         let has_come = |source: &PollFd<'_>| !source.revents().is_empty();
         if has_come(&polled[0]) {
-            self.hub.has_woken();
+            self.bridge.clear_wake();
         }
         polled.get(1).is_some_and(has_come)
     }
 
     fn read(&mut self, stdin: BorrowedFd<'_>) -> Result<(), Failure> {
-        // A terminal that went away is the end as well.
+        // A read error, such as of a closed terminal, counts as the end.
         let count = read_some(stdin.as_fd(), self.lines.room()).unwrap_or(0);
         if count == 0 {
             self.end();
@@ -111,20 +110,20 @@ impl Upward {
         if self.is_skipping {
             self.is_skipping = !self.lines.drop_rest_of_line();
             self.record_from(0);
-        } else if self.lines.whole().is_empty() && self.lines.unfinished() > MAX_LINE {
+        } else if self.lines.whole().is_empty() && self.lines.unfinished() > MAX_MESSAGE {
             self.is_skipping = true;
-            let head = self.lines.drop_unfinished(HEAD);
-            self.hub.note("client message too long", None);
-            self.hub.tell_client(&too_long(&head))?;
+            let head = self.lines.drop_unfinished(HEAD_LENGTH);
+            self.bridge.note("client message too long", None);
+            self.bridge.send_to_client(&too_long(&head))?;
         } else {
             self.record_from(known);
         }
         Ok(())
     }
 
-    /// Records the whole lines after so many bytes of them.
+    /// Records the complete lines after the first `known` bytes of them.
     fn record_from(&self, known: usize) {
-        if let Some(recorder) = self.hub.recorder() {
+        if let Some(recorder) = self.bridge.recorder() {
             recorder.record(Origin::Client, self.lines.whole().get(known..).unwrap_or_default());
         }
     }
@@ -134,33 +133,33 @@ impl Upward {
         let known = self.lines.whole().len();
         self.lines.end();
         self.record_from(known);
-        self.hub.note("client closed stdin", None);
-        // Before the first connection there is a limit of its own.
-        if self.hub.was_up() {
-            self.tell(News::ClientEnds);
+        self.bridge.note("client closed stdin", None);
+        // Before the first connection, the connection timeout applies instead.
+        if self.bridge.has_connected() {
+            self.tell(SessionEvent::StdinClosed);
         }
     }
 
-    /// Passes on what is whole; `false` if it has to wait.
+    /// Sends complete lines to the daemon. Returns false if they must wait.
     fn forward(&mut self) -> Result<bool, Failure> {
         while !self.lines.whole().is_empty() {
-            match self.hub.turn() {
+            match self.bridge.turn() {
                 Turn::Wait => return Ok(false),
                 Turn::Refuse(why) => self.refuse(&why)?,
                 Turn::Write(stream) => {
                     let refusals = self.pack();
-                    let result = self.parcel.write_to(&*stream, self.lines.whole());
+                    let result = self.batch.write_to(&*stream, self.lines.whole());
                     let unwritten = result.err();
-                    self.hub.has_written(unwritten.map(|it| it.no));
+                    self.bridge.end_turn(unwritten.map(|it| it.no));
                     let length = self.lines.whole().len();
                     let done = unwritten.map_or(length, |it| it.begins);
-                    self.carried = length - done;
+                    self.resent_bytes = length - done;
                     self.lines.consume(done);
                     let told = refusals
                         .iter()
                         .filter(|(no, _)| unwritten.is_none_or(|unwritten| *no < unwritten.no));
                     for (_, refusal) in told {
-                        self.hub.tell_client(refusal)?;
+                        self.bridge.send_to_client(refusal)?;
                     }
                 }
             }
@@ -168,58 +167,58 @@ impl Upward {
         Ok(true)
     }
 
-    /// Decides about every whole line. What the client is refused is answered.
+    /// Adds the complete lines to the batch. Returns the error responses for rejected requests.
     fn pack(&mut self) -> Vec<(LineNo, Vec<u8>)> {
         let mut refusals = Vec::new();
-        self.parcel.clear();
+        self.batch.clear();
         let whole = self.lines.whole();
-        for range in each(whole) {
+        for range in line_ranges(whole) {
             let line = &whole[range.clone()];
             let begins = range.start;
-            let is_too_long = line.len() > MAX_LINE;
+            let is_too_long = line.len() > MAX_MESSAGE;
             let message = if is_too_long { None } else { parse(line).ok() };
-            let is_carried = begins < self.carried;
-            let (no, verdict) = self.hub.client_says(message.as_ref(), line, is_carried);
-            match verdict {
-                _ if is_too_long => refusals.push((no, too_long(&line[..HEAD]))),
-                Verdict::Pass => self.parcel.pass(range),
-                Verdict::Replace(other) => self.parcel.put(other),
-                Verdict::Refuse(answer) => refusals.push((no, answer)),
-                Verdict::Swallow | Verdict::Greeted(_) => {}
+            let is_resent = begins < self.resent_bytes;
+            let (no, action) = self.bridge.on_client_line(message.as_ref(), line, is_resent);
+            match action {
+                _ if is_too_long => refusals.push((no, too_long(&line[..HEAD_LENGTH]))),
+                LineAction::Forward => self.batch.pass(range),
+                LineAction::Replace(other) => self.batch.put(other),
+                LineAction::Reject(answer) => refusals.push((no, answer)),
+                LineAction::Drop | LineAction::HandshakeDone(_) => {}
             }
-            self.parcel.mark(no, begins);
+            self.batch.mark(no, begins);
         }
         refusals
     }
 
-    /// Answers every request with why there is nobody to answer it.
+    /// Answers all queued requests with an error, as there is no daemon.
     fn refuse(&mut self, why: &CallError) -> Result<(), Failure> {
         let mut told = Vec::new();
         let whole = self.lines.whole();
-        for range in each(whole) {
+        for range in line_ranges(whole) {
             if let Ok(Message::Request { id, .. }) = parse(&whole[range]) {
-                error_answer(id, why, &mut told);
+                error_response(id, why, &mut told);
             }
         }
         self.lines.consume(whole.len());
-        self.hub.tell_client(&told)?;
+        self.bridge.send_to_client(&told)?;
         if !told.is_empty() {
-            self.tell(News::ClientKnows);
+            self.tell(SessionEvent::ClientInformed);
         }
         Ok(())
     }
 
-    fn tell(&self, news: News) {
-        // Dropped when there is no room: whoever waits has heard it before, or is gone.
-        let _ = self.news.try_send(news);
+    fn tell(&self, event_sender: SessionEvent) {
+        // Dropped if the channel is full: the receiver has had the event before, or is gone.
+        let _ = self.event_sender.try_send(event_sender);
     }
 }
 
 fn too_long(head: &[u8]) -> Vec<u8> {
-    let most = MAX_LINE / (1024 * 1024);
-    let words = format!("the message has more than {most} MiB, which is the most it may have");
+    let most = MAX_MESSAGE / (1024 * 1024);
+    let words = format!("the message exceeds the maximum size of {most} MiB");
     let mut line = Vec::new();
     let id = Head::of(head).id.unwrap_or("null");
-    error_answer(id, &CallError::new(ErrorKind::InvalidRequest, words), &mut line);
+    error_response(id, &CallError::new(ErrorKind::InvalidRequest, words), &mut line);
     line
 }

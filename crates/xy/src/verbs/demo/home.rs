@@ -1,4 +1,4 @@
-//! The demo's folder: its own configuration, state and socket.
+//! The demo's temporary folder: configuration, state and socket.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -7,22 +7,24 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-/// The variables that say where xy's files are, and their folders in the demo's own.
+/// The environment variables for xy's folders, and the folder of each in the demo.
 const FOLDERS: [(&str, &str); 3] =
     [("XDG_CONFIG_HOME", "config"), ("XDG_STATE_HOME", "state"), ("XDG_RUNTIME_DIR", "run")];
 
-/// So often it is tried to remove the folder, with so long between.
-const TRIES: u32 = 40;
-const BETWEEN_TRIES: Duration = Duration::from_millis(50);
+/// Maximum number of attempts to remove the folder.
+const MAX_REMOVE_ATTEMPTS: u32 = 40;
 
-/// A folder that goes away with all that is in it.
+/// Interval between two attempts to remove the folder.
+const REMOVE_INTERVAL: Duration = Duration::from_millis(50);
+
+/// A temporary folder that is removed with its contents when dropped.
 #[derive(Debug)]
 pub(super) struct Home {
     root: PathBuf,
 }
 
 impl Home {
-    /// Makes the folder and writes two servers whose program is `program`.
+    /// Creates the folder, with files for two servers that run `program`.
     pub(super) fn create(parent: &Path, program: &Path) -> io::Result<Self> {
         let root = parent.join(format!("xy-demo-{}", std::process::id()));
         DirBuilder::new().mode(0o700).create(&root)?;
@@ -32,7 +34,7 @@ impl Home {
         }
         let servers = home.root.join("config/xy/servers");
         fs::create_dir_all(&servers)?;
-        // Nobody will start another daemon for a demo whose own was killed.
+        // If the demo's daemon is killed, no other daemon adopts its servers, so they end soon.
         fs::write(
             home.root.join("config/xy/xy.kdl"),
             "orphan-timeout \"1s\"\ngateway { listen \"127.0.0.1:0\"; }\n",
@@ -42,12 +44,12 @@ impl Home {
         Ok(home)
     }
 
-    /// The variables that lead xy here.
+    /// Returns the environment variables that make xy use this folder.
     pub(super) fn variables(&self) -> [(&'static str, PathBuf); 3] {
         FOLDERS.map(|(variable, folder)| (variable, self.root.join(folder)))
     }
 
-    /// Where the daemon's own words go.
+    /// Returns the file that receives the daemon's stderr.
     pub(super) fn daemon_stderr(&self) -> PathBuf {
         self.root.join("daemon.stderr")
     }
@@ -55,12 +57,12 @@ impl Home {
 
 impl Drop for Home {
     fn drop(&mut self) {
-        // Servers whose daemon was killed write for a moment longer. What cannot be removed even
-        // then is in the system's folder for temporary files.
-        for _ in 0..TRIES {
+        // Servers of a killed daemon may still write for a moment. If removal fails even then, the
+        // folder stays in the system's folder for temporary files.
+        for _ in 0..MAX_REMOVE_ATTEMPTS {
             match fs::remove_dir_all(&self.root) {
                 Err(problem) if problem.kind() == io::ErrorKind::DirectoryNotEmpty => {
-                    thread::park_timeout(BETWEEN_TRIES); // Nobody wakes it sooner.
+                    thread::park_timeout(REMOVE_INTERVAL); // Nothing unparks it earlier.
                 }
                 _ => return,
             }
@@ -68,7 +70,7 @@ impl Drop for Home {
     }
 }
 
-/// The file of a sample server.
+/// Returns the file of a sample server.
 fn server(program: &Path, arguments: &str) -> String {
     let program = program.to_string_lossy().replace('\\', "\\\\").replace('"', "\\\"");
     format!(
@@ -86,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_home_is_complete_and_goes_away() {
+    fn home_is_complete_and_removed() {
         let parent = tempfile::TempDir::new().unwrap();
         let home = Home::create(parent.path(), Path::new("/opt/a \"b\"/xy")).unwrap();
         let clock = fs::read_to_string(home.root.join("config/xy/servers/flaky.kdl")).unwrap();

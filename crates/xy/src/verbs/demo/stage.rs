@@ -1,4 +1,4 @@
-//! The demo's daemon: started, waited for, and taken down whatever happened to it.
+//! The demo's daemon: starting, waiting for it, and stopping it in any state.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
@@ -14,22 +14,22 @@ use xy_protocol::error::{CallError, ErrorKind};
 use super::home::Home;
 use crate::clock::Deadline;
 use crate::failure::Failure;
-use crate::interrupts::{Interrupts, Woken, readable};
-use crate::launch::{Came, this_program, until_it_answers};
+use crate::interrupts::{Interrupts, WaitResult, readable};
+use crate::launch::{StartOutcome, this_program, wait_until_ready};
 use crate::link::Link;
 
-/// How long the daemon may take to stop two servers and itself.
-const ENDS_WITHIN: Duration = Duration::from_secs(15);
+/// How long the daemon may take to stop its two servers and exit.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// How long is waited between two looks.
-const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(10);
+/// Interval between two checks.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The folder and the daemon in it.
+/// The demo's folder and daemon.
 #[derive(Debug)]
 pub(super) struct Stage {
     daemon: Child,
     home: Home,
-    /// Whether it has had servers to leave behind.
+    /// True if the daemon may have started servers.
     has_answered: bool,
 }
 
@@ -42,25 +42,25 @@ impl Stage {
         Ok(Self { daemon, home, has_answered: false })
     }
 
-    /// Waits until the daemon answers; `None` if somebody wants us to end before.
+    /// Waits until the daemon is ready. Returns `None` if interrupted.
     pub(super) fn open(&mut self, interrupts: &Interrupts) -> Result<Option<Link>, Failure> {
         let socket = self.socket();
-        let came = until_it_answers(&mut self.daemon, &socket, |moment| {
-            interrupts.wait(None, moment) != Woken::Interrupted
+        let came = wait_until_ready(&mut self.daemon, &socket, |moment| {
+            interrupts.wait(None, moment) != WaitResult::Interrupted
         });
         match came {
-            Ok(Came::Answers(_)) => {
+            Ok(StartOutcome::Ready(_)) => {
                 self.has_answered = true;
                 Link::find(&socket).map(Some)
             }
-            Ok(Came::GivenUp) => Ok(None),
-            Ok(Came::Ended(status)) => Err(self.did_not_start(&status.to_string())),
-            Ok(Came::TooLate) => Err(self.did_not_start("it does not answer")),
+            Ok(StartOutcome::Interrupted) => Ok(None),
+            Ok(StartOutcome::Exited(status)) => Err(self.did_not_start(&status.to_string())),
+            Ok(StartOutcome::TimedOut) => Err(self.did_not_start("it does not answer")),
             Err(cause) => Err(self.did_not_start(&cause.to_string())),
         }
     }
 
-    /// What to type in another terminal.
+    /// Returns the shell commands that select this daemon in another terminal.
     pub(super) fn exports(&self) -> String {
         let export = |(variable, folder): (&str, PathBuf)| {
             format!("  export {variable}={}\n", folder.display())
@@ -68,34 +68,34 @@ impl Stage {
         self.home.variables().into_iter().map(export).collect()
     }
 
-    /// Ends the servers and the daemon, and removes the folder.
+    /// Stops the servers and the daemon, and removes the folder.
     ///
-    /// A daemon that died has left its servers to the next one, so there is a next one.
+    /// A daemon that died has left its servers running, so another one is started to stop them.
     pub(super) fn tear_down(mut self) -> Result<(), Failure> {
         let failed = |cause| Failure::internal("the demo could not be ended", cause);
         if self.has_answered && self.daemon.try_wait().map_err(failed)?.is_some() {
             self.daemon = spawn_daemon(&self.home).map_err(failed)?;
             let socket = self.socket();
-            let _ = until_it_answers(&mut self.daemon, &socket, |moment| {
+            let _ = wait_until_ready(&mut self.daemon, &socket, |moment| {
                 readable(&[], moment);
                 true
             });
         }
         if let Ok(mut client) = Client::find(&self.socket()) {
-            let _ = client.answer_within(Some(ENDS_WITHIN));
+            let _ = client.set_timeout(Some(SHUTDOWN_TIMEOUT));
             let _ = client.call(&Request::Shutdown);
         }
-        if self.ends_within(ENDS_WITHIN) {
+        if self.exits_within(SHUTDOWN_TIMEOUT) {
             return Ok(());
         }
         self.send(Signal::TERM);
-        if self.ends_within(ENDS_WITHIN) {
+        if self.exits_within(SHUTDOWN_TIMEOUT) {
             return Ok(());
         }
         self.send(Signal::KILL);
-        self.ends_within(ENDS_WITHIN);
+        self.exits_within(SHUTDOWN_TIMEOUT);
         let error = CallError::new(ErrorKind::TimedOut, "the demo's daemon had to be killed");
-        Err(error.hint("its servers end by themselves within seconds").into())
+        Err(error.hint("wait a few seconds for its servers to exit").into())
     }
 
     fn socket(&self) -> [PathBuf; 1] {
@@ -103,20 +103,20 @@ impl Stage {
         [runtime.join("xy.sock")]
     }
 
-    fn ends_within(&mut self, within: Duration) -> bool {
+    fn exits_within(&mut self, within: Duration) -> bool {
         let deadline = Deadline::after(within);
         while !deadline.has_passed() {
             if !matches!(self.daemon.try_wait(), Ok(None)) {
                 return true;
             }
-            readable(&[], LOOK_AGAIN_AFTER);
+            readable(&[], POLL_INTERVAL);
         }
         false
     }
 
     fn send(&self, signal: Signal) {
         if let Some(pid) = i32::try_from(self.daemon.id()).ok().and_then(Pid::from_raw) {
-            let _ = kill_process(pid, signal); // It is our child: its number is not another's.
+            let _ = kill_process(pid, signal); // A child keeps its id until it is reaped.
         }
     }
 
@@ -135,6 +135,6 @@ fn spawn_daemon(home: &Home) -> std::io::Result<Child> {
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(stderr)
-        .process_group(0) // Ctrl-C is for us; we tell the daemon ourselves.
+        .process_group(0) // Ctrl-C must reach only the demo, which then stops the daemon.
         .spawn()
 }

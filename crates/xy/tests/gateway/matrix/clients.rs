@@ -1,4 +1,4 @@
-//! What a client of either era can do, so that a feature need not know which one it is.
+//! Clients of either era behind one interface, so that feature tests do not depend on the era.
 
 use serde_json::{Value, json};
 use xy_testkit::{Home, McpClient};
@@ -7,19 +7,19 @@ use super::legacy::Legacy;
 use super::modern::Modern;
 use super::{Era, Peer};
 
-/// Where a client comes in.
+/// The endpoint of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
-    /// The shared fixture, as if there were nothing between.
+pub(super) enum Endpoint {
+    /// The shared fixture at its single-server endpoint.
     Alone,
-    /// One that is the client's own, in the same way.
+    /// The client's own instance at its single-server endpoint.
     Own,
-    /// All servers, each name with its server's before it.
+    /// All servers, with prefixed names.
     All,
 }
 
-impl Place {
-    /// The arguments of `xy connect`.
+impl Endpoint {
+    /// Returns the arguments of `xy connect`.
     pub(super) fn arguments(self) -> &'static [&'static str] {
         match self {
             Self::Alone | Self::Own => &["--server", "fixture"],
@@ -27,7 +27,7 @@ impl Place {
         }
     }
 
-    /// The path at the HTTP door.
+    /// Returns the path of the HTTP endpoint.
     pub(super) fn path(self) -> &'static str {
         match self {
             Self::Alone | Self::Own => "/mcp/s/fixture",
@@ -35,51 +35,51 @@ impl Place {
         }
     }
 
-    /// What is called there what the fixture calls `name`.
+    /// Returns the public name of the fixture's item `name`.
     pub(super) fn name(self, name: &str) -> String {
         if self == Self::All { format!("fixture__{name}") } else { name.to_owned() }
     }
 }
 
-/// Somebody who comes to a home: to that of a shared server, or to that of its own.
-pub(super) struct Guest<'h> {
+/// Opens clients of one era and transport.
+pub(super) struct ClientFactory<'h> {
     pub(super) shared: &'h Home,
     pub(super) own: &'h Home,
     pub(super) peer: Peer,
 }
 
-impl<'h> Guest<'h> {
-    /// A client that has just come in.
+impl<'h> ClientFactory<'h> {
+    /// Opens a client at this endpoint.
     #[track_caller]
-    pub(super) fn at(&self, place: Place) -> Box<dyn Client + 'h> {
-        let (era, way) = self.peer;
-        let home = if place == Place::Own { self.own } else { self.shared };
+    pub(super) fn at(&self, endpoint: Endpoint) -> Box<dyn Client + 'h> {
+        let (era, transport) = self.peer;
+        let home = if endpoint == Endpoint::Own { self.own } else { self.shared };
         match era {
-            Era::Legacy => Box::new(Legacy::begin(home, way, place)),
-            Era::Modern => Box::new(Modern::begin(home, way, place)),
+            Era::Legacy => Box::new(Legacy::begin(home, transport, endpoint)),
+            Era::Modern => Box::new(Modern::begin(home, transport, endpoint)),
         }
     }
 }
 
-/// What a client can be asked by servers.
+/// Returns the capabilities that servers may use.
 pub(super) fn capabilities() -> Value {
     json!({ "sampling": {}, "elicitation": {}, "roots": {} })
 }
 
-/// What came of a request.
+/// A response, and the messages before it.
 #[derive(Debug)]
-pub(super) struct Said {
-    /// The notifications that came before the answer, in order.
+pub(super) struct Response {
+    /// The notifications before the response, in order.
     pub(super) meanwhile: Vec<Value>,
-    /// The whole answer.
+    /// The whole response.
     pub(super) answer: Value,
 }
 
-impl Said {
-    /// What has come to a client on a wire, whose request `id` this is. What is told to those
-    /// who listen belongs to no request, and stays for them.
+impl Response {
+    /// Waits for the response to request `id` on a stdio or socket connection. List changes and
+    /// resource updates belong to no request, and stay for subscriptions.
     #[track_caller]
-    pub(super) fn on_a_wire(client: &McpClient, id: u64) -> Self {
+    pub(super) fn from_connection(client: &McpClient, id: u64) -> Self {
         let answer = client.wait_answer(id);
         let is_news = |it: &Value| {
             let method = it["method"].as_str().unwrap_or_default();
@@ -90,13 +90,13 @@ impl Said {
         Self { meanwhile: (0..count).map(take).collect(), answer }
     }
 
-    /// The params of what came of one method before the answer.
+    /// Returns the params of all notifications of one method before the response.
     pub(super) fn of(&self, method: &str) -> Vec<&Value> {
         let all = self.meanwhile.iter().filter(|it| it["method"] == method);
         all.map(|it| &it["params"]).collect()
     }
 
-    /// The only text that a tool has answered, well.
+    /// Returns the only text of a successful tool result.
     #[track_caller]
     pub(super) fn text(&self) -> &str {
         let result = &self.answer["result"];
@@ -109,44 +109,44 @@ impl Said {
 pub(super) trait Client {
     fn home(&self) -> &Home;
     fn era(&self) -> Era;
-    fn place(&self) -> Place;
+    fn endpoint(&self) -> Endpoint;
 
-    /// Asks, and waits for the answer.
-    fn ask(&self, method: &str, params: Value) -> Said;
+    /// Sends a request, and waits for the response.
+    fn ask(&self, method: &str, params: Value) -> Response;
 
-    /// The same; what the server wants to know meanwhile, which has to be one thing, is
-    /// answered with `reply`: what that was, as `method` and `params`, and what came of it.
-    fn ask_and_reply(&self, method: &str, params: Value, reply: &Value) -> (Value, Said);
+    /// Sends a request in which the server requests one input, and answers it with `reply`. Returns
+    /// this input request as `method` and `params`, and the response.
+    fn ask_and_reply(&self, method: &str, params: Value, reply: &Value) -> (Value, Response);
 
-    /// Calls a tool, hearing what it logs from this level on; nothing without.
-    fn call_logging(&self, tool: &str, level: Option<&str>) -> Said;
+    /// Calls a tool, with log messages from this level on, or without any.
+    fn call_logging(&self, tool: &str, level: Option<&str>) -> Response;
 
-    /// Calls a tool, and gives up on it once it says that it has begun.
-    fn give_up(&self, tool: &str, begun: &str);
+    /// Calls a tool, and cancels the call once the server has announced its start.
+    fn cancel_once_started(&self, tool: &str, begun: &str);
 
-    /// Has itself told when the list of tools is another, and of this resource if there is one.
-    fn listen<'c>(&'c self, uri: Option<&str>) -> Box<dyn Listening + 'c>;
+    /// Subscribes to changes of the tool list, and of this resource if there is one.
+    fn listen<'c>(&'c self, uri: Option<&str>) -> Box<dyn Subscription + 'c>;
 }
 
-/// A client that is told of changes until this is dropped or ended.
-pub(super) trait Listening {
-    /// Waits for a notification: its params.
-    fn hears(&mut self, method: &str) -> Value;
+/// A subscription, until it is ended.
+pub(super) trait Subscription {
+    /// Waits for a notification, and returns its params.
+    fn wait_notification(&mut self, method: &str) -> Value;
 
-    /// It has heard enough.
+    /// Ends the subscription.
     fn end(self: Box<Self>);
 }
 
 impl dyn Client + '_ {
     /// Calls a tool by the fixture's own name.
     #[track_caller]
-    pub(super) fn call(&self, tool: &str, arguments: Value) -> Said {
+    pub(super) fn call(&self, tool: &str, arguments: Value) -> Response {
         self.ask("tools/call", self.named(tool, arguments))
     }
 
-    /// The params of such a call.
+    /// Returns the params of such a call.
     pub(super) fn named(&self, name: &str, arguments: Value) -> Value {
-        let mut params = json!({ "name": self.place().name(name) });
+        let mut params = json!({ "name": self.endpoint().name(name) });
         params["arguments"] = arguments;
         params
     }

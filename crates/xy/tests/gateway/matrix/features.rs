@@ -1,15 +1,15 @@
-//! What each feature means to a client, whatever its era and its server's.
+//! The features of the matrix, independent of eras.
 
 use serde_json::{Value, json};
 
 use super::Era;
-use super::clients::{Client, Place, Said};
+use super::clients::{Client, Endpoint, Response};
 
-/// Something that a client and a server do together.
+/// A test of one feature.
 pub(super) type Feature = fn(&dyn Client);
 
-/// All of them. What was cancelled comes last: a server that is shared may still speak of it
-/// for a minute, so that whom it asks is unclear.
+/// All features. Cancellation comes last: for a minute a shared server may still refer to a
+/// cancelled call, so that its requests are ambiguous.
 pub(super) const FEATURES: &[(&str, Feature)] = &[
     ("tool", tool),
     ("prompt", prompt),
@@ -25,18 +25,18 @@ pub(super) const FEATURES: &[(&str, Feature)] = &[
     ("cancellation", cancellation),
 ];
 
-/// Who a modern client is told to have answered.
+/// The `_meta` key under which a modern client learns the server.
 const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
 
 fn tool(client: &dyn Client) {
     let names = tools(client);
-    let name = client.place().name("test_simple_text");
+    let name = client.endpoint().name("test_simple_text");
     assert!(names.contains(&name), "it is not listed: {names:?}");
-    let said = client.call("test_simple_text", json!({}));
-    assert_eq!(said.text(), "This is a simple text response for testing.");
+    let response = client.call("test_simple_text", json!({}));
+    assert_eq!(response.text(), "This is a simple text response for testing.");
     if client.era() == Era::Modern {
-        let who = &said.answer["result"]["_meta"][SERVER_INFO];
-        assert_eq!(who["name"], "xy-test-fixture", "{}", said.answer);
+        let who = &response.answer["result"]["_meta"][SERVER_INFO];
+        assert_eq!(who["name"], "xy-test-fixture", "{}", response.answer);
     }
     let failed = client.call("test_error_handling", json!({})).answer;
     assert_eq!(failed["result"]["isError"], true, "{failed}");
@@ -59,7 +59,7 @@ fn resource(client: &dyn Client) {
         let result = &answer["result"];
         assert!(result["ttlMs"].is_u64() && result["cacheScope"].is_string(), "{answer}");
     }
-    if client.place() != Place::All {
+    if client.endpoint() != Endpoint::All {
         let answer = client.ask("resources/read", json!({ "uri": "test://none" })).answer;
         let code = answer["error"]["code"].as_i64();
         assert!(code == Some(-32602) || client.era() == Era::Legacy, "{answer}");
@@ -69,7 +69,7 @@ fn resource(client: &dyn Client) {
 
 fn completion(client: &dyn Client) {
     let params = json!({
-        "ref": { "type": "ref/prompt", "name": client.place().name("test_prompt_with_arguments") },
+        "ref": { "type": "ref/prompt", "name": client.endpoint().name("test_prompt_with_arguments") },
         "argument": { "name": "arg1", "value": "par" },
     });
     let answer = client.ask("completion/complete", params).answer;
@@ -80,34 +80,37 @@ fn completion(client: &dyn Client) {
 fn progress(client: &dyn Client) {
     let mut params = client.named("test_tool_with_progress", json!({}));
     params["_meta"] = json!({ "progressToken": "m\u{ed}ne/1" });
-    let said = client.ask("tools/call", params);
-    said.text();
-    let told = said.of("notifications/progress");
-    let steps: Vec<(&str, f64)> = told
+    let response = client.ask("tools/call", params);
+    response.text();
+    let notifications = response.of("notifications/progress");
+    let steps: Vec<(&str, f64)> = notifications
         .iter()
         .map(|it| (it["progressToken"].as_str().unwrap(), it["progress"].as_f64().unwrap()))
         .collect();
     let mine = "m\u{ed}ne/1";
-    assert_eq!(steps, [(mine, 0.0), (mine, 50.0), (mine, 100.0)], "{said:?}");
+    assert_eq!(steps, [(mine, 0.0), (mine, 50.0), (mine, 100.0)], "{response:?}");
     let silent = client.call("test_tool_with_progress", json!({}));
-    assert!(silent.of("notifications/progress").is_empty(), "nobody asked: {silent:?}");
+    assert!(
+        silent.of("notifications/progress").is_empty(),
+        "no progress was requested: {silent:?}"
+    );
 }
 
 fn logging(client: &dyn Client) {
-    let levels = |said: &Said| -> Vec<String> {
-        let told = said.of("notifications/message");
-        told.iter().map(|it| it["level"].as_str().unwrap_or_default().to_owned()).collect()
+    let levels = |response: &Response| -> Vec<String> {
+        let notifications = response.of("notifications/message");
+        notifications.iter().map(|it| it["level"].as_str().unwrap_or_default().to_owned()).collect()
     };
-    let said = client.call_logging("every_level", Some("error"));
-    assert_eq!(levels(&said), ["error", "critical", "emergency"], "{said:?}");
-    let said = client.call_logging("every_level", Some("debug"));
-    assert_eq!(levels(&said).len(), 7, "{said:?}");
+    let response = client.call_logging("every_level", Some("error"));
+    assert_eq!(levels(&response), ["error", "critical", "emergency"], "{response:?}");
+    let response = client.call_logging("every_level", Some("debug"));
+    assert_eq!(levels(&response).len(), 7, "{response:?}");
     if client.era() == Era::Modern {
         let silent = client.call_logging("every_level", None);
-        assert_eq!(levels(&silent), [""; 0], "nobody asked for any");
+        assert_eq!(levels(&silent), [""; 0], "no log level was requested");
     }
-    let said = client.call_logging("every_level", Some("critical"));
-    assert_eq!(levels(&said), ["critical", "emergency"], "{said:?}");
+    let response = client.call_logging("every_level", Some("critical"));
+    assert_eq!(levels(&response), ["critical", "emergency"], "{response:?}");
 }
 
 fn elicitation(client: &dyn Client) {
@@ -115,23 +118,23 @@ fn elicitation(client: &dyn Client) {
     let params = client.named("test_elicitation", json!({ "message": message }));
     let content = json!({ "username": "Ada", "email": "a@example.com" });
     let reply = json!({ "action": "accept", "content": content });
-    let (asked, said) = client.ask_and_reply("tools/call", params.clone(), &reply);
-    assert_eq!(asked["method"], "elicitation/create", "{asked}");
-    assert_eq!(asked["params"]["message"], message, "{asked}");
-    let schema = &asked["params"]["requestedSchema"];
-    assert_eq!(schema["required"], json!(["username", "email"]), "{asked}");
-    let (action, got) = outcome(&said);
+    let (request, response) = client.ask_and_reply("tools/call", params.clone(), &reply);
+    assert_eq!(request["method"], "elicitation/create", "{request}");
+    assert_eq!(request["params"]["message"], message, "{request}");
+    let schema = &request["params"]["requestedSchema"];
+    assert_eq!(schema["required"], json!(["username", "email"]), "{request}");
+    let (action, got) = outcome(&response);
     assert_eq!((action.as_str(), got), ("accept", content));
-    let (_, said) = client.ask_and_reply("tools/call", params, &json!({ "action": "decline" }));
-    assert_eq!(outcome(&said).0, "decline");
+    let (_, response) = client.ask_and_reply("tools/call", params, &json!({ "action": "decline" }));
+    assert_eq!(outcome(&response).0, "decline");
 }
 
-/// What the server says that it was answered.
+/// Returns the action and content that the server was answered with.
 #[track_caller]
-fn outcome(said: &Said) -> (String, Value) {
-    let text = said.text().strip_prefix("User response: action=");
+fn outcome(response: &Response) -> (String, Value) {
+    let text = response.text().strip_prefix("User response: action=");
     let parts = text.and_then(|it| it.split_once(", content="));
-    let (action, content) = parts.unwrap_or_else(|| panic!("{said:?}"));
+    let (action, content) = parts.unwrap_or_else(|| panic!("{response:?}"));
     (action.to_owned(), serde_json::from_str(content).unwrap())
 }
 
@@ -142,30 +145,30 @@ fn sampling(client: &dyn Client) {
     let reply = json!({
         "role": "assistant", "content": content, "model": "m", "stopReason": "endTurn",
     });
-    let (asked, said) = client.ask_and_reply("tools/call", params, &reply);
-    assert_eq!(asked["method"], "sampling/createMessage", "{asked}");
-    assert_eq!(asked["params"]["messages"][0]["content"]["text"], prompt, "{asked}");
-    assert_eq!(said.text(), "LLM response: Vienna");
+    let (request, response) = client.ask_and_reply("tools/call", params, &reply);
+    assert_eq!(request["method"], "sampling/createMessage", "{request}");
+    assert_eq!(request["params"]["messages"][0]["content"]["text"], prompt, "{request}");
+    assert_eq!(response.text(), "LLM response: Vienna");
 }
 
 fn roots(client: &dyn Client) {
     let params = client.named("ask_roots", json!({}));
     let reply = json!({ "roots": [{ "uri": "file:///home/ada", "name": "Ada's" }] });
-    let (asked, said) = client.ask_and_reply("tools/call", params, &reply);
-    assert_eq!(asked["method"], "roots/list", "{asked}");
-    assert_eq!(serde_json::from_str::<Value>(said.text()).unwrap(), reply);
+    let (request, response) = client.ask_and_reply("tools/call", params, &reply);
+    assert_eq!(request["method"], "roots/list", "{request}");
+    assert_eq!(serde_json::from_str::<Value>(response.text()).unwrap(), reply);
 }
 
 fn list_changed(client: &dyn Client) {
-    let new = client.place().name("test_dynamic");
+    let new = client.endpoint().name("test_dynamic");
     client.home().wait_until("all tools are known", || {
-        tools(client).contains(&client.place().name("test_simple_text"))
+        tools(client).contains(&client.endpoint().name("test_simple_text"))
     });
     assert!(!tools(client).contains(&new));
     let mut listening = client.listen(None);
     assert_eq!(client.call("more_tools", json!({})).text(), "the list is another");
-    listening.hears("notifications/tools/list_changed");
-    assert!(tools(client).contains(&new), "it is told before it is so");
+    listening.wait_notification("notifications/tools/list_changed");
+    assert!(tools(client).contains(&new), "the change was announced before it was visible");
     listening.end();
 }
 
@@ -177,25 +180,25 @@ fn resource_updates(client: &dyn Client) {
     let mut listening = client.listen(Some(&uri));
     for _ in 0..2 {
         assert_eq!(touch(), "touched");
-        let told = listening.hears("notifications/resources/updated");
-        assert_eq!(told["uri"], uri, "{told}");
+        let notification = listening.wait_notification("notifications/resources/updated");
+        assert_eq!(notification["uri"], uri, "{notification}");
     }
     listening.end();
-    client.home().wait_until("nobody watches any more", || touch() == "nobody watches");
+    client.home().wait_until("the subscription has ended", || touch() == "nobody watches");
 }
 
 fn cancellation(client: &dyn Client) {
-    client.give_up("wait_for_cancel", "notifications/fixture/waiting");
+    client.cancel_once_started("wait_for_cancel", "notifications/fixture/waiting");
     client.call("test_simple_text", json!({})).text();
 }
 
-/// The names of all tools.
+/// Returns the names of all tools.
 #[track_caller]
 fn tools(client: &dyn Client) -> Vec<String> {
     names(client, "tools/list", "tools", "name")
 }
 
-/// What the client is shown as the URI of a resource.
+/// Returns the public URI of a resource.
 #[track_caller]
 fn uri(client: &dyn Client, inside: &str) -> String {
     client.home().wait_until("the resource is listed", || {
@@ -204,7 +207,7 @@ fn uri(client: &dyn Client, inside: &str) -> String {
     })
 }
 
-/// One member of each entry of a list, over all its pages.
+/// Returns one member of each list entry, over all pages.
 #[track_caller]
 fn names(client: &dyn Client, method: &str, list: &str, member: &str) -> Vec<String> {
     let (mut all, mut params) = (Vec::new(), json!({}));

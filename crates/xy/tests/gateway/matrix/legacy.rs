@@ -6,43 +6,43 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use xy_testkit::{Home, McpClient, McpHttp, McpStdio};
 
-use super::clients::{Client, Listening, Place, Said, capabilities};
-use super::{Era, Way};
+use super::clients::{Client, Endpoint, Response, Subscription, capabilities};
+use super::{Era, Transport};
 
 pub(super) struct Legacy<'h> {
     home: &'h Home,
-    place: Place,
-    way: Carrier,
+    endpoint: Endpoint,
+    transport: Connection,
 }
 
-enum Carrier {
-    Lines(McpStdio),
-    /// With its stream for what belongs to no request.
-    Web(McpHttp),
+enum Connection {
+    Stdio(McpStdio),
+    /// With a stream for unrelated messages.
+    Http(McpHttp),
 }
 
 impl Deref for Legacy<'_> {
     type Target = McpClient;
 
     fn deref(&self) -> &McpClient {
-        match &self.way {
-            Carrier::Lines(client) => client,
-            Carrier::Web(client) => client,
+        match &self.transport {
+            Connection::Stdio(client) => client,
+            Connection::Http(client) => client,
         }
     }
 }
 
 impl<'h> Legacy<'h> {
     #[track_caller]
-    pub(super) fn begin(home: &'h Home, way: Way, place: Place) -> Self {
-        let way = match way {
-            Way::Stdio => Carrier::Lines(home.mcp_connect(place.arguments())),
-            Way::Http => Carrier::Web(home.mcp_http(place.path())),
+    pub(super) fn begin(home: &'h Home, transport: Transport, endpoint: Endpoint) -> Self {
+        let transport = match transport {
+            Transport::Stdio => Connection::Stdio(home.mcp_connect(endpoint.arguments())),
+            Transport::Http => Connection::Http(home.mcp_http(endpoint.path())),
         };
-        let legacy = Self { home, place, way };
+        let legacy = Self { home, endpoint, transport };
         let hello = legacy.initialize_with(&capabilities());
         assert_eq!(hello["protocolVersion"], "2025-11-25", "{hello}");
-        if let Carrier::Web(client) = &legacy.way {
+        if let Connection::Http(client) = &legacy.transport {
             assert_eq!(client.open_stream(), 200);
         }
         legacy
@@ -58,68 +58,75 @@ impl Client for Legacy<'_> {
         Era::Legacy
     }
 
-    fn place(&self) -> Place {
-        self.place
+    fn endpoint(&self) -> Endpoint {
+        self.endpoint
     }
 
     #[track_caller]
-    fn ask(&self, method: &str, params: Value) -> Said {
-        Said::on_a_wire(self, self.start_request(method, params))
+    fn ask(&self, method: &str, params: Value) -> Response {
+        Response::from_connection(self, self.start_request(method, params))
     }
 
     #[track_caller]
-    fn ask_and_reply(&self, method: &str, params: Value, reply: &Value) -> (Value, Said) {
+    fn ask_and_reply(&self, method: &str, params: Value, reply: &Value) -> (Value, Response) {
         let id = self.start_request(method, params);
         let question = self.wait_question();
         self.answer(&question, Ok(reply.clone()));
-        let said = Said::on_a_wire(self, id);
-        let asked = json!({ "method": question["method"], "params": question["params"] });
-        (asked, said)
+        let response = Response::from_connection(self, id);
+        let request = json!({ "method": question["method"], "params": question["params"] });
+        (request, response)
     }
 
     #[track_caller]
-    fn call_logging(&self, tool: &str, level: Option<&str>) -> Said {
+    fn call_logging(&self, tool: &str, level: Option<&str>) -> Response {
         if let Some(level) = level {
             let set = self.request("logging/setLevel", json!({ "level": level }));
             assert_eq!(set["result"], json!({}), "{set}");
         }
-        self.ask("tools/call", json!({ "name": self.place.name(tool) }))
+        self.ask("tools/call", json!({ "name": self.endpoint.name(tool) }))
     }
 
     #[track_caller]
-    fn give_up(&self, tool: &str, begun: &str) {
-        let id = self.start_call(&self.place.name(tool), json!({}));
+    fn cancel_once_started(&self, tool: &str, begun: &str) {
+        let id = self.start_call(&self.endpoint.name(tool), json!({}));
         self.wait_notification(begun);
         self.notify("notifications/cancelled", json!({ "requestId": id, "reason": "enough" }));
-        let last = self.call(&self.place.name("last_cancelled"), json!({}));
-        assert!(last["result"]["isError"] != true, "it has not heard of it: {last}");
+        let last = self.call(&self.endpoint.name("last_cancelled"), json!({}));
+        assert!(
+            last["result"]["isError"] != true,
+            "the server has not received the cancellation: {last}"
+        );
         let answer = self.answer_within(id, Duration::ZERO);
-        assert_eq!(answer, None, "what is cancelled is not answered");
+        assert_eq!(answer, None, "a cancelled call is not answered");
     }
 
     #[track_caller]
-    fn listen<'c>(&'c self, uri: Option<&str>) -> Box<dyn Listening + 'c> {
+    fn listen<'c>(&'c self, uri: Option<&str>) -> Box<dyn Subscription + 'c> {
         if let Some(uri) = uri {
             let answer = self.request("resources/subscribe", json!({ "uri": uri }));
             assert_eq!(answer["result"], json!({}), "{answer}");
         }
-        Box::new(Ear { client: self, uri: uri.map(str::to_owned) })
+        Box::new(ListChanges { client: self, uri: uri.map(str::to_owned) })
     }
 }
 
-/// Every client with a session is told, on the way that belongs to no request.
-struct Ear<'c> {
+/// A subscription of a client with a session, which receives changes as unrelated messages.
+struct ListChanges<'c> {
     client: &'c McpClient,
     uri: Option<String>,
 }
 
-impl Listening for Ear<'_> {
+impl Subscription for ListChanges<'_> {
     #[track_caller]
-    fn hears(&mut self, method: &str) -> Value {
-        let told = self.client.wait_notification(method);
+    fn wait_notification(&mut self, method: &str) -> Value {
+        let notification = self.client.wait_notification(method);
         let key = "io.modelcontextprotocol/subscriptionId";
-        assert_eq!(told["params"]["_meta"].get(key), None, "that is of the other era: {told}");
-        told["params"].clone()
+        assert_eq!(
+            notification["params"]["_meta"].get(key),
+            None,
+            "that is of the other era: {notification}"
+        );
+        notification["params"].clone()
     }
 
     #[track_caller]

@@ -1,60 +1,60 @@
-//! A client of the revision without sessions: each request says everything by itself.
+//! A client of the modern revision, whose requests carry all metadata.
 
 use std::cell::Cell;
 
 use serde_json::{Value, json};
 use xy_testkit::{Exchange, Home, McpClient, McpModern, McpStdio};
 
-use super::clients::{Client, Listening, Place, Said, capabilities};
-use super::{Era, Way};
+use super::clients::{Client, Endpoint, Response, Subscription, capabilities};
+use super::{Era, Transport};
 
 const PREFIX: &str = "io.modelcontextprotocol/";
 
 pub(super) struct Modern<'h> {
     home: &'h Home,
-    place: Place,
-    way: Carrier,
-    /// How many requests it has sent: the id of the last one.
+    endpoint: Endpoint,
+    transport: Connection,
+    /// The number of sent requests, which is the id of the last one.
     sent: Cell<u64>,
 }
 
-enum Carrier {
-    Lines(McpStdio),
-    Web(McpModern),
+enum Connection {
+    Stdio(McpStdio),
+    Http(McpModern),
 }
 
 impl<'h> Modern<'h> {
     #[track_caller]
-    pub(super) fn begin(home: &'h Home, way: Way, place: Place) -> Self {
-        let way = match way {
-            Way::Stdio => Carrier::Lines(home.mcp_connect(place.arguments())),
-            Way::Http => Carrier::Web(home.mcp_modern(place.path())),
+    pub(super) fn begin(home: &'h Home, transport: Transport, endpoint: Endpoint) -> Self {
+        let transport = match transport {
+            Transport::Stdio => Connection::Stdio(home.mcp_connect(endpoint.arguments())),
+            Transport::Http => Connection::Http(home.mcp_modern(endpoint.path())),
         };
-        Self { home, place, way, sent: Cell::new(0) }
+        Self { home, endpoint, transport, sent: Cell::new(0) }
     }
 
-    /// Asks, and waits for nothing.
+    /// Sends a request without waiting.
     #[track_caller]
-    fn start(&self, method: &str, params: Value) -> Talk<'_> {
+    fn start(&self, method: &str, params: Value) -> OpenRequest<'_> {
         let params = with_meta(params);
         let id = self.sent.get() + 1;
         self.sent.set(id);
-        let way = match &self.way {
-            Carrier::Lines(client) => {
+        let transport = match &self.transport {
+            Connection::Stdio(client) => {
                 assert_eq!(client.start_request(method, params), id);
-                Talking::Lines(client)
+                RequestConnection::Stdio(client)
             }
-            Carrier::Web(client) => Talking::Web(client.start(method, params, &[])),
+            Connection::Http(client) => RequestConnection::Http(client.start(method, params, &[])),
         };
-        Talk { id, way }
+        OpenRequest { id, transport }
     }
 
     fn call(&self, tool: &str) -> Value {
-        json!({ "name": self.place.name(tool), "arguments": {} })
+        json!({ "name": self.endpoint.name(tool), "arguments": {} })
     }
 }
 
-/// Params with what each request has to say of its client.
+/// Adds the `_meta` that each request needs.
 fn with_meta(mut params: Value) -> Value {
     if params.is_null() {
         params = json!({});
@@ -66,29 +66,29 @@ fn with_meta(mut params: Value) -> Value {
     params
 }
 
-/// One request, and what is said of it.
-struct Talk<'c> {
+/// An open request.
+struct OpenRequest<'c> {
     id: u64,
-    way: Talking<'c>,
+    transport: RequestConnection<'c>,
 }
 
-enum Talking<'c> {
-    Lines(&'c McpClient),
-    Web(Exchange),
+enum RequestConnection<'c> {
+    Stdio(&'c McpClient),
+    Http(Exchange),
 }
 
-impl Talk<'_> {
-    /// The answer, and what came before it.
+impl OpenRequest<'_> {
+    /// Waits for the response, and returns it with the messages before it.
     #[track_caller]
-    fn said(self) -> Said {
-        match self.way {
-            Talking::Lines(client) => Said::on_a_wire(client, self.id),
-            Talking::Web(mut exchange) => {
+    fn response(self) -> Response {
+        match self.transport {
+            RequestConnection::Stdio(client) => Response::from_connection(client, self.id),
+            RequestConnection::Http(mut exchange) => {
                 let mut meanwhile = Vec::new();
                 loop {
                     match exchange.next_message() {
                         Some(it) if it.get("method").is_some() => meanwhile.push(it),
-                        Some(answer) => return Said { meanwhile, answer },
+                        Some(answer) => return Response { meanwhile, answer },
                         None => panic!("it ended without an answer; before: {meanwhile:?}"),
                     }
                 }
@@ -98,10 +98,10 @@ impl Talk<'_> {
 
     /// Waits for a notification.
     #[track_caller]
-    fn hears(&mut self, method: &str) -> Value {
-        match &mut self.way {
-            Talking::Lines(client) => client.wait_notification(method),
-            Talking::Web(exchange) => loop {
+    fn wait_notification(&mut self, method: &str) -> Value {
+        match &mut self.transport {
+            RequestConnection::Stdio(client) => client.wait_notification(method),
+            RequestConnection::Http(exchange) => loop {
                 match exchange.next_message() {
                     Some(it) if it["method"] == method => return it,
                     Some(it) if it.get("method").is_some() => {}
@@ -111,11 +111,11 @@ impl Talk<'_> {
         }
     }
 
-    /// Nobody wants to hear more of it: whoever is on a wire says so, who has a stream of its
-    /// own closes that.
+    /// Cancels the request: by a notification on a shared connection, otherwise by closing its
+    /// stream.
     #[track_caller]
     fn cancel(self) {
-        if let Talking::Lines(client) = self.way {
+        if let RequestConnection::Stdio(client) = self.transport {
             let params = with_meta(json!({ "requestId": self.id, "reason": "enough" }));
             client.notify("notifications/cancelled", params);
         }
@@ -131,27 +131,28 @@ impl Client for Modern<'_> {
         Era::Modern
     }
 
-    fn place(&self) -> Place {
-        self.place
+    fn endpoint(&self) -> Endpoint {
+        self.endpoint
     }
 
     #[track_caller]
-    fn ask(&self, method: &str, params: Value) -> Said {
-        let said = self.start(method, params).said();
-        if let Some(result) = said.answer.get("result") {
-            assert_eq!(result["resultType"], "complete", "{}", said.answer);
+    fn ask(&self, method: &str, params: Value) -> Response {
+        let response = self.start(method, params).response();
+        if let Some(result) = response.answer.get("result") {
+            assert_eq!(result["resultType"], "complete", "{}", response.answer);
         }
-        said
+        response
     }
 
     #[track_caller]
-    fn ask_and_reply(&self, method: &str, mut params: Value, reply: &Value) -> (Value, Said) {
-        let asking = self.start(method, params.clone()).said().answer;
+    fn ask_and_reply(&self, method: &str, mut params: Value, reply: &Value) -> (Value, Response) {
+        let asking = self.start(method, params.clone()).response().answer;
         let result = &asking["result"];
         assert_eq!(result["resultType"], "input_required", "{asking}");
-        let wanted = result["inputRequests"].as_object().unwrap_or_else(|| panic!("{asking}"));
-        assert_eq!(wanted.len(), 1, "{asking}");
-        let (key, question) = wanted.iter().next().unwrap();
+        let input_requests =
+            result["inputRequests"].as_object().unwrap_or_else(|| panic!("{asking}"));
+        assert_eq!(input_requests.len(), 1, "{asking}");
+        let (key, question) = input_requests.iter().next().unwrap();
         params["inputResponses"] = json!({ key: reply });
         if let Some(state) = result.get("requestState") {
             params["requestState"] = state.clone();
@@ -160,7 +161,7 @@ impl Client for Modern<'_> {
     }
 
     #[track_caller]
-    fn call_logging(&self, tool: &str, level: Option<&str>) -> Said {
+    fn call_logging(&self, tool: &str, level: Option<&str>) -> Response {
         let mut params = self.call(tool);
         if let Some(level) = level {
             params["_meta"] = json!({ format!("{PREFIX}logLevel"): level });
@@ -169,43 +170,46 @@ impl Client for Modern<'_> {
     }
 
     #[track_caller]
-    fn give_up(&self, tool: &str, begun: &str) {
-        let mut talk = self.start("tools/call", self.call(tool));
-        talk.hears(begun);
-        let id = talk.id;
-        talk.cancel();
+    fn cancel_once_started(&self, tool: &str, begun: &str) {
+        let mut request = self.start("tools/call", self.call(tool));
+        request.wait_notification(begun);
+        let id = request.id;
+        request.cancel();
         let last = self.ask("tools/call", self.call("last_cancelled")).answer;
-        assert!(last["result"]["isError"] != true, "it has not heard of it: {last}");
-        if let Carrier::Lines(client) = &self.way {
+        assert!(
+            last["result"]["isError"] != true,
+            "the server has not received the cancellation: {last}"
+        );
+        if let Connection::Stdio(client) = &self.transport {
             let answer = client.answer_within(id, std::time::Duration::ZERO);
-            assert_eq!(answer, None, "what is cancelled is not answered");
+            assert_eq!(answer, None, "a cancelled call is not answered");
         }
     }
 
     #[track_caller]
-    fn listen<'c>(&'c self, uri: Option<&str>) -> Box<dyn Listening + 'c> {
-        let mut wanted = json!({ "toolsListChanged": true });
+    fn listen<'c>(&'c self, uri: Option<&str>) -> Box<dyn Subscription + 'c> {
+        let mut filter = json!({ "toolsListChanged": true });
         if let Some(uri) = uri {
-            wanted["resourceSubscriptions"] = json!([uri]);
+            filter["resourceSubscriptions"] = json!([uri]);
         }
-        let talk = self.start("subscriptions/listen", json!({ "notifications": wanted }));
-        let mut ear = Ear(talk);
-        let accepted = ear.hears("notifications/subscriptions/acknowledged");
-        assert_eq!(accepted["notifications"], wanted, "{accepted}");
-        Box::new(ear)
+        let request = self.start("subscriptions/listen", json!({ "notifications": filter }));
+        let mut subscription = ListChanges(request);
+        let accepted = subscription.wait_notification("notifications/subscriptions/acknowledged");
+        assert_eq!(accepted["notifications"], filter, "{accepted}");
+        Box::new(subscription)
     }
 }
 
-/// A request that is open for as long as somebody listens.
-struct Ear<'c>(Talk<'c>);
+/// An open `subscriptions/listen` request.
+struct ListChanges<'c>(OpenRequest<'c>);
 
-impl Listening for Ear<'_> {
+impl Subscription for ListChanges<'_> {
     #[track_caller]
-    fn hears(&mut self, method: &str) -> Value {
-        let told = self.0.hears(method);
-        let id = &told["params"]["_meta"][format!("{PREFIX}subscriptionId")];
-        assert_eq!(*id, self.0.id, "whose is it? {told}");
-        told["params"].clone()
+    fn wait_notification(&mut self, method: &str) -> Value {
+        let notification = self.0.wait_notification(method);
+        let id = &notification["params"]["_meta"][format!("{PREFIX}subscriptionId")];
+        assert_eq!(*id, self.0.id, "the notification has another subscription id: {notification}");
+        notification["params"].clone()
     }
 
     fn end(self: Box<Self>) {

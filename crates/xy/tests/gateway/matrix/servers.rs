@@ -1,15 +1,15 @@
-//! Homes with our fixture behind them: one in which it is shared, and one in which it is a
-//! single client's. They are two, since a server over HTTP has one port, and so one instance.
+//! Homes with the test fixture as their server: one shares it, the other isolates it per client. An
+//! HTTP server has one port and so one instance, hence two homes.
 
 use xy_testkit::{Home, free_port};
 
-use super::{Era, Peer, Way};
-use crate::stage::{home, ready};
+use super::{Era, Peer, Transport};
+use crate::fixtures::{home, ready};
 use crate::support::status;
 
-/// A home with a daemon and a fixture that speaks like this, for the only client that comes.
+/// Returns a home with a daemon and an isolated fixture, for one client.
 #[track_caller]
-pub(super) fn home_of_one(server: Peer) -> Home {
+pub(super) fn isolated_home(server: Peer) -> Home {
     let home = home();
     let own = format!("{}isolation \"client\"\n", kdl(&home, server));
     home.write_config("servers/fixture.kdl", &own);
@@ -17,9 +17,9 @@ pub(super) fn home_of_one(server: Peer) -> Home {
     home
 }
 
-/// The same for all clients; the fixture runs.
+/// Returns a home with a daemon and a shared fixture, which runs.
 #[track_caller]
-pub(super) fn home_of(server: Peer) -> Home {
+pub(super) fn shared_home(server: Peer) -> Home {
     let home = home();
     home.write_config("servers/fixture.kdl", &kdl(&home, server));
     home.daemon();
@@ -32,15 +32,15 @@ pub(super) fn home_of(server: Peer) -> Home {
     home
 }
 
-fn kdl(home: &Home, (era, way): Peer) -> String {
+fn kdl(home: &Home, (era, transport): Peer) -> String {
     let era = match era {
         Era::Legacy => ["--era", "legacy"],
         Era::Modern => ["--era", "modern"],
     };
     let port = free_port().to_string();
-    match way {
-        Way::Stdio => home.kdl_command("xy-test-fixture", &[&["--stdio"], &era[..]].concat()),
-        Way::Http => {
+    match transport {
+        Transport::Stdio => home.kdl_command("xy-test-fixture", &[&["--stdio"], &era[..]].concat()),
+        Transport::Http => {
             let args = [&["--http", &port], &era[..]].concat();
             let command = home.kdl_command("xy-test-fixture", &args);
             format!("{command}transport \"http\"\nport {port}\npath \"/mcp\"\n")

@@ -1,15 +1,16 @@
-//! The checks that pass at a fixture and not through xy, each with its reason.
+//! The checks that pass at a fixture but not through xy, each with its reason.
 //!
-//! A reason that begins with `fault:` names a fault of xy: its entry goes when that is mended.
+//! A reason that begins with `fault:` names a fault of xy. Its entry is removed when the fault is
+//! fixed.
 
-/// Some checks, by scenario and check, and why they do not pass.
+/// Excused checks, by scenario and check, and the reason.
 pub(super) struct Excused {
     #[expect(dead_code, reason = "it is for people")]
     why: &'static str,
     pub(super) checks: &'static [&'static str],
 }
 
-/// Modern checks, where the server is legacy.
+/// Modern checks with a legacy server.
 pub(super) const LEGACY_BEHIND: &[Excused] = &[
     Excused {
         why: "the suite wants the question to be called `user_name`: a legacy server's questions \
@@ -21,7 +22,7 @@ pub(super) const LEGACY_BEHIND: &[Excused] = &[
     },
     Excused {
         why: "the suite answers before anything is asked, by that name: a legacy server asks what \
-              it wants to know in any case, and nobody can tell that this is the answer",
+              it wants to know in any case, and xy cannot tell that this is the answer",
         checks: &["input-required-result-ignore-extra-params/sep-2322-ignore-unexpected-params"],
     },
     Excused {
@@ -61,10 +62,10 @@ const TASKS: &[&str] = &[
     "tasks-wire-fields/tasks-wire-field-renames",
 ];
 
-/// The same, where all clients share it.
+/// Modern checks with a legacy server that all clients share.
 pub(super) const SHARED: &[Excused] = &[Excused {
-    why: "a legacy server that all share is never told of roots: it would take one client's for \
-          everybody's",
+    why: "a shared legacy server never learns of roots: it would use those of one client \
+          for all",
     checks: &[
         "input-required-result-basic-list-roots/sep-2322-list-roots-complete",
         "input-required-result-basic-list-roots/sep-2322-list-roots-incomplete",
@@ -73,7 +74,7 @@ pub(super) const SHARED: &[Excused] = &[Excused {
     ],
 }];
 
-/// A check of the streams that answer `tools/list`. These SDKs answer with streams; xy answers
-/// with JSON unless the answer takes long. The suite then has no stream to check: it says that
-/// streams are optional, and nothing is checked. A stream that does come has to pass.
+/// A check of the streams that answer `tools/list`. These SDKs answer with streams; xy answers with
+/// JSON unless the answer takes long. Streams are optional, so the suite then checks nothing. A
+/// stream that is sent must pass.
 pub(super) const OPTIONAL: &str = "server-sse-multiple-streams/server-sse-streams-functional";

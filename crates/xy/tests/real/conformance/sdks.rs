@@ -1,9 +1,9 @@
-//! The official suite with fixtures on other people's SDKs (`real/servers`): every check that
-//! passes at such a fixture passes through xy.
+//! The official suite with fixtures on published SDKs (`real/servers`): each check that passes at
+//! such a fixture must pass through xy.
 //!
-//! The fixture behind xy is reached over stdio or by its `url`. A check that fails at the
-//! fixture itself counts for nothing: that is between the SDK and the suite. A number of
-//! checks must pass there, so that a fixture which does nothing is not taken for a good one.
+//! xy reaches the fixture over stdio or by its `url`. A check that fails at the fixture itself is
+//! ignored: the cause is the SDK or the suite. A minimum number of checks must pass there, so that
+//! an idle fixture fails.
 
 use xy_testkit::Home;
 
@@ -12,44 +12,43 @@ use super::{Checks, Outcome, Suite, differences, run};
 use crate::lab::{Fixture, Lab};
 use crate::sdk::Sdk;
 
-/// The suite `active` is a part of this one.
+/// The suite `active` is part of this one.
 const ALL: Suite = ("conformance", &["--suite", "all"], 44);
 const LEGACY: Suite = ("conformance-next", &["--requirements", "2025-11-25"], 84);
 const MODERN: &[&str] = &["--requirements", "2026-07-28"];
 
-/// How long the fixture behind xy lets a client wait that is to take up its call again, as
-/// `super::AWAY` has it.
-const AWAY: (&str, &str) = ("FIXTURE_AWAY_MS", "12000");
+/// The delay of the call that the client is to resume; see `super::AWAY`.
+const RESUME_DELAY: (&str, &str) = ("FIXTURE_AWAY_MS", "12000");
 
-/// How xy reaches the fixture.
+/// The transport between xy and the fixture.
 #[derive(Debug, Clone, Copy)]
 enum Way {
     Stdio,
     Url,
 }
 
-/// A fixture, and what is expected of it.
-struct Passage {
+/// A fixture, and its expected results.
+struct Comparison {
     sdk: Sdk,
-    /// What the fixture is told besides when it serves HTTP.
+    /// Further arguments for the fixture over HTTP.
     args: &'static [&'static str],
     /// The legacy checks that may fail.
     excused: &'static [Excused],
-    /// The modern suite, of which no check may fail.
+    /// The modern suite, which has no excused checks.
     modern: Option<Suite>,
 }
 
-const TYPESCRIPT_1: Passage =
-    Passage { sdk: Sdk::TypeScript1, args: &[], excused: &[], modern: None };
+const TYPESCRIPT_1: Comparison =
+    Comparison { sdk: Sdk::TypeScript1, args: &[], excused: &[], modern: None };
 
-const TYPESCRIPT_2: Passage = Passage {
+const TYPESCRIPT_2: Comparison = Comparison {
     sdk: Sdk::TypeScript2,
     args: &["sessions"],
     excused: &[],
     modern: Some(("conformance-next", MODERN, 148)),
 };
 
-const PYTHON_2: Passage = Passage {
+const PYTHON_2: Comparison = Comparison {
     sdk: Sdk::Python2,
     args: &[],
     excused: &[],
@@ -57,37 +56,37 @@ const PYTHON_2: Passage = Passage {
 };
 
 #[test]
-fn every_check_passes_through_xy_with_a_server_on_typescript_1_over_stdio() {
-    TYPESCRIPT_1.shows(Way::Stdio);
+fn checks_pass_with_typescript_1_over_stdio() {
+    TYPESCRIPT_1.check(Way::Stdio);
 }
 
 #[test]
-fn every_check_passes_through_xy_with_a_server_on_typescript_1_by_url() {
-    TYPESCRIPT_1.shows(Way::Url);
+fn checks_pass_with_typescript_1_by_url() {
+    TYPESCRIPT_1.check(Way::Url);
 }
 
 #[test]
-fn every_check_passes_through_xy_with_a_server_on_typescript_2_over_stdio() {
-    TYPESCRIPT_2.shows(Way::Stdio);
+fn checks_pass_with_typescript_2_over_stdio() {
+    TYPESCRIPT_2.check(Way::Stdio);
 }
 
 #[test]
-fn every_check_passes_through_xy_with_a_server_on_typescript_2_by_url() {
-    TYPESCRIPT_2.shows(Way::Url);
+fn checks_pass_with_typescript_2_by_url() {
+    TYPESCRIPT_2.check(Way::Url);
 }
 
 #[test]
-fn every_check_passes_through_xy_with_a_server_on_python_2_over_stdio() {
-    PYTHON_2.shows(Way::Stdio);
+fn checks_pass_with_python_2_over_stdio() {
+    PYTHON_2.check(Way::Stdio);
 }
 
 #[test]
-fn every_check_passes_through_xy_with_a_server_on_python_2_by_url() {
-    PYTHON_2.shows(Way::Url);
+fn checks_pass_with_python_2_by_url() {
+    PYTHON_2.check(Way::Url);
 }
 
 #[test]
-fn a_check_that_is_excused_and_passes_is_a_problem() {
+fn excused_check_that_passes_is_a_problem() {
     let checks = |outcome| Checks::from([("scenario/check".to_owned(), outcome)]);
     let excused = ["scenario/check"];
     let [passes, fails] = [Outcome::Success, Outcome::Failure].map(checks);
@@ -98,7 +97,7 @@ fn a_check_that_is_excused_and_passes_is_a_problem() {
 }
 
 #[test]
-fn only_an_optional_check_may_be_left_unchecked() {
+fn only_optional_checks_may_be_skipped() {
     for (check, is_optional) in [(excused::OPTIONAL, true), ("scenario/check", false)] {
         let checks = |outcome| Checks::from([(check.to_owned(), outcome)]);
         let [passes, unchecked, fails] =
@@ -108,11 +107,11 @@ fn only_an_optional_check_may_be_left_unchecked() {
     }
 }
 
-impl Passage {
+impl Comparison {
     #[track_caller]
-    fn shows(&self, way: Way) {
+    fn check(&self, way: Way) {
         let lab = Lab::new();
-        let by_itself = self.sdk.serve(&lab.home, self.args, &[]);
+        let direct = self.sdk.serve(&lab.home, self.args, &[]);
         let behind = self.behind(&lab.home, way);
         let _daemon = lab.home.daemon();
         lab.home.wait_for_state("fixture", "running");
@@ -124,28 +123,28 @@ impl Passage {
         let modern = self.modern.map(|suite| (suite, [].as_slice()));
         let mut found = Vec::new();
         for (suite, excused) in legacy.into_iter().chain(modern) {
-            let expected = directly(&lab, &by_itself, suite);
+            let expected = run_directly(&lab, &direct, suite);
             let seen = run(&lab, suite, &url);
             let more = problems(&expected, &seen, excused);
             found.extend(more.into_iter().map(|problem| format!("{suite:?}: {problem}")));
         }
         assert!(found.is_empty(), "{}", found.join("\n"));
 
-        for fixture in [Some(by_itself), behind].into_iter().flatten() {
+        for fixture in [Some(direct), behind].into_iter().flatten() {
             fixture.end(&lab.home);
         }
         lab.home.finish();
     }
 
-    /// Writes the file of the fixture behind xy, which is a process of this test if xy reaches
-    /// it by its URL.
+    /// Writes the file of the fixture behind xy. Starts the fixture first if xy reaches it by its
+    /// URL.
     #[track_caller]
     fn behind(&self, home: &Home, way: Way) -> Option<Fixture> {
-        let (name, millis) = AWAY;
+        let (name, millis) = RESUME_DELAY;
         let (kdl, fixture) = match way {
             Way::Stdio => (self.sdk.kdl(&format!("{name} {millis};")), None),
             Way::Url => {
-                let fixture = self.sdk.serve(home, self.args, &[AWAY]);
+                let fixture = self.sdk.serve(home, self.args, &[RESUME_DELAY]);
                 (format!("url {:?}\n", fixture.url()), Some(fixture))
             }
         };
@@ -169,7 +168,7 @@ fn problems(expected: &Checks, seen: &Checks, excused: &[&str]) -> Vec<String> {
 
 /// Runs a suite against the fixture itself.
 #[track_caller]
-fn directly(lab: &Lab, fixture: &Fixture, suite: Suite) -> Checks {
+fn run_directly(lab: &Lab, fixture: &Fixture, suite: Suite) -> Checks {
     let checks = run(lab, suite, &fixture.url());
     let passed = checks.values().filter(|it| **it == Outcome::Success).count();
     let (.., least) = suite;

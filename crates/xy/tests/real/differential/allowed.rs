@@ -1,7 +1,7 @@
-//! What must differ through xy, and why.
+//! The differences that must exist through xy, each with its reason.
 
 use super::Way;
-use super::compare::Differs;
+use super::compare::AllowedDifference;
 
 const EVERY: &[Way] = &Way::EVERY;
 const ONE: &[Way] = &[Way::Connect, Way::Http];
@@ -12,22 +12,22 @@ const fn must(
     steps: &'static [&'static str],
     path: &'static str,
     why: &'static str,
-) -> Differs {
-    Differs { ways, steps, path, why }
+) -> AllowedDifference {
+    AllowedDifference { ways, steps, path, why }
 }
 
-const ITSELF: &str = "xy answers this itself, with the outermost keys in the usual order";
-const OWN_IDS: &str = "two servers may ask under one id, so xy asks under ids of its own";
-const XY_IS_THE_SERVER: &str = "where all servers stand behind one door, the server is xy";
-const XY_IS_THE_CLIENT: &str = "a server's client is xy, which says who it is in its own order";
-const OF_MANY: &str = "a list of all servers has no fields that one server gave its own list";
-const NO_SERVER: &str = "nothing in it says which of all servers is meant";
-const LEVEL: &str = "clients share a server's level, so xy keeps each one's";
-const OUTSIDE_NAME: &str = "no server has that name, and xy says so with the name it was given";
-const OWNERS: &str = "xy keeps whose tasks there are, and answers for what is nobody's";
+const ITSELF: &str = "xy answers this request itself, with the outermost keys in its usual order";
+const OWN_IDS: &str = "two servers may use one request id, so xy uses ids of its own";
+const XY_IS_THE_SERVER: &str = "at the endpoint of all servers, the server is xy";
+const XY_IS_THE_CLIENT: &str = "a server's client is xy, which sends its own `clientInfo`";
+const OF_MANY: &str = "a combined list has no extra fields of single servers";
+const NO_SERVER: &str = "the request names no server";
+const LEVEL: &str = "clients share a server's level, so xy stores a level per client";
+const OUTSIDE_NAME: &str = "no server has that name, and the error of xy repeats it";
+const OWNERS: &str = "xy tracks the owners of tasks, and answers for tasks without an owner";
 
-/// What differs with every server.
-pub(crate) const ALWAYS: &[Differs] = &[
+/// Differences with every server.
+pub(crate) const ALWAYS: &[AllowedDifference] = &[
     must(EVERY, &["initialize", "ping"], "answer#order", ITSELF),
     must(EVERY, &["*"], "sampling/createMessage/id", OWN_IDS),
     must(EVERY, &["*"], "elicitation/create/id", OWN_IDS),
@@ -39,8 +39,8 @@ pub(crate) const ALWAYS: &[Differs] = &[
     must(AMONG, &["unknown method"], "answer/error/message", NO_SERVER),
 ];
 
-/// What differs with the fixture.
-pub(crate) const FIXTURE: &[Differs] = &[
+/// Differences with the fixture.
+pub(crate) const FIXTURE: &[AllowedDifference] = &[
     must(EVERY, &["level error", "level debug", "ping with params"], "answer#order", ITSELF),
     must(EVERY, &["unknown level"], "answer#order", ITSELF),
     must(AMONG, &["unknown tool", "unknown prompt", "unknown method"], "answer#order", ITSELF),
@@ -48,7 +48,7 @@ pub(crate) const FIXTURE: &[Differs] = &[
         AMONG,
         &["more tools", "fewer tools"],
         "notifications/tools/list_changed/params",
-        "xy says that a list has changed when it has seen so, and in its own words",
+        "xy announces a changed list itself, once it has read the list",
     ),
     must(ONE, &["client"], "answer/result/clientInfo/*", XY_IS_THE_CLIENT),
     must(ONE, &["client"], "answer/result/_meta", "xy names its daemon, so that loops are found"),
@@ -61,7 +61,7 @@ pub(crate) const FIXTURE: &[Differs] = &[
         AMONG,
         &["list of *"],
         "answer/result/tools/38/name",
-        "with its server's name before it, a name has 50 characters at most",
+        "with its server's prefix, a name has at most 50 characters",
     ),
     must(AMONG, &["list of *"], "answer/result/_meta", OF_MANY),
     must(AMONG, &["unknown tool", "unknown prompt"], "answer/error/message", OUTSIDE_NAME),
@@ -81,29 +81,30 @@ pub(crate) const FIXTURE: &[Differs] = &[
         AMONG,
         &["every task"],
         "answer/result/tasks/*",
-        "where all servers stand behind one door, xy looks at each task of the client",
+        "at the endpoint of all servers, xy reads each task of the client",
     ),
 ];
 
-/// What differs with a fixture that each client has for itself.
-pub(crate) const OF_ONE_CLIENT: &[Differs] = &[must(EVERY, &["roots"], "roots/list/id", OWN_IDS)];
+/// Differences with an isolated fixture.
+pub(crate) const OF_ONE_CLIENT: &[AllowedDifference] =
+    &[must(EVERY, &["roots"], "roots/list/id", OWN_IDS)];
 
-/// What differs with a fixture that all clients share.
-pub(crate) const SHARED: &[Differs] = &[
+/// Differences with a shared fixture.
+pub(crate) const SHARED: &[AllowedDifference] = &[
     must(EVERY, &["roots"], "roots/list#missing", NO_ROOTS),
     must(EVERY, &["roots"], "answer/result/*", NO_ROOTS),
     must(
         ONE,
         &["client"],
         "answer/result/capabilities*",
-        "a shared server is told of what any client may be able to do",
+        "a shared server gets the capabilities that any client may have",
     ),
 ];
 
-const NO_ROOTS: &str = "roots are one client's, so a shared server is not told of any";
+const NO_ROOTS: &str = "roots belong to one client, so a shared server gets none";
 
-/// What differs with the everything server, which each client has for itself.
-pub(crate) const EVERYTHING: &[Differs] = &[
+/// Differences with the everything server, which is isolated.
+pub(crate) const EVERYTHING: &[AllowedDifference] = &[
     must(EVERY, &["level"], "answer#order", ITSELF),
     must(EVERY, &["reference"], "answer/result/content/1/resource/text", TIME),
     must(EVERY, &["read dynamic"], "answer/result/contents/0/text", TIME),
@@ -125,5 +126,5 @@ pub(crate) const EVERYTHING: &[Differs] = &[
 ];
 
 const TASK_STEPS: &[&str] = &["begin a task", "result of the task"];
-const TIME: &str = "the server says what time it is";
-const CHANCE: &str = "the server makes up an id by chance";
+const TIME: &str = "the server sends the current time";
+const CHANCE: &str = "the server generates a random id";

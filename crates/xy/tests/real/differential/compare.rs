@@ -1,4 +1,4 @@
-//! Two records of one script, and what may differ between them.
+//! Compares two records of one script, and applies the list of allowed differences.
 
 use std::cell::Cell;
 
@@ -7,28 +7,29 @@ use xy_testkit::text::{Text, differences};
 use super::Way;
 use super::drive::Record;
 
-/// A difference, and why it must be there. One that is never seen is a mistake in the list.
+/// An allowed difference and its reason. An entry that matches nothing is a mistake in the list.
 #[derive(Debug)]
-pub(crate) struct Differs {
+pub(crate) struct AllowedDifference {
     pub(crate) ways: &'static [Way],
-    /// Labels of steps; `*` at the end of one stands for the rest of it.
+    /// Labels of steps; a final `*` matches the rest of a label.
     pub(crate) steps: &'static [&'static str],
-    /// Which message, and where in it: `answer/result/x`, `notifications/message/params/data`.
-    /// `*` at the end stands for the rest of it.
+    /// The message and the path in it: `answer/result/x`, `notifications/message/params/data`. A
+    /// final `*` matches the rest of the path.
     pub(crate) path: &'static str,
     pub(crate) why: &'static str,
 }
 
-/// The list of what may differ, with how often each was seen, by step.
+/// The allowed differences, with the number of matches by step.
 pub(crate) struct Allowed {
-    all: Vec<(&'static Differs, &'static str, Cell<usize>)>,
+    all: Vec<(&'static AllowedDifference, &'static str, Cell<usize>)>,
 }
 
 impl Allowed {
-    pub(crate) fn new(all: &[&'static [Differs]]) -> Self {
+    pub(crate) fn new(all: &[&'static [AllowedDifference]]) -> Self {
         let entries = all.iter().copied().flatten();
-        let each =
-            |it: &'static Differs| it.steps.iter().map(move |step| (it, *step, Cell::new(0)));
+        let each = |it: &'static AllowedDifference| {
+            it.steps.iter().map(move |step| (it, *step, Cell::new(0)))
+        };
         Self { all: entries.flat_map(each).collect() }
     }
 
@@ -45,22 +46,22 @@ impl Allowed {
         true
     }
 
-    /// How many messages come at each step in this way.
+    /// Returns the expected number of messages of each step in this way.
     pub(crate) fn expected(&self, way: Way, direct: &[Record]) -> Vec<usize> {
         let comes = |label: &str, message: &Text| {
             self.find(way, label, &format!("{}#missing", kind(message))).is_none()
         };
-        let count = |it: &Record| it.heard.iter().filter(|text| comes(it.label, text)).count();
+        let count = |it: &Record| it.messages.iter().filter(|text| comes(it.label, text)).count();
         direct.iter().map(count).collect()
     }
 
-    /// What was never seen.
+    /// Returns the entries that matched nothing.
     pub(crate) fn unused(&self) -> Vec<String> {
         let unused = self.all.iter().filter(|(.., count)| count.get() == 0);
-        let told = |(it, step, _): &(&Differs, &str, Cell<usize>)| {
+        let describe = |(it, step, _): &(&AllowedDifference, &str, Cell<usize>)| {
             format!("listed, but never seen: {step}: {} ({})", it.path, it.why)
         };
-        unused.map(told).collect()
+        unused.map(describe).collect()
     }
 }
 
@@ -71,20 +72,20 @@ fn is_like(pattern: &str, text: &str) -> bool {
     }
 }
 
-/// Every difference that is not allowed, as a sentence.
+/// Returns every difference that is not allowed, as text.
 pub(crate) fn compare(
     way: Way,
     direct: &[Record],
     through: &[Record],
     allowed: &Allowed,
 ) -> Vec<String> {
-    assert_eq!(direct.len(), through.len(), "one script has been driven");
+    assert_eq!(direct.len(), through.len(), "both records have the same steps");
     let mut problems = Vec::new();
     for (direct, through) in direct.iter().zip(through) {
         for (path, one, other) in step(direct, through) {
             if !allowed.allows(way, direct.label, &path) {
                 let label = direct.label;
-                let [one, other] = [one, other].map(|text| shortened(&text));
+                let [one, other] = [one, other].map(|text| shorten(&text));
                 problems
                     .push(format!("{way:?}, {label}: {path}\n  direct  {one}\n  through {other}"));
             }
@@ -93,17 +94,18 @@ pub(crate) fn compare(
     problems
 }
 
-fn shortened(text: &str) -> String {
+fn shorten(text: &str) -> String {
     match text.char_indices().nth(300) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
     }
 }
 
-/// Compares what belongs to a call in its order, and what does not in its own.
+/// Compares the messages of a call in their order, and other messages in theirs.
 fn step(direct: &Record, through: &Record) -> Vec<(String, String, String)> {
-    let [(one, one_apart), (other, other_apart)] = [direct, through]
-        .map(|record| record.heard.iter().partition::<Vec<&Text>, _>(|message| !is_apart(message)));
+    let [(one, one_apart), (other, other_apart)] = [direct, through].map(|record| {
+        record.messages.iter().partition::<Vec<&Text>, _>(|message| !is_apart(message))
+    });
     let mut all = sequence(&one, &other);
     all.extend(sequence(&one_apart, &other_apart));
     all
@@ -117,7 +119,7 @@ fn sequence(one: &[&Text], other: &[&Text]) -> Vec<(String, String, String)> {
         let pairs = one.iter().zip(other);
         return pairs.flat_map(|(one, other)| differences(&kind(one), one, other)).collect();
     }
-    // What one has and the other has not; then the rest, in order.
+    // The messages that only one side has; then the rest, in order.
     let mut all = Vec::new();
     let mut left: Vec<&&Text> = other.iter().collect();
     for message in one {
@@ -136,7 +138,7 @@ fn sequence(one: &[&Text], other: &[&Text]) -> Vec<(String, String, String)> {
     all
 }
 
-/// What a message is: an answer, or its method.
+/// Returns the method of a message, or `answer`.
 fn kind(message: &Text) -> String {
     match message.word("method") {
         "" => "answer".to_owned(),
@@ -144,7 +146,7 @@ fn kind(message: &Text) -> String {
     }
 }
 
-/// Whether it belongs to no call, so that over HTTP it comes on a stream of its own.
+/// Returns true if the message belongs to no call, so that HTTP sends it on its own stream.
 fn is_apart(message: &Text) -> bool {
     let method = message.word("method");
     method.ends_with("/list_changed") || method == "notifications/resources/updated"

@@ -1,4 +1,4 @@
-//! One script, driven at a server in one way: everything that was heard at each step.
+//! Drives one script at a server in one way, and records all messages of each step.
 
 use std::time::Duration;
 
@@ -6,21 +6,24 @@ use serde_json::{Value, json};
 use xy_testkit::McpClient;
 use xy_testkit::text::Text;
 
-/// How long an answer is waited for.
-const WITHIN: Duration = Duration::from_secs(30);
+/// Timeout of an answer.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long, once the answer is there, everything else is waited for that came directly. If
-/// it does not come, that is a difference.
-const REST_WITHIN: Duration = Duration::from_secs(5);
+/// Timeout, after the answer, of the other messages that came directly. A message that does not
+/// arrive is a difference.
+const REST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// One thing that a client does. In `params` `<name:x>` stands for the name of a tool or a
-/// prompt, `<uri:x>` for the place of a resource, `<id>` for the id of this step's request, and
-/// `<task>` for the id of the task that was begun last.
+/// One action of a client. `params` may have these placeholders:
+///
+/// - `<name:x>`: the name of a tool or prompt
+/// - `<uri:x>`: the URI of a resource
+/// - `<id>`: the id of this step's request
+/// - `<task>`: the id of the last task
 #[derive(Debug, Clone)]
 pub(crate) enum Step {
-    /// Asks, and waits for the answer.
-    Ask { label: &'static str, method: &'static str, params: &'static str },
-    /// Asks, and cancels the request with these params as soon as it hears this notification.
+    /// Sends a request, and waits for the answer.
+    Request { label: &'static str, method: &'static str, params: &'static str },
+    /// Sends a request, and cancels it with these params when this notification arrives.
     Cancel {
         label: &'static str,
         method: &'static str,
@@ -28,35 +31,34 @@ pub(crate) enum Step {
         once: &'static str,
         cancel: &'static str,
     },
-    /// Says something that nobody answers.
-    Say { method: &'static str, params: &'static str },
-    /// Asks again and again until the answer holds this text and this notification has come.
-    /// No record tells what is heard meanwhile: when a server does what it does at its start
-    /// is its own affair.
-    Settle { method: &'static str, holds: &'static str, heard: &'static str },
+    /// Sends a notification.
+    Notify { method: &'static str, params: &'static str },
+    /// Repeats a request until its answer contains this text and this notification has arrived. The
+    /// messages in between are not recorded, because a server may start at its own pace.
+    Settle { method: &'static str, holds: &'static str, notification: &'static str },
 }
 
-/// What was heard at one step, in order: answers, notifications, questions.
+/// The messages of one step, in order: answers, notifications and server requests.
 #[derive(Debug, Clone)]
 pub(crate) struct Record {
     pub(crate) label: &'static str,
-    pub(crate) heard: Vec<Text>,
+    pub(crate) messages: Vec<Text>,
 }
 
-/// How a server is reached, as far as that changes what is said.
-pub(crate) struct Reach<'a> {
+/// The parameters of one way that affect the messages.
+pub(crate) struct Target<'a> {
     pub(crate) client: &'a McpClient,
-    /// The name that the server has among others; names are prefixed with it.
+    /// The name of the server in the combined lists; names are prefixed with it.
     pub(crate) among_others: Option<&'a str>,
-    /// Whether the outsides of messages are odd too. Some SDKs refuse such, or respell ids.
+    /// True if messages get odd members beside `params`. Some SDKs refuse them, or rewrite ids.
     pub(crate) is_odd: bool,
-    /// Answers a question: its method to the text of `"result":…` or `"error":…`.
+    /// Answers a server request: maps its method to the text of `"result":…` or `"error":…`.
     pub(crate) answers: &'a dyn Fn(&str) -> String,
-    /// How many messages come at each step, if that is known.
+    /// The number of messages of each step, if it is known.
     pub(crate) expected: Option<&'a [usize]>,
 }
 
-/// What a client can do that is driven here.
+/// Returns the capabilities of the driven client.
 pub(crate) fn capabilities() -> Value {
     json!({
         "roots": { "listChanged": true },
@@ -66,34 +68,38 @@ pub(crate) fn capabilities() -> Value {
 }
 
 struct Driver<'a> {
-    reach: &'a Reach<'a>,
-    /// How much of all that came has been looked at.
+    target: &'a Target<'a>,
+    /// The number of messages that were read.
     seen: usize,
     last_id: u64,
-    /// The id of the task that was begun last.
+    /// The id of the last task.
     task: String,
     records: Vec<Record>,
 }
 
-/// Drives the script; the first record is that of `initialize`.
+/// Drives the script, and returns its records. The first is that of `initialize`.
 #[track_caller]
-pub(crate) fn drive(reach: &Reach<'_>, open_stream: impl FnOnce(), script: &[Step]) -> Vec<Record> {
+pub(crate) fn drive(
+    target: &Target<'_>,
+    open_stream: impl FnOnce(),
+    script: &[Step],
+) -> Vec<Record> {
     let mut driver =
-        Driver { reach, seen: 0, last_id: 0, task: String::new(), records: Vec::new() };
-    reach.client.record();
+        Driver { target, seen: 0, last_id: 0, task: String::new(), records: Vec::new() };
+    target.client.record();
     let client = json!({ "name": "xy-testkit", "version": "1" });
     let params = json!({
         "protocolVersion": "2025-11-25", "capabilities": capabilities(), "clientInfo": client,
     });
-    reach.client.initialize_as(params);
+    target.client.initialize_as(params);
     open_stream();
-    driver.records.push(Record { label: "initialize", heard: Vec::new() });
+    driver.records.push(Record { label: "initialize", messages: Vec::new() });
     driver.listen("1", None, "");
     driver.last_id = 1;
     for step in script {
         driver.step(step);
     }
-    // Whatever is still on its way comes before the answer to this.
+    // All messages on their way arrive before the answer to this request.
     driver.ask("ping", "ping", "{}");
     driver.records
 }
@@ -101,17 +107,19 @@ pub(crate) fn drive(reach: &Reach<'_>, open_stream: impl FnOnce(), script: &[Ste
 impl Driver<'_> {
     fn step(&mut self, step: &Step) {
         match step {
-            Step::Ask { label, method, params } => self.ask(label, method, params),
+            Step::Request { label, method, params } => self.ask(label, method, params),
             Step::Cancel { label, method, params, once, cancel } => {
                 let id = self.begin(label, method, params);
-                self.listen(&id, Some(once), &self.written(cancel, &id));
+                self.listen(&id, Some(once), &self.expand(cancel, &id));
             }
-            Step::Say { method, params } => {
-                let params = self.written(params, "");
+            Step::Notify { method, params } => {
+                let params = self.expand(params, "");
                 let text = format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{params}}}"#);
-                self.reach.client.send_raw(&text);
+                self.target.client.send_raw(&text);
             }
-            Step::Settle { method, holds, heard } => self.settle(method, holds, heard),
+            Step::Settle { method, holds, notification } => {
+                self.settle(method, holds, notification);
+            }
         }
     }
 
@@ -120,16 +128,16 @@ impl Driver<'_> {
         self.listen(&id, None, "");
     }
 
-    /// Sends a request: its id.
+    /// Sends a request, and returns its id.
     fn begin(&mut self, label: &'static str, method: &str, params: &str) -> String {
-        self.records.push(Record { label, heard: Vec::new() });
+        self.records.push(Record { label, messages: Vec::new() });
         self.send(method, params)
     }
 
     fn send(&mut self, method: &str, params: &str) -> String {
         self.last_id += 1;
         let id = match self.last_id {
-            odd if odd % 2 == 1 && self.reach.is_odd => format!("\"\\u0061-{odd}\""),
+            odd if odd % 2 == 1 && self.target.is_odd => format!("\"\\u0061-{odd}\""),
             number => number.to_string(),
         };
         self.send_as(&id, method, params);
@@ -137,30 +145,30 @@ impl Driver<'_> {
     }
 
     fn send_as(&self, id: &str, method: &str, params: &str) {
-        let params = self.written(params, id);
-        let more = self.outside();
+        let params = self.expand(params, id);
+        let more = self.unknown_members();
         let text =
             format!(r#"{{{more}"params":{params},"id":{id},"method":"{method}","jsonrpc":"2.0"}}"#);
-        self.reach.client.start_raw(id, &text);
+        self.target.client.start_raw(id, &text);
     }
 
-    /// Hears until the answer has come and everything else that came directly. With `once` it
-    /// sends `cancel` when it hears that, and no answer comes.
+    /// Reads until the answer and all messages that came directly have arrived. With `once`, sends
+    /// `cancel` when that notification arrives, and expects no answer.
     fn listen(&mut self, id: &str, once: Option<&str>, cancel: &str) {
         let at = self.records.len() - 1;
-        let expected = self.reach.expected.and_then(|all| all.get(at)).copied().unwrap_or(1);
+        let expected = self.target.expected.and_then(|all| all.get(at)).copied().unwrap_or(1);
         let mut is_answered = false;
         let mut is_cancelled = false;
         loop {
-            let heard = self.records[at].heard.len();
+            let messages = self.records[at].messages.len();
             let is_done = if once.is_some() { is_cancelled } else { is_answered };
-            if is_done && heard >= expected {
+            if is_done && messages >= expected {
                 return;
             }
             let Some(text) =
-                self.next(if is_answered || is_cancelled { REST_WITHIN } else { WITHIN })
+                self.next(if is_answered || is_cancelled { REST_TIMEOUT } else { TIMEOUT })
             else {
-                return; // It is told as a difference, by what is missing.
+                return; // The comparison reports the missing messages.
             };
             if is_question(&text) {
                 self.reply(&text);
@@ -174,39 +182,39 @@ impl Driver<'_> {
                 let text = format!(
                     r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{cancel}}}"#
                 );
-                self.reach.client.send_raw(&text);
+                self.target.client.send_raw(&text);
             }
-            self.records[at].heard.push(text);
+            self.records[at].messages.push(text);
         }
     }
 
     fn settle(&mut self, method: &str, holds: &str, wanted: &str) {
-        let server = self.reach.among_others.map(|server| format!("{server}__"));
+        let server = self.target.among_others.map(|server| format!("{server}__"));
         let name = format!("{}echo", server.unwrap_or_default());
         let call = format!(r#"{{"name":"{name}","arguments":{{"message":"here?"}}}}"#);
-        let mut is_heard = false;
-        // The ids of what is compared do not depend on how often that is.
+        let mut is_notified = false;
+        // The recorded ids do not depend on the number of attempts.
         for time in 0..300 {
-            // A server that lives for one client comes when it is called, not when it is listed.
+            // An isolated server starts when it is called, not when it is listed.
             let id = format!("\"settle-call-{time}\"");
             self.send_as(&id, "tools/call", &call);
-            self.pass_by(&id, wanted, &mut is_heard);
+            self.await_answer(&id, wanted, &mut is_notified);
             let id = format!("\"settle-{time}\"");
             self.send_as(&id, method, "{}");
-            let answer = self.pass_by(&id, wanted, &mut is_heard);
-            if is_heard && answer.to_string().contains(holds) {
+            let answer = self.await_answer(&id, wanted, &mut is_notified);
+            if is_notified && answer.to_string().contains(holds) {
                 return;
             }
             std::thread::park_timeout(Duration::from_millis(100));
         }
-        panic!("`{method}` never holds `{holds}`, or `{wanted}` has not come: {is_heard}");
+        panic!("`{method}` never holds `{holds}`, or `{wanted}` has not come: {is_notified}");
     }
 
-    /// Waits for an answer, whatever else comes.
-    fn pass_by(&mut self, id: &str, wanted: &str, is_heard: &mut bool) -> Text {
+    /// Waits for an answer, and discards other messages.
+    fn await_answer(&mut self, id: &str, wanted: &str, is_notified: &mut bool) -> Text {
         loop {
-            let text = self.next(WITHIN).unwrap_or_else(|| panic!("{id} is not answered"));
-            *is_heard |= text.word("method") == wanted;
+            let text = self.next(TIMEOUT).unwrap_or_else(|| panic!("{id} is not answered"));
+            *is_notified |= text.word("method") == wanted;
             if is_question(&text) {
                 self.reply(&text);
             } else if is_id(&text, id) {
@@ -216,27 +224,27 @@ impl Driver<'_> {
     }
 
     fn next(&mut self, limit: Duration) -> Option<Text> {
-        let text = self.reach.client.recorded(self.seen, limit)?;
+        let text = self.target.client.recorded(self.seen, limit)?;
         self.seen += 1;
         Some(Text::of(&text))
     }
 
     fn reply(&self, question: &Text) {
         let id = question.get("id").map(Text::to_string).unwrap_or_default();
-        let outcome = (self.reach.answers)(question.word("method"));
-        let text = format!(r#"{{{}{outcome},"jsonrpc":"2.0","id":{id}}}"#, self.outside());
-        self.reach.client.send_raw(&text);
+        let outcome = (self.target.answers)(question.word("method"));
+        let text = format!(r#"{{{}{outcome},"jsonrpc":"2.0","id":{id}}}"#, self.unknown_members());
+        self.target.client.send_raw(&text);
     }
 
-    /// What nobody knows, beside the id.
-    fn outside(&self) -> &'static str {
-        if self.reach.is_odd { r#""x-outside":1.0,"# } else { "" }
+    /// Returns unknown members to send beside the id.
+    fn unknown_members(&self) -> &'static str {
+        if self.target.is_odd { r#""x-outside":1.0,"# } else { "" }
     }
 
-    /// Params with the names that the server has in this way.
-    fn written(&self, params: &str, id: &str) -> String {
+    /// Returns the params with the server's names in this way.
+    fn expand(&self, params: &str, id: &str) -> String {
         let params = params.replace("<id>", id).replace("<task>", &self.task);
-        let (name, uri) = match self.reach.among_others {
+        let (name, uri) = match self.target.among_others {
             Some(server) => (format!("{server}__"), format!("xy://{server}/")),
             None => (String::new(), String::new()),
         };
@@ -253,7 +261,7 @@ fn is_id(message: &Text, id: &str) -> bool {
     message.get("id").is_some_and(|it| it.to_string() == id)
 }
 
-/// Puts `prefix` before what stands in marks that begin with `mark`.
+/// Puts `prefix` before each value in a placeholder that begins with `mark`.
 fn replace_marked(text: &str, mark: &str, prefix: &str) -> String {
     let mut parts = text.split(mark);
     let mut out = parts.next().unwrap_or_default().to_owned();

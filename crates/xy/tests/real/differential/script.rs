@@ -1,13 +1,13 @@
-//! What is said to the servers, and what they are answered.
+//! The scripts for the servers, and the answers to server requests.
 
 use super::drive::Step;
 
 fn ask(label: &'static str, method: &'static str, params: &'static str) -> Step {
-    Step::Ask { label, method, params }
+    Step::Request { label, method, params }
 }
 
-/// Everything that a client can say to the fixture. It is called before it is listed: what is
-/// listed of a server that nobody has called yet may be what was known of it.
+/// Returns a script with every message that the fixture understands. A call precedes the lists,
+/// because lists of an unused server may be cached ones.
 pub(crate) fn fixture() -> Vec<Step> {
     let parts = [calls(), lists(), questions(), resources(), prompts(), levels(), tasks()];
     [parts.concat(), wrong(), unknown(), cancelled()].concat()
@@ -192,10 +192,10 @@ fn wrong() -> Vec<Step> {
 fn unknown() -> Vec<Step> {
     vec![
         ask("echo", "fixture/echo", r#"{"z":1e3,"a":[1.0,12345678901234567890],"\u00e9":"\/"}"#),
-        Step::Say { method: "notifications/fixture/poke", params: r#"{"z":1.0,"a":"\u00e9"}"# },
+        Step::Notify { method: "notifications/fixture/poke", params: r#"{"z":1.0,"a":"\u00e9"}"# },
         ask("poked", "fixture/poked", "{}"),
         ask("client", "fixture/client", "{}"),
-        Step::Say { method: "notifications/roots/list_changed", params: r#"{"_meta":{}}"# },
+        Step::Notify { method: "notifications/roots/list_changed", params: r#"{"_meta":{}}"# },
         ask("ping with params", "ping", r#"{"x":1.0}"#),
     ]
 }
@@ -218,7 +218,7 @@ fn cancelled() -> Vec<Step> {
     ]
 }
 
-/// Answers that are hard to pass on.
+/// Returns answers that are hard to forward.
 pub(crate) fn odd_answers(method: &str) -> String {
     match method {
         "sampling/createMessage" => r#""result":{"x-a":1.0,"stopReason":"endTurn","role":"assistant","model":"m\/1","content":{"text":"\u00fcber","type":"text"},"_meta":{"example.com/n":12345678901234567890}}"#,
@@ -229,12 +229,12 @@ pub(crate) fn odd_answers(method: &str) -> String {
     .to_owned()
 }
 
-/// Everything that a client can say to the everything server, and its answer is the same.
+/// Returns a script with the requests that the everything server answers deterministically.
 pub(crate) fn everything() -> Vec<Step> {
     let settle = Step::Settle {
         method: "tools/list",
         holds: "trigger-url-elicitation",
-        heard: "notifications/message", // That it has asked for the roots.
+        notification: "notifications/message", // The server has asked for the roots.
     };
     [vec![settle], lists(), everything_calls(), everything_rest(), everything_tasks()].concat()
 }
@@ -341,7 +341,7 @@ fn everything_tasks() -> Vec<Step> {
     ]
 }
 
-/// Answers that the everything server understands.
+/// Returns answers that the everything server understands.
 pub(crate) fn plain_answers(method: &str) -> String {
     match method {
         "sampling/createMessage" => {

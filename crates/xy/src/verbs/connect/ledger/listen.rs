@@ -1,11 +1,10 @@
-//! A `subscriptions/listen` of the client's: open for as long as it wants, whichever daemon
-//! it is that tells it something.
+//! The client's `subscriptions/listen` requests, which stay open across daemons.
 //!
 //! ```text
-//!  asked ── acknowledged: the client hears it ──► promised ◄─────────────┐
-//!                                                    │ connection lost    │ acknowledged: the
-//!                                                    ▼                    │ client hears what it
-//!                                                 renewed ────────────────┘ may have missed
+//!  pending ── acknowledged (forwarded) ──► active ◄────────────────────────────────────┐
+//!                                            │ connection lost                         │
+//!                                            ▼                                         │
+//!                                         resuming ── acknowledged (missed changes) ───┘
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,78 +13,82 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use serde_json::value::RawValue;
 use xy_mcp::members::Members;
 
-/// The key of `_meta` by which the client tells its listens apart.
+/// The key in `_meta` that holds the id of a listen.
 const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
 
-/// The lists, by what says that their changes are told.
+/// The fields of a filter, and the lists whose changes they select.
 const LISTS: [(&str, &str); 3] = [
     ("toolsListChanged", "tools"),
     ("promptsListChanged", "prompts"),
     ("resourcesListChanged", "resources"),
 ];
 
-/// How far a listen has come.
+/// The state of a listen.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) enum Listening {
-    /// Nobody has said yet what will be told.
+pub(super) enum ListenState {
+    /// No daemon has acknowledged it yet.
     #[default]
-    Asked,
-    /// The client knows what it will be told.
-    Promised(Promise),
-    /// Whoever promised this has gone, and the next daemon has not said what it promises.
-    Renewed(Promise),
+    Pending,
+    /// The daemon has acknowledged it, and the client knows the filter.
+    Active(AcceptedFilter),
+    /// The connection was lost, and the next daemon has not acknowledged it yet.
+    Resuming(AcceptedFilter),
 }
 
-/// What a daemon will tell.
+/// The notifications that a daemon has agreed to send.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Promise {
-    /// The lists whose changes are told.
+pub(super) struct AcceptedFilter {
+    /// The lists whose changes are sent.
     lists: Vec<&'static str>,
-    /// Differs if anything else is promised.
-    print: u64,
+    /// A hash of the whole filter, to detect changes.
+    fingerprint: u64,
 }
 
-/// What the client has to hear when a daemon has made its promise.
+/// The update for the client after an acknowledgement.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Told {
-    /// It does not know the promise itself yet.
-    pub(super) promise: bool,
-    /// Changes of these lists it may have missed.
+pub(super) struct ListenUpdate {
+    /// True if the client does not know this filter yet.
+    pub(super) is_changed: bool,
+    /// The lists whose changes it may have missed.
     pub(super) missed: Vec<&'static str>,
 }
 
-impl Listening {
-    /// Whoever tells it things has gone.
+impl ListenState {
+    /// Handles the loss of the connection.
     pub(super) fn lost(&mut self) {
         *self = match std::mem::take(self) {
-            Self::Asked => Self::Asked,
-            Self::Promised(promise) | Self::Renewed(promise) => Self::Renewed(promise),
+            Self::Pending => Self::Pending,
+            Self::Active(filter) | Self::Resuming(filter) => Self::Resuming(filter),
         };
     }
 
-    /// A daemon says what it will tell.
-    pub(super) fn acknowledged(&mut self, promise: Promise) -> Told {
-        let told = match std::mem::take(self) {
-            Self::Asked | Self::Promised(_) => Told { promise: true, missed: Vec::new() },
-            Self::Renewed(before) => {
-                Told { promise: before.print != promise.print, missed: before.lists }
+    /// Handles an acknowledgement by a daemon.
+    pub(super) fn acknowledged(&mut self, filter: AcceptedFilter) -> ListenUpdate {
+        let update = match std::mem::take(self) {
+            Self::Pending | Self::Active(_) => {
+                ListenUpdate { is_changed: true, missed: Vec::new() }
             }
+            Self::Resuming(before) => ListenUpdate {
+                is_changed: before.fingerprint != filter.fingerprint,
+                missed: before.lists,
+            },
         };
-        *self = Self::Promised(promise);
-        told
+        *self = Self::Active(filter);
+        update
     }
 }
 
-impl Promise {
+impl AcceptedFilter {
     fn read(accepted: &Members<'_>) -> Self {
         let is_promised = |key: &str| accepted.get(key) == Some("true");
         let promised = LISTS.into_iter().filter(|(key, _)| is_promised(key));
-        Self { lists: promised.map(|(_, list)| list).collect(), print: print_of(accepted) }
+        let lists = promised.map(|(_, list)| list).collect();
+        Self { lists, fingerprint: fingerprint_of(accepted) }
     }
 }
 
-/// The same for whatever means the same: an order means nothing, nor does what is not accepted.
-fn print_of(accepted: &Members<'_>) -> u64 {
+/// Returns a hash that is equal for equivalent filters. Order and rejected entries do not count.
+fn fingerprint_of(accepted: &Members<'_>) -> u64 {
     let mut meant: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for (key, value) in accepted.iter() {
         let items: Vec<&str> = match serde_json::from_str::<Vec<&RawValue>>(value) {
@@ -102,17 +105,17 @@ fn print_of(accepted: &Members<'_>) -> u64 {
     hasher.finish()
 }
 
-/// Which listen a `notifications/subscriptions/acknowledged` is about, as it is written, and
-/// what it promises.
-pub(super) fn promise_in(params: Option<&str>) -> Option<(&str, Promise)> {
+/// Parses the params of `notifications/subscriptions/acknowledged`: the id of the listen, as raw
+/// JSON, and the accepted filter.
+pub(super) fn parse_acknowledged(params: Option<&str>) -> Option<(&str, AcceptedFilter)> {
     let params = Members::read(params?)?;
     let meta = Members::read(params.get("_meta")?)?;
     let accepted = params.get("notifications").and_then(Members::read).unwrap_or_default();
-    Some((meta.get(SUBSCRIPTION)?, Promise::read(&accepted)))
+    Some((meta.get(SUBSCRIPTION)?, AcceptedFilter::read(&accepted)))
 }
 
-/// Appends that a list may have changed, for whoever listens under this id.
-pub(super) fn changed(list: &str, id: &str, out: &mut Vec<u8>) {
+/// Appends a notification that a list may have changed, for the listen with this id.
+pub(super) fn push_list_changed(list: &str, id: &str, out: &mut Vec<u8>) {
     let line = format!(
         r#"{{"jsonrpc":"2.0","method":"notifications/{list}/list_changed","params":{{"_meta":{{"{SUBSCRIPTION}":{id}}}}}}}"#
     );
@@ -120,9 +123,8 @@ pub(super) fn changed(list: &str, id: &str, out: &mut Vec<u8>) {
     out.push(b'\n');
 }
 
-/// Whether the params of a request repeat it with what the server wanted to know, and so go on
-/// with something that has begun.
-pub(super) fn is_another_round(params: Option<&str>) -> bool {
+/// Returns true if the params continue an earlier request with input for the server.
+pub(super) fn continues_request(params: Option<&str>) -> bool {
     let members = params.and_then(Members::read).unwrap_or_default();
     let has = |key| members.get(key).is_some_and(|value| value != "null");
     has("requestState") || has("inputResponses")

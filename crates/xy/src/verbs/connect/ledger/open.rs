@@ -1,57 +1,57 @@
-//! The client's requests that are not answered, in their order.
+//! The client's open requests, in order.
 
 use std::collections::{BTreeMap, HashMap};
 
 use serde::Deserialize;
 
 use super::LineNo;
-use super::listen::{Listening, is_another_round};
+use super::listen::{ListenState, continues_request};
 
-/// How many requests may be open; a client with more has lost count.
+/// Maximum number of open requests; more are rejected.
 const MAX_OPEN: usize = 65_536;
 
-/// The longest id.
-const MAX_ID: usize = 1024;
+/// Maximum length of an id, in bytes.
+const MAX_ID_LENGTH: usize = 1024;
 
-/// The longest request that is kept to be sent again.
-const MAX_TEXT: usize = 64 * 1024;
+/// Maximum size of a request that is kept to be sent again, in bytes.
+const MAX_REQUEST_BYTES: usize = 64 * 1024;
 
-/// How much is kept of all of them.
-const MAX_TEXTS: usize = 8 * 1024 * 1024;
+/// Maximum size of all kept requests, in bytes.
+const MAX_TOTAL_BYTES: usize = 8 * 1024 * 1024;
 
-/// How many listens are kept among them: as many as a daemon grants one client.
+/// Maximum number of kept listens; a daemon allows a client as many.
 const MAX_LISTENS: usize = 100;
 
-/// What a request is about, as far as it matters when its daemon dies.
+/// The kind of a request, which decides what happens to it when the connection is lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Ask {
+pub(super) enum RequestKind {
     Initialize,
     SetLevel,
     Subscribe(String),
     Unsubscribe(String),
-    /// Not answered as long as the client wants to be told things.
-    Listen(Listening),
-    /// Its answer says which tools may be called twice.
+    /// Stays open until the client or the daemon ends it.
+    Listen(ListenState),
+    /// Its result tells which tools may be called twice.
     ListTools {
         is_first_page: bool,
     },
     /// Calls a tool that is read-only or idempotent, and may be sent again once.
     RepeatableCall,
-    /// Nothing can happen twice: it only reads.
+    /// Only reads, so it may be repeated.
     Harmless,
-    /// Something might happen twice.
+    /// May have effects, so it must not be repeated.
     Once,
 }
 
-impl Ask {
+impl RequestKind {
     pub(super) fn of(method: &str, params: Option<&str>) -> Self {
         match method {
             "initialize" => Self::Initialize,
             "logging/setLevel" => Self::SetLevel,
             "resources/subscribe" => uri_in(params).map_or(Self::Harmless, Self::Subscribe),
             "resources/unsubscribe" => uri_in(params).map_or(Self::Harmless, Self::Unsubscribe),
-            "subscriptions/listen" => Self::Listen(Listening::Asked),
-            "prompts/get" | "resources/read" if is_another_round(params) => Self::Once,
+            "subscriptions/listen" => Self::Listen(ListenState::Pending),
+            "prompts/get" | "resources/read" if continues_request(params) => Self::Once,
             "tools/list" => Self::ListTools { is_first_page: cursor_in(params).is_none() },
             "ping"
             | "prompts/list"
@@ -83,18 +83,18 @@ fn uri_in(params: Option<&str>) -> Option<String> {
     Some(params.uri)
 }
 
-/// One request that is not answered.
+/// An open request.
 #[derive(Debug)]
 pub(super) struct Open {
     pub(super) id: String,
-    pub(super) ask: Ask,
-    /// The line without its end, if it may be sent again.
+    pub(super) ask: RequestKind,
+    /// The line without its newline, if it may be sent again.
     pub(super) text: Option<Vec<u8>>,
 }
 
 impl Open {
     fn is_listen(&self) -> bool {
-        matches!(self.ask, Ask::Listen(_))
+        matches!(self.ask, RequestKind::Listen(_))
     }
 
     fn is_kept_listen(&self) -> bool {
@@ -102,9 +102,9 @@ impl Open {
     }
 }
 
-/// Why a request is not taken.
+/// The reason why a request is rejected.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Refused {
+pub(super) enum InsertError {
     TooMany(usize),
     IdTooLong(usize),
 }
@@ -113,9 +113,9 @@ pub(super) enum Refused {
 pub(super) struct OpenRequests {
     by_line: BTreeMap<LineNo, Open>,
     by_id: HashMap<String, LineNo>,
-    /// The bytes of all texts.
-    kept: usize,
-    /// How many listens have a text.
+    /// Total size of all kept texts.
+    kept_bytes: usize,
+    /// Number of listens with a text.
     listens: usize,
 }
 
@@ -124,22 +124,23 @@ impl OpenRequests {
         &mut self,
         no: LineNo,
         id: &str,
-        ask: Ask,
+        ask: RequestKind,
         line: &[u8],
-    ) -> Result<(), Refused> {
-        if id.len() > MAX_ID {
-            return Err(Refused::IdTooLong(MAX_ID));
+    ) -> Result<(), InsertError> {
+        if id.len() > MAX_ID_LENGTH {
+            return Err(InsertError::IdTooLong(MAX_ID_LENGTH));
         }
-        // A client that uses an id twice hears one answer of ours.
+        // A client that uses an id twice gets only one error response.
         self.remove(id);
         if self.by_line.len() >= MAX_OPEN {
-            return Err(Refused::TooMany(MAX_OPEN));
+            return Err(InsertError::TooMany(MAX_OPEN));
         }
         let line = line.trim_ascii_end();
-        let is_kept =
-            self.may_keep(&ask) && line.len() <= MAX_TEXT && self.kept + line.len() <= MAX_TEXTS;
+        let is_kept = self.may_keep(&ask)
+            && line.len() <= MAX_REQUEST_BYTES
+            && self.kept_bytes + line.len() <= MAX_TOTAL_BYTES;
         let text = is_kept.then(|| line.to_vec());
-        self.kept += text.as_ref().map_or(0, Vec::len);
+        self.kept_bytes += text.as_ref().map_or(0, Vec::len);
         let open = Open { id: id.to_owned(), ask, text };
         self.listens += usize::from(open.is_kept_listen());
         self.by_id.insert(id.to_owned(), no);
@@ -151,10 +152,10 @@ impl OpenRequests {
         self.by_line.is_empty()
     }
 
-    fn may_keep(&self, ask: &Ask) -> bool {
+    fn may_keep(&self, ask: &RequestKind) -> bool {
         match ask {
-            Ask::Once => false,
-            Ask::Listen(_) => self.listens < MAX_LISTENS,
+            RequestKind::Once => false,
+            RequestKind::Listen(_) => self.listens < MAX_LISTENS,
             _ => true,
         }
     }
@@ -162,28 +163,28 @@ impl OpenRequests {
     pub(super) fn remove(&mut self, id: &str) -> Option<Open> {
         let no = self.by_id.remove(id)?;
         let open = self.by_line.remove(&no)?;
-        self.kept -= open.text.as_ref().map_or(0, Vec::len);
+        self.kept_bytes -= open.text.as_ref().map_or(0, Vec::len);
         self.listens -= usize::from(open.is_kept_listen());
         Some(open)
     }
 
-    /// The listen with this id.
-    pub(super) fn listening(&mut self, id: &str) -> Option<&mut Listening> {
+    /// Returns the listen with this id.
+    pub(super) fn listening(&mut self, id: &str) -> Option<&mut ListenState> {
         match &mut self.by_line.get_mut(self.by_id.get(id)?)?.ask {
-            Ask::Listen(listening) => Some(listening),
+            RequestKind::Listen(listening) => Some(listening),
             _ => None,
         }
     }
 
-    /// Every listen.
-    pub(super) fn all_listening(&mut self) -> impl Iterator<Item = &mut Listening> {
+    /// Returns all listens.
+    pub(super) fn all_listening(&mut self) -> impl Iterator<Item = &mut ListenState> {
         self.by_line.values_mut().filter_map(|open| match &mut open.ask {
-            Ask::Listen(listening) => Some(listening),
+            RequestKind::Listen(listening) => Some(listening),
             _ => None,
         })
     }
 
-    /// Forgets those that stood in this line or a later one.
+    /// Removes the requests of this line and of later lines.
     pub(super) fn remove_from(&mut self, first: LineNo) {
         let later: Vec<String> = self.by_line.range(first..).map(|(_, it)| it.id.clone()).collect();
         for id in later {
@@ -191,19 +192,20 @@ impl OpenRequests {
         }
     }
 
-    /// Forbids that calls which are open now are sent again.
+    /// Prevents the calls that are open now from being sent again.
     pub(super) fn forbid_repeats(&mut self) {
-        for open in self.by_line.values_mut().filter(|open| open.ask == Ask::RepeatableCall) {
-            self.kept -= open.text.take().map_or(0, |text| text.len());
+        for open in self.by_line.values_mut().filter(|open| open.ask == RequestKind::RepeatableCall)
+        {
+            self.kept_bytes -= open.text.take().map_or(0, |text| text.len());
         }
     }
 
-    /// Takes out those that cannot be sent again, in order.
+    /// Removes and returns the requests that cannot be sent again, in order.
     pub(super) fn take_unrepeatable(&mut self) -> Vec<Open> {
         self.take(|open| open.text.is_none())
     }
 
-    /// Takes out the listens, in order.
+    /// Removes and returns the listens, in order.
     pub(super) fn take_listens(&mut self) -> Vec<Open> {
         self.take(Open::is_listen)
     }
@@ -218,7 +220,7 @@ impl OpenRequests {
         ids.iter().filter_map(|id| self.remove(id)).collect()
     }
 
-    /// Those that are sent again, in order.
+    /// Returns the requests to send again, in order.
     pub(super) fn texts(&self) -> impl Iterator<Item = &[u8]> {
         self.by_line.values().filter_map(|open| open.text.as_deref())
     }

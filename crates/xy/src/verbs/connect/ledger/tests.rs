@@ -1,4 +1,4 @@
-//! Short plays between a client, the ledger and daemons that come and go.
+//! Tests of the ledger with a client and a sequence of daemons.
 
 use proptest::prelude::*;
 use xy_mcp::envelope::parse;
@@ -12,14 +12,14 @@ const INITIALIZE_ANSWER: &str =
     r#"{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-06-18","capabilities":{}}}"#;
 const CLIENT_INITIALIZED: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
 
-fn client(ledger: &mut Ledger, line: &str) -> Verdict {
+fn client(ledger: &mut Ledger, line: &str) -> LineAction {
     let line = format!("{line}\n");
-    ledger.client_says(parse(line.as_bytes()).ok().as_ref(), line.as_bytes(), false)
+    ledger.on_client_line(parse(line.as_bytes()).ok().as_ref(), line.as_bytes(), false)
 }
 
-fn daemon(ledger: &mut Ledger, line: &str) -> Verdict {
+fn daemon(ledger: &mut Ledger, line: &str) -> LineAction {
     let line = format!("{line}\n");
-    ledger.daemon_says(parse(line.as_bytes()).ok().as_ref(), line.as_bytes())
+    ledger.on_daemon_line(parse(line.as_bytes()).ok().as_ref(), line.as_bytes())
 }
 
 fn request(id: &str, method: &str) -> String {
@@ -38,15 +38,16 @@ fn text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
-fn shaken() -> Ledger {
+/// Returns a ledger after a handshake.
+fn initialized_ledger() -> Ledger {
     let mut ledger = Ledger::default();
-    assert_eq!(client(&mut ledger, INITIALIZE), Verdict::Pass);
-    assert_eq!(daemon(&mut ledger, INITIALIZE_ANSWER), Verdict::Pass);
-    assert_eq!(client(&mut ledger, CLIENT_INITIALIZED), Verdict::Pass);
+    assert_eq!(client(&mut ledger, INITIALIZE), LineAction::Forward);
+    assert_eq!(daemon(&mut ledger, INITIALIZE_ANSWER), LineAction::Forward);
+    assert_eq!(client(&mut ledger, CLIENT_INITIALIZED), LineAction::Forward);
     ledger
 }
 
-/// Ids in a text of lines, in order.
+/// Returns the ids of messages, in order.
 fn ids(lines: &str) -> Vec<String> {
     lines
         .lines()
@@ -55,7 +56,7 @@ fn ids(lines: &str) -> Vec<String> {
 }
 
 #[test]
-fn what_may_not_happen_twice_gets_an_error_and_the_rest_is_sent_again() {
+fn only_harmless_requests_are_sent_again() {
     let harmless = [
         "tools/list",
         "prompts/list",
@@ -76,30 +77,30 @@ fn what_may_not_happen_twice_gets_an_error_and_the_rest_is_sent_again() {
     for method in harmless {
         let mut ledger = Ledger::default();
         client(&mut ledger, &request("1", method));
-        assert_eq!(text(ledger.lost("x")), "", "{method}");
+        assert_eq!(text(ledger.on_connection_lost("x")), "", "{method}");
         assert_eq!(text(ledger.replay()), request("1", method) + "\n");
     }
     for method in others {
         let mut ledger = Ledger::default();
         client(&mut ledger, &request("\"one\"", method));
-        let told = text(ledger.lost("it hung up"));
+        let told = text(ledger.on_connection_lost("it hung up"));
         assert!(
             told.starts_with(r#"{"jsonrpc":"2.0","id":"one","error":{"code":-32010,"#),
             "{told}"
         );
         assert!(told.contains("outcome unknown: ") && told.contains("it hung up"), "{told}");
         assert_eq!(text(ledger.replay()), "", "{method}");
-        assert_eq!(text(ledger.lost("x")), "", "it is told once");
+        assert_eq!(text(ledger.on_connection_lost("x")), "", "it is told once");
     }
 }
 
-/// A ledger whose client knows that the tool `read` is read-only.
+/// Returns a ledger that knows that the tool `read` is read-only.
 fn listed() -> Ledger {
-    let mut ledger = shaken();
+    let mut ledger = initialized_ledger();
     client(&mut ledger, &request("9", "tools/list"));
     let tools = r#"[{"name":"read","annotations":{"readOnlyHint":true}},{"name":"write"}]"#;
     let answer = format!(r#"{{"jsonrpc":"2.0","id":9,"result":{{"tools":{tools}}}}}"#);
-    assert_eq!(daemon(&mut ledger, &answer), Verdict::Pass);
+    assert_eq!(daemon(&mut ledger, &answer), LineAction::Forward);
     ledger
 }
 
@@ -113,10 +114,14 @@ fn call_to_a_read_only_tool_is_sent_again_once() {
     let mut ledger = listed();
     client(&mut ledger, &call("1", "read"));
     client(&mut ledger, &call("2", "write"));
-    assert_eq!(ids(&text(ledger.lost("x"))), ["2"]);
+    assert_eq!(ids(&text(ledger.on_connection_lost("x"))), ["2"]);
     assert!(text(ledger.replay()).ends_with(&(call("1", "read") + "\n")));
-    assert_eq!(ids(&text(ledger.lost("x"))), ["1"], "the second daemon has died of it too");
-    assert!(!ledger.has_open());
+    assert_eq!(
+        ids(&text(ledger.on_connection_lost("x"))),
+        ["1"],
+        "the second daemon has died of it too"
+    );
+    assert!(!ledger.has_open_requests());
 }
 
 #[test]
@@ -125,7 +130,7 @@ fn call_during_which_the_client_was_asked_is_not_sent_again() {
     client(&mut ledger, &call("1", "read"));
     daemon(&mut ledger, &request("7", "elicitation/create"));
     client(&mut ledger, &call("2", "read"));
-    let told = text(ledger.lost("x"));
+    let told = text(ledger.on_connection_lost("x"));
     let errors: Vec<&str> = told.lines().filter(|line| line.contains("error")).collect();
     assert_eq!(ids(&errors.join("\n")), ["1"]);
     assert!(text(ledger.replay()).ends_with(&(call("2", "read") + "\n")));
@@ -136,24 +141,24 @@ fn tools_of_a_changed_list_are_not_called_again() {
     let mut ledger = listed();
     daemon(&mut ledger, r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#);
     client(&mut ledger, &call("1", "read"));
-    assert_eq!(ids(&text(ledger.lost("x"))), ["1"]);
+    assert_eq!(ids(&text(ledger.on_connection_lost("x"))), ["1"]);
 }
 
 #[test]
-fn what_was_answered_is_neither_told_nor_sent_again() {
+fn answered_requests_are_not_sent_again() {
     let mut ledger = Ledger::default();
     for (id, method) in [("1", "tools/call"), ("2", "tools/list"), ("3", "tools/call")] {
         client(&mut ledger, &request(id, method));
     }
-    assert_eq!(daemon(&mut ledger, &result("2")), Verdict::Pass);
-    assert_eq!(daemon(&mut ledger, &result("1")), Verdict::Pass);
-    assert_eq!(ids(&text(ledger.lost("x"))), ["3"]);
+    assert_eq!(daemon(&mut ledger, &result("2")), LineAction::Forward);
+    assert_eq!(daemon(&mut ledger, &result("1")), LineAction::Forward);
+    assert_eq!(ids(&text(ledger.on_connection_lost("x"))), ["3"]);
     assert_eq!(text(ledger.replay()), "");
 }
 
 #[test]
-fn a_new_daemon_hears_the_handshake_the_level_and_the_subscriptions() {
-    let mut ledger = shaken();
+fn new_daemon_gets_handshake_level_and_subscriptions() {
+    let mut ledger = initialized_ledger();
     client(&mut ledger, &about("1", "resources/subscribe", "file:///a"));
     client(&mut ledger, &about("2", "resources/subscribe", "file:///b"));
     client(&mut ledger, &about("3", "resources/subscribe", "file:///refused"));
@@ -166,11 +171,11 @@ fn a_new_daemon_hears_the_handshake_the_level_and_the_subscriptions() {
     daemon(&mut ledger, &result("5"));
     client(&mut ledger, &request("6", "tools/list"));
 
-    assert_eq!(text(ledger.lost("x")), "");
-    let greeting = text(ledger.greeting().unwrap());
-    assert_eq!(greeting, INITIALIZE.replace("\"id\":0", "\"id\":\"xy-connect-1\"") + "\n");
+    assert_eq!(text(ledger.on_connection_lost("x")), "");
+    let handshake_request = text(ledger.handshake_request().unwrap());
+    assert_eq!(handshake_request, INITIALIZE.replace("\"id\":0", "\"id\":\"xy-connect-1\"") + "\n");
     let answer = INITIALIZE_ANSWER.replace("\"id\":0", "\"id\":\"xy-connect-1\"");
-    assert_eq!(daemon(&mut ledger, &answer), Verdict::Greeted(Ok(())));
+    assert_eq!(daemon(&mut ledger, &answer), LineAction::HandshakeDone(Ok(())));
     let said = text(ledger.replay());
     let expected = [
         CLIENT_INITIALIZED.to_owned(),
@@ -179,129 +184,129 @@ fn a_new_daemon_hears_the_handshake_the_level_and_the_subscriptions() {
         request("6", "tools/list"),
     ];
     assert_eq!(said.lines().collect::<Vec<_>>(), expected);
-    assert_eq!(daemon(&mut ledger, &result("\"xy-connect-3\"")), Verdict::Swallow);
-    assert_eq!(daemon(&mut ledger, &result("6")), Verdict::Pass);
-    assert_eq!(ledger.news_of_a_new_daemon(), LISTS_CHANGED);
+    assert_eq!(daemon(&mut ledger, &result("\"xy-connect-3\"")), LineAction::Drop);
+    assert_eq!(daemon(&mut ledger, &result("6")), LineAction::Forward);
+    assert_eq!(ledger.list_changes(), LISTS_CHANGED);
 }
 
 #[test]
-fn a_handshake_that_was_not_answered_is_the_clients_own_again() {
+fn unanswered_handshake_is_sent_again() {
     let mut ledger = Ledger::default();
     client(&mut ledger, INITIALIZE);
-    ledger.lost("x");
-    assert_eq!(ledger.greeting(), None);
+    ledger.on_connection_lost("x");
+    assert_eq!(ledger.handshake_request(), None);
     assert_eq!(text(ledger.replay()), format!("{INITIALIZE}\n"));
-    assert_eq!(ledger.news_of_a_new_daemon(), "");
-    assert_eq!(daemon(&mut ledger, INITIALIZE_ANSWER), Verdict::Pass);
-    // Now it stands, and the client has yet to say that it is initialized.
-    ledger.lost("x");
-    assert!(ledger.greeting().is_some());
+    assert_eq!(ledger.list_changes(), "");
+    assert_eq!(daemon(&mut ledger, INITIALIZE_ANSWER), LineAction::Forward);
+    // The handshake is done, but the client has not sent `notifications/initialized`.
+    ledger.on_connection_lost("x");
+    assert!(ledger.handshake_request().is_some());
     assert_eq!(text(ledger.replay()), "");
 }
 
 #[test]
-fn a_daemon_that_grants_less_than_the_one_before_cannot_go_on() {
-    let mut ledger = shaken();
-    ledger.lost("x");
-    ledger.greeting();
+fn daemon_with_another_revision_is_rejected() {
+    let mut ledger = initialized_ledger();
+    ledger.on_connection_lost("x");
+    ledger.handshake_request();
     let other =
         r#"{"jsonrpc":"2.0","id":"xy-connect-1","result":{"protocolVersion":"2024-11-05"}}"#;
-    let Verdict::Greeted(Err(why)) = daemon(&mut ledger, other) else { panic!() };
-    assert_eq!(
-        why,
-        "it speaks MCP 2024-11-05 with this client, and 2025-06-18 was agreed on before"
-    );
-    ledger.greeting();
+    let LineAction::HandshakeDone(Err(why)) = daemon(&mut ledger, other) else { panic!() };
+    assert_eq!(why, "it chose MCP 2024-11-05, but 2025-06-18 was negotiated before");
+    ledger.handshake_request();
     let error = r#"{"jsonrpc":"2.0","id":"xy-connect-2","error":{"code":-1,"message":"full"}}"#;
-    assert_eq!(daemon(&mut ledger, error), Verdict::Greeted(Err("full".into())));
+    assert_eq!(daemon(&mut ledger, error), LineAction::HandshakeDone(Err("full".into())));
 }
 
 #[test]
-fn what_was_not_written_is_said_again_by_whoever_has_it() {
+fn unwritten_lines_are_not_replayed() {
     let mut ledger = Ledger::default();
     client(&mut ledger, &request("1", "tools/call"));
     let second = ledger.next_line();
     client(&mut ledger, &request("2", "tools/call"));
     client(&mut ledger, &request("3", "tools/list"));
     client(&mut ledger, CLIENT_INITIALIZED);
-    ledger.unwritten_from(second);
-    assert_eq!(ids(&text(ledger.lost("x"))), ["1"]);
+    ledger.mark_unwritten(second);
+    assert_eq!(ids(&text(ledger.on_connection_lost("x"))), ["1"]);
     assert_eq!(text(ledger.replay()), "");
     assert_eq!(ledger.initialized_at, None);
 }
 
 #[test]
-fn answers_to_a_daemon_that_is_gone_are_swallowed() {
+fn responses_to_a_lost_daemon_are_dropped() {
     let mut ledger = Ledger::default();
     for id in ["7", "8"] {
-        assert_eq!(daemon(&mut ledger, &request(id, "sampling/createMessage")), Verdict::Pass);
+        assert_eq!(
+            daemon(&mut ledger, &request(id, "sampling/createMessage")),
+            LineAction::Forward
+        );
     }
-    assert_eq!(client(&mut ledger, &result("8")), Verdict::Pass);
-    let told = text(ledger.lost("x"));
+    assert_eq!(client(&mut ledger, &result("8")), LineAction::Forward);
+    let told = text(ledger.on_connection_lost("x"));
     assert!(
         told.contains("notifications/cancelled") && told.contains(r#""requestId":7,"#),
         "{told}"
     );
     assert_eq!(told.lines().count(), 1);
-    assert_eq!(client(&mut ledger, &result("7")), Verdict::Swallow);
-    assert_eq!(client(&mut ledger, &result("9")), Verdict::Pass, "the daemon's to judge");
+    assert_eq!(client(&mut ledger, &result("7")), LineAction::Drop);
+    assert_eq!(client(&mut ledger, &result("9")), LineAction::Forward, "the daemon's to judge");
 }
 
 #[test]
-fn an_id_that_an_old_daemon_used_is_renamed_on_its_way() {
+fn reused_daemon_id_is_renamed() {
     let mut ledger = Ledger::default();
     let ask = request("7", "roots/list");
     daemon(&mut ledger, &ask);
-    ledger.lost("x");
+    ledger.on_connection_lost("x");
     let renamed = request("\"xy-connect-1\"", "roots/list") + "\n";
-    assert_eq!(daemon(&mut ledger, &ask), Verdict::Replace(renamed.into_bytes()));
-    assert_eq!(client(&mut ledger, &result("7")), Verdict::Swallow, "it answers the old one");
+    assert_eq!(daemon(&mut ledger, &ask), LineAction::Replace(renamed.into_bytes()));
+    assert_eq!(client(&mut ledger, &result("7")), LineAction::Drop, "it answers the old one");
     let restored = result("7") + "\n";
     assert_eq!(
         client(&mut ledger, &result("\"xy-connect-1\"")),
-        Verdict::Replace(restored.into_bytes())
+        LineAction::Replace(restored.into_bytes())
     );
-    // And so is its cancellation.
+    // Its cancellation is renamed too.
     daemon(&mut ledger, &ask);
     let renamed = cancel("\"xy-connect-2\"") + "\n";
-    assert_eq!(daemon(&mut ledger, &cancel("7")), Verdict::Replace(renamed.into_bytes()));
+    assert_eq!(daemon(&mut ledger, &cancel("7")), LineAction::Replace(renamed.into_bytes()));
 }
 
 #[test]
-fn a_carried_answer_is_void_and_a_carried_request_is_not() {
+fn resent_response_is_dropped_and_request_forwarded() {
     let mut ledger = Ledger::default();
     let answer = result("7");
     let message = parse(answer.as_bytes()).unwrap();
-    assert_eq!(ledger.client_says(Some(&message), answer.as_bytes(), true), Verdict::Swallow);
+    assert_eq!(ledger.on_client_line(Some(&message), answer.as_bytes(), true), LineAction::Drop);
     let ask = request("7", "tools/call");
     let message = parse(ask.as_bytes()).unwrap();
-    assert_eq!(ledger.client_says(Some(&message), ask.as_bytes(), true), Verdict::Pass);
+    assert_eq!(ledger.on_client_line(Some(&message), ask.as_bytes(), true), LineAction::Forward);
 }
 
 #[test]
-fn a_cancelled_request_is_not_waited_for() {
+fn cancelled_request_gets_no_error() {
     let mut ledger = Ledger::default();
     client(&mut ledger, &request("1", "tools/call"));
     client(
         &mut ledger,
         r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}"#,
     );
-    assert_eq!(text(ledger.lost("x")), "");
+    assert_eq!(text(ledger.on_connection_lost("x")), "");
 }
 
 #[test]
-fn what_is_no_message_is_passed_on_and_means_nothing() {
+fn invalid_messages_are_forwarded() {
     let mut ledger = Ledger::default();
     for line in ["", "garbage", "[]", "{}", r#"{"id":1}"#, "\u{0}"] {
-        assert_eq!(client(&mut ledger, line), Verdict::Pass);
-        assert_eq!(daemon(&mut ledger, line), Verdict::Pass);
+        assert_eq!(client(&mut ledger, line), LineAction::Forward);
+        assert_eq!(daemon(&mut ledger, line), LineAction::Forward);
     }
-    assert_eq!(text(ledger.lost("x")), "");
+    assert_eq!(text(ledger.on_connection_lost("x")), "");
 }
 
 #[test]
-fn nothing_is_remembered_without_a_bound() {
-    let mut ledger = shaken();
+fn remembered_state_is_bounded() {
+    let mut ledger = initialized_ledger();
     for no in 0..MAX_SUBSCRIPTIONS + 10 {
         let id = (no + 1).to_string();
         client(&mut ledger, &about(&id, "resources/subscribe", &id));
@@ -309,29 +314,32 @@ fn nothing_is_remembered_without_a_bound() {
     }
     assert_eq!(ledger.subscriptions.len(), MAX_SUBSCRIPTIONS);
     for no in 0..65_536 {
-        assert_eq!(client(&mut ledger, &request(&no.to_string(), "tools/call")), Verdict::Pass);
+        assert_eq!(
+            client(&mut ledger, &request(&no.to_string(), "tools/call")),
+            LineAction::Forward
+        );
     }
-    let Verdict::Refuse(answer) = client(&mut ledger, &request("\"more\"", "tools/call")) else {
+    let LineAction::Reject(answer) = client(&mut ledger, &request("\"more\"", "tools/call")) else {
         panic!("it has no room")
     };
     assert!(text(answer).starts_with(r#"{"jsonrpc":"2.0","id":"more","error":{"code":-32008"#));
     let long = format!("\"{}\"", "x".repeat(2000));
-    assert!(matches!(client(&mut ledger, &request(&long, "ping")), Verdict::Refuse(_)));
-    for no in 0..MAX_ASKED + 10 {
+    assert!(matches!(client(&mut ledger, &request(&long, "ping")), LineAction::Reject(_)));
+    for no in 0..MAX_DAEMON_REQUESTS + 10 {
         daemon(&mut ledger, &request(&no.to_string(), "roots/list"));
     }
-    ledger.lost("x");
-    assert_eq!(ledger.stale.len(), MAX_ASKED);
+    ledger.on_connection_lost("x");
+    assert_eq!(ledger.stale.len(), MAX_DAEMON_REQUESTS);
 }
 
 #[test]
-fn a_request_too_large_to_keep_is_not_sent_again() {
+fn oversized_request_is_not_sent_again() {
     let mut ledger = Ledger::default();
     client(&mut ledger, &about("1", "resources/read", &"x".repeat(100_000)));
-    assert_eq!(ids(&text(ledger.lost("x"))), ["1"]);
+    assert_eq!(ids(&text(ledger.on_connection_lost("x"))), ["1"]);
 }
 
-/// A listen of a client of the revision without a handshake.
+/// Returns a listen of a client of the revision without a handshake.
 fn listen(id: &str, filter: &str) -> String {
     let meta = r#"{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
     format!(
@@ -381,13 +389,12 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
 }
 
 proptest! {
-    /// Whatever happens, each request has exactly one fate: it is answered by a daemon, or
-    /// by us, or is still open and will be sent again.
+    /// Each request is answered by a daemon, answered by the bridge, or kept to be sent again.
     #[test]
-    fn every_request_has_one_fate(moves in moves()) {
+    fn every_request_has_one_outcome(moves in moves()) {
         let mut ledger = Ledger::default();
         let mut open = std::collections::BTreeMap::new();
-        // The listens that were granted, and whether that daemon has gone since.
+        // The acknowledged listens; true if that connection has been lost since.
         let mut knows = std::collections::BTreeMap::new();
         for step in moves {
             match step {
@@ -410,17 +417,17 @@ proptest! {
                     client(&mut ledger, &cancel(&id.to_string()));
                     open.remove(&id);
                 }
-                // Only what another daemon had granted before is kept from the client.
+                // Only acknowledgements of resumed listens are not forwarded.
                 Move::Acknowledged(id) => {
                     let line = acknowledged(&id.to_string(), TOOLS_AND_PROMPTS);
-                    let verdict = daemon(&mut ledger, &line);
+                    let action = daemon(&mut ledger, &line);
                     let is_open = open.get(&id) == Some(&Sort::Listen);
                     let may_have_missed = is_open && knows.insert(id, false) == Some(true);
-                    prop_assert_eq!(matches!(verdict, Verdict::Replace(_)), may_have_missed);
-                    prop_assert_eq!(verdict == Verdict::Pass, !may_have_missed);
+                    prop_assert_eq!(matches!(action, LineAction::Replace(_)), may_have_missed);
+                    prop_assert_eq!(action == LineAction::Forward, !may_have_missed);
                 }
                 Move::Lost => {
-                    let mut told = ids(&text(ledger.lost("x")));
+                    let mut told = ids(&text(ledger.on_connection_lost("x")));
                     told.sort();
                     let mut expected: Vec<String> =
                         open.iter().filter(|(_, sort)| **sort == Sort::Call).map(|(id, _)| id.to_string()).collect();
@@ -438,7 +445,7 @@ proptest! {
                 }
             }
         }
-        prop_assert_eq!(ledger.abandon(&CallError::parse("x")).is_empty(), open.is_empty());
+        prop_assert_eq!(ledger.fail_all(&CallError::parse("x")).is_empty(), open.is_empty());
         prop_assert_eq!(text(ledger.replay()), "");
     }
 }

@@ -1,4 +1,4 @@
-//! Lines that the bridge itself makes.
+//! Messages that the bridge itself creates or rewrites.
 
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -6,10 +6,10 @@ use xy_mcp::edit::Edits;
 use xy_mcp::envelope::{Message, parse};
 use xy_protocol::error::CallError;
 
-/// Appends an error answer to the request with this id, as it is written.
+/// Appends an error response to the request with this id, which is raw JSON.
 ///
-/// A client shows a person the message and little else, so all that is known stands there.
-pub(in super::super) fn error_answer(id: &str, error: &CallError, out: &mut Vec<u8>) {
+/// Clients show users little but the message, so it includes the cause and the hint.
+pub(in super::super) fn error_response(id: &str, error: &CallError, out: &mut Vec<u8>) {
     #[derive(Serialize)]
     struct Line<'t> {
         jsonrpc: &'t str,
@@ -37,15 +37,15 @@ pub(in super::super) fn error_answer(id: &str, error: &CallError, out: &mut Vec<
     let kind = format!("{:?}", error.kind);
     let data = Data { kind, cause: error.cause.as_deref(), hint: error.hint.as_deref() };
     let error = Error { code: error.code(), message, data };
-    // What is no JSON cannot be quoted; it is answered as what could not be read is.
+    // An id that is not JSON becomes null, as for unparsable messages.
     let id = serde_json::from_str(id).ok();
     serde_json::to_writer(&mut *out, &Line { jsonrpc: "2.0", id, error })
-        .expect("an answer always serialises");
+        .expect("a response always serialises");
     out.push(b'\n');
 }
 
-/// Appends a note that the request with this id is not to be answered any more. The reason is
-/// written as it is, so it must not need any escapes.
+/// Appends a `notifications/cancelled` for the request with this id. The reason is not escaped, so
+/// it must not need escapes.
 pub(super) fn cancelled(id: &str, reason: &str, out: &mut Vec<u8>) {
     let line = format!(
         r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id},"reason":"{reason}"}}}}"#
@@ -54,10 +54,10 @@ pub(super) fn cancelled(id: &str, reason: &str, out: &mut Vec<u8>) {
     out.push(b'\n');
 }
 
-/// The line with another id, be it its own or that of the request it cancels.
-pub(super) fn same_with_id(line: &[u8], old: &str, new: &str) -> Vec<u8> {
+/// Returns the line with another id: its own, or that of the request it cancels.
+pub(super) fn with_id(line: &[u8], old: &str, new: &str) -> Vec<u8> {
     let id = match parse(line) {
-        Ok(Message::Request { id, .. } | Message::Answer { id: Some(id), .. }) => Some(id),
+        Ok(Message::Request { id, .. } | Message::Response { id: Some(id), .. }) => Some(id),
         Ok(Message::Notification { params, .. }) => super::request_id(params),
         _ => None,
     };

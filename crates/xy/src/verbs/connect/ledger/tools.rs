@@ -1,4 +1,4 @@
-//! The tools that may be called twice, as the daemon last listed them to the client.
+//! The tools that may be called twice, according to the daemon's last list.
 
 use std::collections::HashSet;
 
@@ -16,7 +16,7 @@ const MAX_NAME: usize = 256;
 pub(super) struct RepeatableTools(HashSet<String>);
 
 impl RepeatableTools {
-    /// Takes a page of the list. The first page replaces what was known.
+    /// Adds a page of the list. The first page replaces all known tools.
     pub(super) fn learn(&mut self, result: &str, is_first_page: bool) {
         #[derive(Deserialize)]
         struct Page {
@@ -45,13 +45,13 @@ impl RepeatableTools {
                 self.0.insert(name.to_owned());
             }
         }
-        // Of several with one name all have to agree.
+        // If several tools have the same name, all must be repeatable.
         for name in others.iter().filter_map(|tool| tool.name.as_str()) {
             self.0.remove(name);
         }
     }
 
-    /// Forgets all tools: the list has changed.
+    /// Removes all tools, as the list has changed.
     pub(super) fn forget(&mut self) {
         self.0.clear();
     }

@@ -1,4 +1,4 @@
-//! The file of a recording: new, for its owner only, never through a link.
+//! Creation of the recording file: always new, private to its owner, never through a link.
 
 use std::fs::{self, File};
 use std::io;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use xy_protocol::error::{CallError, ErrorKind};
 
-/// Creates the file; in a folder, one with a name of its own.
+/// Creates the file. If `path` is a folder, creates a uniquely named file in it.
 pub(super) fn create(path: &Path) -> Result<File, CallError> {
     let is_folder = fs::symlink_metadata(path).is_ok_and(|it| it.is_dir());
     let path = if is_folder { path.join(new_name()) } else { path.to_path_buf() };
@@ -25,7 +25,7 @@ fn new_name() -> PathBuf {
     format!("xy-{started}-{}.jsonl", std::process::id()).into()
 }
 
-/// Explains why there is no file, and what to do.
+/// Returns the error for a file that could not be created.
 fn not_created(path: &Path, cause: &io::Error, is_link: bool) -> CallError {
     let name = path.display();
     let folder = match path.parent() {
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_new_and_for_its_owner_only() {
+    fn file_is_new_and_private() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.jsonl");
         create(&path).unwrap();
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_not_followed_wherever_it_leads() {
+    fn links_are_not_followed() {
         let folder = tempfile::tempdir().unwrap();
         let inside = |name: &str| folder.path().join(name);
         fs::create_dir(inside("folder")).unwrap();
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_gets_a_new_file() {
+    fn folder_gets_a_new_file() {
         let folder = tempfile::tempdir().unwrap();
         create(folder.path()).unwrap();
         let files: Vec<_> = fs::read_dir(folder.path()).unwrap().flatten().collect();
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_folder_and_one_that_may_not_be_written_are_told_apart() {
+    fn missing_and_unwritable_folders_differ() {
         let folder = tempfile::tempdir().unwrap();
         let missing = folder.path().join("no/such.jsonl");
         assert!(refused(&missing).contains("create it with `mkdir -p"), "{}", refused(&missing));

@@ -1,4 +1,4 @@
-//! The lines of a recording, and its bound.
+//! The format of a recording, and its size limit.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -10,7 +10,7 @@ use serde_json::Value;
 use xy_protocol::mask::{self, MessageMasker};
 use xy_protocol::time::Timestamp;
 
-use super::super::lines::each;
+use super::super::lines::line_ranges;
 use super::{Content, Entry, Origin};
 
 /// The version of the format.
@@ -19,10 +19,10 @@ const FORMAT: u32 = 1;
 /// The version of this program.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Room that is kept for the last line, in bytes.
+/// Space that is reserved for the last line, in bytes.
 const LAST_LINE: u64 = 256;
 
-/// The first line.
+/// The first line of a recording.
 #[derive(Debug, Serialize)]
 struct Header {
     xy_recording: u32,
@@ -31,7 +31,7 @@ struct Header {
     args: Vec<String>,
 }
 
-/// Writes a recording, line by line, up to a bound.
+/// A writer of a recording, with a size limit.
 #[derive(Debug)]
 pub(super) struct RecordingWriter<W> {
     sink: W,
@@ -40,12 +40,12 @@ pub(super) struct RecordingWriter<W> {
     max: u64,
 }
 
-/// Why a recording ends before its session.
+/// The reason why a recording ends before its session.
 #[derive(Debug)]
 pub(super) enum End {
-    /// It has reached this size.
+    /// The recording has reached this size.
     Full(u64),
-    /// The disk did not take anything for so long.
+    /// The disk accepted no data for this time.
     TooSlow(Duration),
     Failed(io::Error),
 }
@@ -74,7 +74,7 @@ impl<W: Write> RecordingWriter<W> {
         args: impl Iterator<Item = OsString>,
     ) -> Result<(), End> {
         let args: Vec<String> = args.map(|it| it.to_string_lossy().into_owned()).collect();
-        let args = mask::args(args.iter().map(String::as_str)).words;
+        let args = mask::args(args.iter().map(String::as_str)).args;
         let header = Header { xy_recording: FORMAT, version: VERSION, started, args };
         let line = serde_json::to_string(&header).map_err(|cause| End::Failed(cause.into()))?;
         self.put(0, line)
@@ -85,7 +85,7 @@ impl<W: Write> RecordingWriter<W> {
         let at_ms = millis(entry.at);
         match &entry.content {
             Content::Lines { from, lines } => {
-                for line in each(lines).map(|range| lines[range].trim_ascii()) {
+                for line in line_ranges(lines).map(|range| lines[range].trim_ascii()) {
                     if !line.is_empty() {
                         let line = message_line(at_ms, *from, line, &mut self.masker);
                         self.put(at_ms, line)?;
@@ -119,7 +119,7 @@ impl<W: Write> RecordingWriter<W> {
 
     fn put_end(&mut self, at_ms: u64, end: &End) {
         let last = event_line(at_ms, "recording ended", Some(end.to_string())) + "\n";
-        let _ = self.sink.write_all(last.as_bytes()); // The warning on stderr says it too.
+        let _ = self.sink.write_all(last.as_bytes()); // A warning on stderr reports it too.
     }
 }
 
@@ -127,7 +127,7 @@ fn millis(at: Duration) -> u64 {
     u64::try_from(at.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Returns the line of a message: as JSON if it is JSON, else as text.
+/// Returns the line for a message, as JSON if it is JSON, else as text.
 fn message_line(at_ms: u64, from: Origin, line: &[u8], masker: &mut MessageMasker) -> String {
     let from = match from {
         Origin::Client => r#""from":"client""#,
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn every_message_is_a_line_without_its_secrets() {
+    fn messages_are_recorded_without_secrets() {
         let mut writer = writer(10_000);
         let started = Timestamp::from_unix_millis(1_700_000_000_000);
         let args = ["connect", "--server", "token=abc"].map(OsString::from);
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn at_its_bound_a_recording_ends_with_a_line_that_says_so() {
+    fn full_recording_ends_with_a_notice() {
         let mut writer = writer(1000);
         let entry = lines(Origin::Client, b"{\"id\":1,\"method\":\"ping\"}\n");
         let end = std::iter::repeat_with(|| writer.write(&entry)).take(1000).find_map(Result::err);
@@ -199,14 +199,14 @@ mod tests {
     }
 
     #[test]
-    fn the_last_line_always_has_room() {
+    fn last_line_always_fits() {
         let end = End::Full(u64::MAX).to_string();
         let last = event_line(u64::MAX, "recording ended", Some(end));
         assert!((last.len() as u64) < LAST_LINE, "{last}");
     }
 
     #[test]
-    fn a_disk_that_is_full_ends_the_recording() {
+    fn full_disk_ends_the_recording() {
         struct FullDisk;
 
         impl Write for FullDisk {

@@ -1,0 +1,200 @@
+//! The engines that may have containers of this home, including those that earlier daemons used.
+//!
+//! An engine that is away when a container should be removed keeps it. The daemon may end before
+//! that engine is back, and its servers may never start again. Then only this file tells a later
+//! daemon where to look.
+//!
+//! The file is written whole, when this daemon first uses an engine. It holds a bounded number of
+//! sockets; a damaged file is quarantined.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
+use xy_config::trust::open_own;
+use xy_supervisor::fs::atomic::{quarantine, read_bounded};
+
+/// Name of the file. No server can have this name, so it collides with no state file.
+const FILE: &str = "_engines.json";
+
+const FORMAT: u32 = 1;
+
+/// Maximum number of engines; those used longest ago are forgotten.
+const MAX_ENGINES: usize = 32;
+
+/// Maximum size of the file.
+const MAX_FILE_BYTES: u64 = 256 * 1024;
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Stored {
+    format: u32,
+    /// Their sockets; the most recently used is last.
+    sockets: Vec<PathBuf>,
+}
+
+/// The engines that may have containers of this home.
+#[derive(Debug)]
+pub(crate) struct Engines {
+    file: PathBuf,
+    sockets: Mutex<Sockets>,
+    /// Sockets of engines without an init.
+    without_init: Mutex<BTreeSet<PathBuf>>,
+    /// Notified when an engine is first used.
+    new_engine: Notify,
+}
+
+#[derive(Debug)]
+struct Sockets {
+    /// All known sockets; the most recently used is last.
+    known: Vec<PathBuf>,
+    /// Sockets that this daemon has used.
+    used: BTreeSet<PathBuf>,
+}
+
+impl Engines {
+    /// Loads the engines that earlier daemons have used.
+    pub(crate) fn load(folder: &Path) -> Self {
+        let file = folder.join(FILE);
+        let (known, problem) = read(&file);
+        if let Some(problem) = problem {
+            tracing::warn!("{problem}; containers left at its engines are not looked for");
+        }
+        let new_engine = Notify::new();
+        if !known.is_empty() {
+            new_engine.notify_one();
+        }
+        let sockets = Mutex::new(Sockets { known, used: BTreeSet::new() });
+        Self { file, sockets, without_init: Mutex::default(), new_engine }
+    }
+
+    /// Records that an engine is used, so that it may have containers of this home.
+    pub(crate) fn record_use(&self, socket: &Path) {
+        let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
+        if !sockets.used.insert(socket.to_owned()) {
+            return;
+        }
+        sockets.known = with(std::mem::take(&mut sockets.known), socket);
+        // If it cannot be written, a later daemon does not look there; nothing else is lost.
+        if let Err(error) = write(&self.file, &sockets.known) {
+            tracing::warn!(file = %self.file.display(), %error, "engines are not remembered");
+        }
+        self.new_engine.notify_one();
+    }
+
+    /// Records that an engine has no init. Returns true if that was not known.
+    pub(crate) fn record_missing_init(&self, socket: &Path) -> bool {
+        let mut known = self.without_init.lock().unwrap_or_else(PoisonError::into_inner);
+        known.insert(socket.to_owned())
+    }
+
+    pub(crate) fn all(&self) -> Vec<PathBuf> {
+        self.sockets.lock().unwrap_or_else(PoisonError::into_inner).known.clone()
+    }
+
+    /// Resolves when an engine was first used. Cancel-safe.
+    pub(crate) async fn wait_for_new(&self) {
+        self.new_engine.notified().await;
+    }
+}
+
+/// Returns the known sockets with the one that was just used. Pure.
+fn with(mut known: Vec<PathBuf>, socket: &Path) -> Vec<PathBuf> {
+    known.retain(|it| it != socket);
+    known.push(socket.to_owned());
+    known.split_off(known.len().saturating_sub(MAX_ENGINES))
+}
+
+/// Reads the file; returns the sockets, and what is wrong with the file.
+fn read(file: &Path) -> (Vec<PathBuf>, Option<String>) {
+    let text = match read_bounded(file, MAX_FILE_BYTES) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return (Vec::new(), None),
+        Err(error) => {
+            return (Vec::new(), Some(format!("{} cannot be read: {error}", file.display())));
+        }
+    };
+    let problem = match serde_json::from_slice::<Stored>(&text) {
+        Ok(Stored { format: FORMAT, mut sockets }) => {
+            return (sockets.split_off(sockets.len().saturating_sub(MAX_ENGINES)), None);
+        }
+        Ok(stored) => format!("format {} is unknown", stored.format),
+        Err(error) => error.to_string(),
+    };
+    (Vec::new(), Some(quarantine(file, &problem)))
+}
+
+/// Writes the file. It is not synced, like the state files beside it: it matters after the death of
+/// a daemon.
+fn write(file: &Path, sockets: &[PathBuf]) -> io::Result<()> {
+    let temporary = file.with_extension("new");
+    let mut options = File::options();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    let stored = Stored { format: FORMAT, sockets: sockets.to_vec() };
+    open_own(&mut options, &temporary)?.write_all(&serde_json::to_vec(&stored)?)?;
+    fs::rename(&temporary, file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn paths(all: &[&str]) -> Vec<PathBuf> {
+        all.iter().map(PathBuf::from).collect()
+    }
+
+    #[tokio::test]
+    async fn used_engine_is_known_to_later_daemons() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = Engines::load(folder.path());
+        assert!(first.all().is_empty());
+        first.record_use(Path::new("/d.sock"));
+        first.record_use(Path::new("/p.sock"));
+        let second = Engines::load(folder.path());
+        assert_eq!(second.all(), paths(&["/d.sock", "/p.sock"]));
+        second.wait_for_new().await; // Loaded engines count as new.
+        second.record_use(Path::new("/d.sock"));
+        let third = Engines::load(folder.path());
+        assert_eq!(third.all(), paths(&["/p.sock", "/d.sock"]), "that was used last");
+        let left = fs::read_dir(folder.path()).unwrap().count();
+        assert_eq!(left, 1, "no temporary file is left");
+    }
+
+    #[test]
+    fn least_recently_used_engines_are_forgotten() {
+        let folder = tempfile::tempdir().unwrap();
+        let engines = Engines::load(folder.path());
+        for number in 0..=MAX_ENGINES {
+            engines.record_use(&PathBuf::from(format!("/{number}.sock")));
+        }
+        let known = Engines::load(folder.path()).all();
+        assert_eq!((known.len(), known[0].as_path()), (MAX_ENGINES, Path::new("/1.sock")));
+    }
+
+    #[test]
+    fn damaged_file_is_quarantined() {
+        for text in ["", "{", "[]", r#"{"format":9,"sockets":[]}"#, r#"{"format":1,"sockets":7}"#] {
+            let folder = tempfile::tempdir().unwrap();
+            let file = folder.path().join(FILE);
+            fs::write(&file, text).unwrap();
+            let engines = Engines::load(folder.path());
+            assert!(engines.all().is_empty());
+            let aside = folder.path().join("_engines.json.damaged");
+            assert_eq!(fs::read_to_string(aside).unwrap(), text);
+            engines.record_use(Path::new("/d.sock"));
+            assert_eq!(Engines::load(folder.path()).all(), paths(&["/d.sock"]));
+        }
+    }
+
+    #[test]
+    fn file_of_first_release_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let text = r#"{"format":1,"sockets":["/run/docker.sock"]}"#;
+        fs::write(folder.path().join(FILE), text).unwrap();
+        assert_eq!(Engines::load(folder.path()).all(), paths(&["/run/docker.sock"]));
+    }
+}

@@ -1,0 +1,272 @@
+//! Calls that wait for input of modern clients: how many, how large, and for how long.
+
+use xy_protocol::error::ErrorKind;
+
+use super::*;
+use crate::bridge::pending_input::{
+    CallResult, INPUT_TIMEOUT, NewPendingInput, ParkedEntry, PendingInput, ReplyTo, ResumeAction,
+};
+use crate::client::Client;
+use crate::modern::RequestMeta;
+
+impl Harness {
+    /// Opens a client that belongs to this client group.
+    fn client_in_group(&self, group_id: u64) -> Rc<Client> {
+        let view = View::Profile("default".to_owned());
+        let entry = Entry {
+            view,
+            may_manage: false,
+            lifetime: Lifetime::Request,
+            principal: 1,
+            bound: None,
+        };
+        self.router.open(entry, Rc::new(RecordedMessages::default())).unwrap();
+        let client = self.router.clients().into_iter().max_by_key(|it| it.number()).unwrap();
+        client.set_group_id(group_id);
+        client
+    }
+
+    /// Detaches a call of this client. No input is requested yet.
+    fn detach(&self, client: &Rc<Client>) -> Option<Rc<PendingInput>> {
+        let reply_to = ReplyTo { client: client.clone(), id: "1".into(), stream: 0 };
+        let request_meta = RequestMeta { capabilities: "{}".into(), info: None, level: None };
+        self.router.parked.park(NewPendingInput {
+            reply_to,
+            request_meta: Rc::new(request_meta),
+            method: "tools/call".into(),
+            binding: crate::bridge::binding(client.entry(), "tools/call", None),
+            upstream: Rc::downgrade(&self.upstream),
+            alias: self.server.clone(),
+            upstream_id: 1,
+            info: None,
+            missing: None,
+        })
+    }
+
+    /// Returns the codes of the errors sent to the server since the last call.
+    fn refused(&self) -> Vec<Value> {
+        self.sent()
+            .iter()
+            .map(|it| it["error"]["code"].clone())
+            .filter(|it| !it.is_null())
+            .collect()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn thousand_calls_wait_for_input_and_a_quarter_for_one_group() {
+    run_local(async {
+        let harness = Harness::begin().await;
+        let clients: Vec<_> =
+            (1..=5).map(|group_id| harness.client_in_group(1_000_000 + group_id)).collect();
+        let holds: Vec<_> = (0..250).map(|_| harness.detach(&clients[0]).unwrap()).collect();
+        assert!(harness.detach(&clients[0]).is_none(), "limit of one group");
+        assert!(
+            harness.router.parked.allow_again(clients[0].group_id()).is_none(),
+            "limit of one group, for retries too"
+        );
+        for client in &clients[1..4] {
+            // Calls that are to be made again count as well.
+            for _ in 0..125 {
+                assert!(harness.detach(client).is_some());
+                assert!(harness.router.parked.allow_again(client.group_id()).is_some());
+            }
+        }
+        assert_eq!(harness.router.parked.len(), 1000);
+        assert!(harness.detach(&clients[4]).is_none(), "of all");
+        assert!(harness.router.parked.allow_again(clients[4].group_id()).is_none());
+        harness.router.parked.forget(holds[0].number);
+        assert!(harness.detach(&clients[4]).is_some() && harness.detach(&clients[4]).is_none());
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn limits_for_pending_input_come_from_the_config() {
+    run_local(async {
+        let park = ParkSettings { held_calls: 6, held_bytes: 100, ..ParkSettings::default() };
+        let harness = Harness::with_queue(park, CallRules::default(), false, &legacy()).await;
+        let clients: Vec<_> =
+            (1..=3).map(|group_id| harness.client_in_group(1_000_000 + group_id)).collect();
+        for client in &clients {
+            assert!(harness.detach(client).is_some() && harness.detach(client).is_some());
+            assert!(harness.detach(client).is_none(), "a quarter, and not less than that");
+        }
+        assert!(harness.detach(&harness.client_in_group(2_000_000)).is_none(), "of all");
+        let fault = harness.router.parked.full_error();
+        assert_eq!(fault.kind, ErrorKind::QueueFull);
+        let (cause, hint) = (fault.cause.unwrap(), fault.hint.unwrap());
+        assert!(cause.contains("held-calls") && cause.contains("is 6 "), "{cause}");
+        assert!(hint.contains("park { held-calls }"), "{hint}");
+        let mut kept = harness.router.byte_budget();
+        assert!(kept.resize(100) && !kept.resize(101));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn server_request_beyond_the_limit_is_refused_and_the_call_goes_on() {
+    run_local(async {
+        let harness = Harness::begin().await;
+        let clients: Vec<_> =
+            (1..=4).map(|group_id| harness.client_in_group(1_000_000 + group_id)).collect();
+        for client in &clients {
+            (0..250).for_each(|_| drop(harness.detach(client)));
+        }
+        let client = harness.modern_call(1, &json!({}));
+        let [(upstream_id, _)] = harness.calls().try_into().unwrap();
+        harness.ask("a", "elicitation/create");
+        assert_eq!(harness.refused(), [json!(-32603)]);
+        settle().await;
+        assert!(client.received().is_empty());
+        harness.answer(upstream_id);
+        assert_eq!(client.received()[0]["result"]["ok"], upstream_id);
+        assert_eq!(harness.router.parked.len(), 1000);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_call_has_at_most_32_open_server_requests() {
+    run_local(async {
+        let harness = Harness::begin().await;
+        let first = harness.modern_call(1, &json!({}));
+        harness.calls();
+        for number in 0..32 {
+            harness.ask(&format!("q{number}"), "elicitation/create");
+        }
+        assert_eq!(harness.refused(), [] as [Value; 0]);
+        harness.ask("more", "elicitation/create");
+        assert_eq!(harness.refused(), [json!(-32603)]);
+        settle().await;
+        let (inputs, state) = first.input_required();
+        assert_eq!(inputs.len(), 32);
+        harness.ask("more", "elicitation/create");
+        assert_eq!(harness.refused(), [json!(-32603)], "also while the client is away");
+
+        let answer = json!({ "action": "accept" });
+        let second =
+            harness.modern_call(2, &answers(&state, &json!({ "q1": answer, "q2": answer })));
+        assert_eq!(harness.client_answers().len(), 2);
+        for more in ["one", "two", "three"] {
+            harness.ask(more, "elicitation/create");
+        }
+        assert_eq!(harness.refused(), [json!(-32603)], "two were answered");
+        settle().await;
+        assert_eq!(second.input_required().0.len(), 32);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn bytes_of_pending_input_are_limited_and_freed() {
+    run_local(async {
+        let harness = Harness::begin().await;
+        let client = harness.client_in_group(1_000_000);
+        let (one, other) = (harness.detach(&client).unwrap(), harness.detach(&client).unwrap());
+        let answer = |bytes: usize| CallResult::Response(vec![b' '; bytes].into());
+        let outcome = |hold: &PendingInput| match hold.resume(None).1 {
+            ResumeAction::Deliver(CallResult::Response(line)) => Ok(line.len()),
+            ResumeAction::Deliver(CallResult::Fault(fault)) => Err(fault.kind),
+            ResumeAction::Continue | ResumeAction::AskMore => panic!("it was answered"),
+        };
+        let (half, whole) = (32 << 20, 64 << 20);
+        let long = format!(r#"{{"message":"{}"}}"#, "x".repeat(half));
+        assert!(one.ask("\"a\"", "elicitation/create", Some(&long)));
+        assert!(!one.ask("\"b\"", "elicitation/create", Some(&long)), "questions count");
+        assert!(!other.ask("\"c\"", "elicitation/create", Some(&long)), "of all calls");
+        other.set_result(answer(half));
+        assert_eq!(outcome(&other), Err(ErrorKind::OutcomeUnknown), "and answers");
+        one.cancel_question("\"a\"");
+        other.set_result(answer(whole));
+        assert!(!one.ask("\"d\"", "elicitation/create", Some(&long)));
+        assert_eq!(outcome(&other), Ok(whole), "withdrawn questions are freed");
+        assert!(one.ask("\"d\"", "elicitation/create", Some(&long)), "delivered answers are freed");
+        other.set_result(answer(whole));
+        assert_eq!(outcome(&other), Err(ErrorKind::OutcomeUnknown));
+        one.end();
+        other.set_result(answer(whole));
+        assert_eq!(outcome(&other), Ok(whole), "ended calls are freed");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn ten_thousand_used_states_are_remembered() {
+    run_local(async {
+        let harness = Harness::begin().await;
+        let parked = &harness.router.parked;
+        let numbers: Vec<u64> = (0..10_001)
+            .map(|_| {
+                let number = parked.allow_again(1).unwrap();
+                assert!(matches!(parked.take(number), Ok(ParkedEntry::Again(1))));
+                number
+            })
+            .collect();
+        let again = |number: u64| parked.take(number).map(drop).unwrap_err().kind;
+        assert_eq!(again(numbers[0]), ErrorKind::OutcomeUnknown, "it is no longer known");
+        let used = again(numbers[1]);
+        assert!(used != ErrorKind::OutcomeUnknown && again(numbers[10_000]) == used);
+        assert_eq!(parked.len(), 0);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn late_client_learns_why_its_call_ended() {
+    run_local(async {
+        let harness = Harness::begin().await;
+        let in_time = harness.modern_call_by(1, 1, "in time", &json!({}));
+        let [(upstream_id, _)] = harness.calls().try_into().unwrap();
+        harness.ask("a", "elicitation/create");
+        settle().await;
+        let (_, state) = in_time.input_required();
+        advance_time(599 * SECOND).await;
+        let answer = answers(&state, &json!({ "q1": { "action": "accept" } }));
+        let back = harness.modern_call_by(1, 2, "in time", &answer);
+        assert_eq!(harness.client_answers().len(), 1);
+        assert!(back.received().is_empty(), "the server works on it");
+        harness.answer(upstream_id);
+        assert_eq!(back.received().len(), 1);
+
+        let late = harness.modern_call_by(1, 3, "late", &json!({}));
+        let [(upstream_id, _)] = harness.calls().try_into().unwrap();
+        harness.ask("b", "elicitation/create");
+        settle().await;
+        let (_, state) = late.input_required();
+        late.client_session.close();
+        advance_time(INPUT_TIMEOUT).await;
+        assert_eq!(harness.router.parked.len(), 0);
+        let sent = harness.sent();
+        assert_eq!((&sent[0]["id"], &sent[0]["error"]["code"]), (&json!("b"), &json!(-32603)));
+        assert_eq!(sent[1]["params"]["requestId"], upstream_id, "{sent:?}");
+        let answer = answers(&state, &json!({ "q1": { "action": "accept" } }));
+        let back = harness.modern_call_by(1, 4, "late", &answer);
+        let words = back.error();
+        assert!(words.contains("expired after 10 minutes"), "{words}");
+        assert!(harness.sent().is_empty(), "it is not sent as a new call");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn unclaimed_result_is_forgotten() {
+    run_local(async {
+        let harness = Harness::begin().await;
+        let first = harness.modern_call(1, &json!({}));
+        let [(upstream_id, _)] = harness.calls().try_into().unwrap();
+        harness.ask("a", "elicitation/create");
+        settle().await;
+        let (_, state) = first.input_required();
+        harness.answer(upstream_id);
+        advance_time(599 * SECOND).await;
+        assert_eq!(harness.router.parked.len(), 1, "it is held");
+        advance_time(2 * SECOND).await;
+        assert_eq!(harness.router.parked.len(), 0);
+        assert!(harness.sent().iter().all(|it| it["method"] != "notifications/cancelled"));
+        let back = harness.modern_call(2, &answers(&state, &json!({ "q1": {} })));
+        assert!(back.error().contains("expired after 10 minutes"));
+        assert!(harness.calls().is_empty(), "it does not run again");
+    })
+    .await;
+}

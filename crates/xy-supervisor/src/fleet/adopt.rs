@@ -1,0 +1,92 @@
+//! Adopts the instances that earlier daemons started.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use xy_config::BrokenServers;
+use xy_protocol::server::{ServerName, Wanted};
+
+use super::fleet_task::FleetTask;
+use super::{Roster, settings_of};
+use crate::instance::Holder;
+use crate::launch::adopt::AdoptedInstance;
+use crate::lifecycle::{Event, Retirement};
+use crate::task::Origin;
+use crate::wait::time_of_day;
+
+impl FleetTask {
+    /// Returns true if the instance goes on. Client instances do not, as clients do not outlive a
+    /// daemon; nor do added servers that were never confirmed to the user.
+    fn is_wanted_back(&self, adopted: &AdoptedInstance) -> bool {
+        let is_kept = self.runtime_servers.servers.contains_key(&adopted.key.server);
+        adopted.key.holder == Holder::Shared
+            && (is_kept || !adopted.settings().source.added)
+            && !self.follows(&adopted.key.server)
+    }
+
+    /// Returns true if the server now uses the instance of another one with its `share-key`.
+    fn follows(&self, name: &ServerName) -> bool {
+        self.published.borrow().get(name).is_some_and(|it| it.owner.is_some())
+    }
+
+    /// Adopts an instance with the settings that it was started with.
+    pub(super) fn adopt(&mut self, adopted: AdoptedInstance) {
+        let is_wanted_back = self.is_wanted_back(&adopted);
+        let AdoptedInstance { key, note, status, greeted_at, instance, logs } = adopted;
+        // Another server that shares the process may want it. That is known after the reload.
+        let is_shared = note.settings.share_key.is_some();
+        let wanted = if is_shared { Wanted::Up } else { self.wanted(&key.server) };
+        let life = note.life(&status, wanted, greeted_at.into_std());
+        let pid = status.exited.is_none().then_some(status.pid);
+        let ended_at = status
+            .exited
+            .as_ref()
+            .and_then(|exited| time_of_day().checked_sub(Duration::from_millis(exited.ms_ago)));
+        let missed_event = match wanted {
+            // Its client was connected to the old daemon.
+            _ if !is_wanted_back && key.holder != Holder::Shared => {
+                Some(Event::RetireRequested(Retirement::ClientLeft))
+            }
+            _ if !is_wanted_back && self.follows(&key.server) => {
+                Some(Event::RetireRequested(Retirement::Replaced))
+            }
+            _ if !is_wanted_back => Some(Event::RetireRequested(Retirement::Removed)),
+            // The stop may have been stored, but not carried out.
+            Wanted::Down => Some(Event::StopRequested),
+            Wanted::Up => note.missed_event(&status),
+        };
+        let probe_support = note.probe_support();
+        let origin = Origin::Adopted { life, instance, pid, ended_at, missed_event, probe_support };
+        let handle = self.spawn_task(&key, note.settings.clone(), logs, origin);
+        if !is_wanted_back {
+            self.leaving.insert(key, handle);
+            return;
+        }
+        let mut roster = Roster::clone(&self.published.borrow());
+        self.member(&mut roster, &note.settings).instances.insert(key.holder, handle);
+        self.publish(roster);
+    }
+
+    /// Adopts an instance in place of the successor that waited for its end, then applies the
+    /// current settings.
+    pub(super) async fn adopt_late(&mut self, adopted: AdoptedInstance, is_broken: bool) {
+        if !self.is_wanted_back(&adopted) {
+            return self.adopt(adopted);
+        }
+        let name = adopted.key.server.clone();
+        let wanted = self.published.borrow().get(&name).cloned();
+        for waiting in wanted.iter().flat_map(|member| member.instances.values()) {
+            waiting.hand_over().await;
+        }
+        self.adopt(adopted);
+        let mut servers = settings_of(&self.published.borrow());
+        match (wanted, servers.get_mut(&name)) {
+            (Some(member), Some(settings)) => *settings = member.settings,
+            (None, Some(settings)) if is_broken => {
+                Arc::make_mut(settings).source.is_outdated = true;
+            }
+            _ => _ = servers.remove(&name),
+        }
+        self.apply(servers, &BrokenServers::All).await;
+    }
+}
