@@ -47,6 +47,9 @@ use crate::report::{Problem, ProblemKind};
 use crate::settings::{DEFAULT_ORPHAN_TIMEOUT, Rules, ServerSettings, Settings, Source};
 use crate::source::{SourceFile, SourceSpan};
 
+/// Maximum number of server files.
+pub const MAX_SERVER_FILES: usize = 1000;
+
 const DAEMON_WORDS: [Word; 8] = [
     word("gateway", r#"gateway { listen "127.0.0.1:7979" }"#),
     word("orphan-timeout", r#"orphan-timeout "60s""#),

@@ -7,6 +7,7 @@
 pub mod bad_files;
 pub mod check;
 pub mod environment;
+mod escape;
 pub mod load;
 pub mod paths;
 pub mod profile;
@@ -27,6 +28,7 @@ pub use check::{
 pub use environment::EnvironmentDefaults;
 pub use load::{check_new, load, load_with};
 pub use paths::{PathError, Paths};
-pub use report::{Location, Paint, Problem, ProblemKind, Related};
+pub use report::{Paint, Problem, ProblemKind, Related};
 pub use settings::Settings;
+pub use source::Location;
 pub use xy_protocol::control::Severity;

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use xy_protocol::server::ServerName;
 
 use crate::bad_files::{LastGood, PriorState};
+pub use crate::check::MAX_SERVER_FILES;
 use crate::check::{
     BrokenServers, FileText, LimitSupport, Loaded, Machine, PathKind, Texts, UnknownMachine, check,
     check_all,
@@ -26,8 +27,6 @@ use crate::trust::{self, Untrusted};
 pub const MAX_FILE_BYTES: u64 = 1024 * 1024;
 /// Maximum size of an MCP client's file. Some clients store much else beside their servers.
 pub const MAX_MCP_FILE_BYTES: u64 = 16 * 1024 * 1024;
-/// Maximum number of server files.
-pub const MAX_SERVER_FILES: usize = 1000;
 /// Maximum number of profiles.
 pub const MAX_PROFILE_FILES: usize = 200;
 

@@ -107,7 +107,7 @@ impl Reference<'_> {
     pub(crate) fn message(&self) -> String {
         format!(
             "{} is passed on unchanged: xy does not expand variables",
-            crate::report::quote(self.written)
+            crate::escape::quote(self.written)
         )
     }
 

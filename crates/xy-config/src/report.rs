@@ -4,14 +4,13 @@
 //! file holds: control characters never reach a terminal.
 
 mod render;
-mod safe;
 
 use std::fmt;
 
 use xy_protocol::control::{self, Severity};
 
-pub(crate) use self::safe::{quote, safe};
-use crate::source::SourceSpan;
+pub(crate) use crate::escape::{quote, safe};
+use crate::source::{Location, SourceSpan};
 
 /// An error or warning about the files.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,23 +46,6 @@ pub enum ProblemKind {
     PortConflict,
     /// The text is valid, but looks like a mistake: a warning.
     Odd,
-}
-
-/// A part of a line.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Location {
-    /// The file, as reports show it: relative to the configuration folder.
-    pub file: String,
-    /// The line, from 1.
-    pub line: u32,
-    /// The column, from 1, in characters.
-    pub column: u32,
-    /// The number of characters; 0 means the gap before the column.
-    pub length: u32,
-    /// The text of the line, cut around the location (with `…`) if it is long.
-    pub line_text: String,
-    /// The start of the location in `line_text`, from 0, in characters.
-    pub text_column: u32,
 }
 
 /// The second location of a problem.

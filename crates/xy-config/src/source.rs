@@ -10,7 +10,22 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::report::Location;
+/// A part of a line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Location {
+    /// The file, as reports show it: relative to the configuration folder.
+    pub file: String,
+    /// The line, from 1.
+    pub line: u32,
+    /// The column, from 1, in characters.
+    pub column: u32,
+    /// The number of characters; 0 means the gap before the column.
+    pub length: u32,
+    /// The text of the line, cut around the location (with `…`) if it is long.
+    pub line_text: String,
+    /// The start of the location in `line_text`, from 0, in characters.
+    pub text_column: u32,
+}
 
 /// Maximum number of characters that a report quotes of a line.
 const QUOTED_CHARS: usize = 100;

@@ -12,10 +12,11 @@ use xy_shim::stream_holder::HolderCommand;
 use xy_shim::wire::{self, Confinement, ExitReport, PastExit, StatusReport};
 use xy_supervisor::instance::InstanceKey;
 use xy_supervisor::launch::adopt::AdoptedInstance;
-use xy_supervisor::launch::{Instance, LaunchOrder, millis};
+use xy_supervisor::launch::{Instance, LaunchOrder};
 use xy_supervisor::lifecycle::Note;
 use xy_supervisor::lifecycle::{Exit, Oom};
 use xy_supervisor::logs::{LogBook, instance_log};
+use xy_supervisor::wait::millis;
 use xy_supervisor::wait::time_of_day;
 
 use crate::create;

@@ -19,9 +19,9 @@ use tokio::time::{Instant, timeout};
 use xy_shim::disk_log::DiskLog;
 use xy_shim::lines::Splitter;
 use xy_shim::wire::{LogOrder, LogPosition, Record, flags, put_record, records};
-use xy_supervisor::launch::millis;
 use xy_supervisor::logs::history::History;
 use xy_supervisor::logs::{FILE_BYTES, FILE_GENERATIONS, LogBook};
+use xy_supervisor::wait::millis;
 use xy_supervisor::wait::time_of_day;
 
 use self::ledger::{PartialLine, State};

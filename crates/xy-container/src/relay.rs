@@ -17,7 +17,7 @@ use tokio::net::unix::pipe;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use xy_shim::end_watch::EndWatch;
-use xy_supervisor::launch::millis;
+use xy_supervisor::wait::millis;
 use xy_supervisor::wait::{time_of_day, until};
 
 use crate::engine::{ChunkStream, next};

@@ -16,8 +16,9 @@ use tokio::time::{sleep, timeout};
 use xy_config::settings::{ContainerSettings, MountSource, Pull};
 use xy_protocol::server::Transport;
 use xy_shim::stream_holder::HolderCommand;
-use xy_supervisor::launch::{LaunchOrder, Progress, millis};
+use xy_supervisor::launch::{LaunchOrder, Progress};
 use xy_supervisor::lifecycle::LaunchFault;
+use xy_supervisor::wait::millis;
 use xy_supervisor::wait::time_of_day;
 
 use crate::create::{self, LABEL_HOME, LABEL_INSTANCE};

@@ -24,7 +24,7 @@ use xy_supervisor::reload::ServerMap;
 
 use crate::bad_files::{BadFile, Faults};
 use crate::files::Lock;
-use crate::self_test::SingleFlight;
+use crate::single_flight::SingleFlight;
 use crate::sockets::Sockets;
 use crate::tokens::Tokens;
 use crate::transition_history::TransitionHistory;

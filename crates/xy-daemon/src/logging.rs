@@ -14,7 +14,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use xy_protocol::error::CallError;
 use xy_shim::log_file::RotatingFile;
 
-use crate::run::not_started;
+use crate::start_error::not_started;
 
 /// The destination of the daemon's own log.
 #[derive(Debug, Clone)]

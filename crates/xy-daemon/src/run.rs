@@ -36,6 +36,7 @@ use crate::limits;
 use crate::logging::{self, LogTo};
 use crate::socket_links::SocketLinks;
 use crate::sockets::{Socket, Sockets};
+use crate::start_error::not_started;
 use crate::takeover;
 
 mod configuration;
@@ -107,10 +108,6 @@ pub fn run(options: Options) -> Result<(), CallError> {
     };
     runtime.shutdown_timeout(Duration::from_secs(1));
     outcome
-}
-
-pub(crate) fn not_started() -> CallError {
-    CallError::new(ErrorKind::Internal, "the daemon did not start")
 }
 
 async fn serve(options: Options) -> Result<Phase, CallError> {

@@ -16,7 +16,7 @@ use xy_shim::wire::PROTOCOL;
 use xy_supervisor::launch::process::ShimProgram;
 
 use crate::bad_files::{Strictness, may_start};
-use crate::run::not_started;
+use crate::start_error::not_started;
 use crate::{check, files, last_good, limits};
 
 /// Maximum time for the running daemon to detach from all its servers.

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
 use crate::error::{CallError, ErrorKind};
+pub use crate::problem::{Problem, Severity};
 
 mod answers;
 mod diagnostics;

@@ -9,6 +9,7 @@ pub mod error;
 pub mod handshake;
 pub mod jsonrpc;
 pub mod mask;
+pub mod problem;
 pub mod server;
 pub mod size;
 pub mod text;

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::control::Problem;
+use crate::problem::Problem;
 use crate::time::Timestamp;
 
 /// One of the two kinds of MCP revisions, which are different protocols.

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use crate::actions::Actions;
 use crate::document::Document;
-use crate::query::{self, Alternative, LetterSet, ParsedQuery, Vocabulary};
+use crate::letters::LetterSet;
+use crate::query::{self, Alternative, ParsedQuery, Vocabulary};
 use crate::stem::stem;
 use crate::synonyms::Synonyms;
 use crate::tuning::Tuning;

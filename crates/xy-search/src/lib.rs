@@ -14,6 +14,7 @@ mod actions;
 mod document;
 mod index;
 mod irregular_forms;
+mod letters;
 mod query;
 mod stem;
 mod synonyms;

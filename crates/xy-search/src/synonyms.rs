@@ -21,7 +21,7 @@ mod world;
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
-use crate::query::LetterSet;
+use crate::letters::LetterSet;
 use crate::stem::stem;
 use crate::tuning::Stemming;
 

@@ -1,7 +1,6 @@
 //! The handle of one instance, through which others send requests and read its state and logs.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -9,8 +8,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 use xy_config::settings::ServerSettings;
 use xy_protocol::mask;
-use xy_protocol::server::{Era, Health, ServerName, ServerState};
+use xy_protocol::server::{Health, ServerState};
 
+pub use crate::instance_key::{Holder, InstanceKey};
 use crate::launch::{Confinement, ContainerInfo, ExitFlag, Progress};
 use crate::lifecycle::{Event, Exit, LastAttempt, Life, Reason, State};
 use crate::logs::{Line, LogBook};
@@ -31,79 +31,6 @@ const DRIVER_REPLY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long the second process of a server that speaks both eras may stay idle.
 pub const SECOND_IDLE_STOP: Duration = Duration::from_mins(10);
-
-/// The key of an instance.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct InstanceKey {
-    /// The server.
-    pub server: ServerName,
-    /// The clients that the instance serves.
-    pub holder: Holder,
-}
-
-impl InstanceKey {
-    /// Returns the key of the instance that all clients share.
-    pub fn shared(server: ServerName) -> Self {
-        Self { server, holder: Holder::Shared }
-    }
-}
-
-impl InstanceKey {
-    /// Parses the format that `Display` writes.
-    pub fn parse(text: &str) -> Option<Self> {
-        let (server, holder) = match text.split_once('@') {
-            None => (text, Holder::Shared),
-            Some((server, "legacy")) => (server, Holder::Era(Era::Legacy)),
-            Some((server, "modern")) => (server, Holder::Era(Era::Modern)),
-            Some((server, client)) => (server, Holder::Client(client.parse().ok()?)),
-        };
-        Some(Self { server: ServerName::new(server).ok()?, holder })
-    }
-}
-
-impl fmt::Display for InstanceKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.holder {
-            Holder::Shared => write!(f, "{}", self.server),
-            Holder::Client(client) => write!(f, "{}@{client}", self.server),
-            Holder::Era(era) => write!(f, "{}@{era}", self.server),
-        }
-    }
-}
-
-/// The clients that an instance serves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Holder {
-    /// All clients.
-    Shared,
-    /// One client alone.
-    Client(u64),
-    /// All clients of one era, beside the shared instance, which speaks the other era.
-    Era(Era),
-}
-
-impl Holder {
-    /// Returns true if the instance serves one client alone.
-    pub fn is_client(self) -> bool {
-        matches!(self, Self::Client(_))
-    }
-
-    /// Returns the client that the instance serves, if it serves one alone.
-    pub fn client(self) -> Option<u64> {
-        match self {
-            Self::Client(client) => Some(client),
-            Self::Shared | Self::Era(_) => None,
-        }
-    }
-
-    /// Returns the era that the instance is bound to, if it is.
-    pub fn era(self) -> Option<Era> {
-        match self {
-            Self::Era(era) => Some(era),
-            Self::Shared | Self::Client(_) => None,
-        }
-    }
-}
 
 /// The state of an instance at one moment.
 #[derive(Debug, Clone)]

@@ -18,7 +18,7 @@ use tokio::sync::{mpsc, watch};
 use xy_config::settings::{EngineKind, ServerKind, ServerSettings};
 pub use xy_shim::wire::{Confinement, Containment, EnforcedBy, Limit, LimitName};
 
-use crate::instance::InstanceKey;
+use crate::instance_key::InstanceKey;
 use crate::lifecycle::{Exit, LaunchFault};
 use crate::logs::LogBook;
 use crate::protocol::{Checkup, IdleStop};
@@ -271,9 +271,4 @@ impl Instance {
         let end = channels.end.clone();
         (Self { events, commands, notes, checkups, idle_stops, end }, channels)
     }
-}
-
-/// Returns a duration in milliseconds, the unit of the wire.
-pub fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

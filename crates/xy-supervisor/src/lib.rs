@@ -12,6 +12,7 @@ pub mod fleet;
 pub mod fs;
 pub mod health;
 pub mod instance;
+mod instance_key;
 pub mod journal;
 pub mod launch;
 pub mod lifecycle;

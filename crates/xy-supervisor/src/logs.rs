@@ -17,7 +17,7 @@ pub mod history;
 
 use history::History;
 
-use crate::instance::InstanceKey;
+use crate::instance_key::InstanceKey;
 
 /// Size at which a log file is rotated.
 pub const FILE_BYTES: u64 = 10_000_000;

@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 use xy_config::settings::ServerSettings;
 
 use crate::health::Outcome;
-use crate::instance::InstanceKey;
+use crate::instance_key::InstanceKey;
 use crate::lifecycle::Exit;
 
 mod log_only;

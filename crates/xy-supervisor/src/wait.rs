@@ -10,6 +10,11 @@ pub fn time_of_day() -> SystemTime {
     SystemTime::now()
 }
 
+/// Returns a duration in milliseconds, the unit of the wire.
+pub fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// Resolves at `moment`. Never resolves for `None`.
 pub async fn until(moment: Option<Instant>) {
     match moment {

@@ -1,9 +1,10 @@
-//! The page `docs/compatibility.md`: each run replaces the sections that it measured.
+//! Updates of the page `docs/compatibility.md`. Each test run replaces only the sections that it
+//! has measured.
 
 use std::fs;
 use std::path::Path;
 
-/// Replaces one section of the compatibility page, and leaves the others as they are.
+/// Replaces one section of the compatibility page and keeps all other text.
 ///
 /// A section is the text between `<!-- name -->` and `<!-- end of name -->`.
 ///
@@ -18,7 +19,7 @@ pub fn write_compatibility(page: &Path, section: &str, text: &str) {
     fs::write(page, after).expect("the compatibility page can be written");
 }
 
-/// Returns `page` with another text in `section`, or `None` without such a section.
+/// Returns `page` with `text` as the content of `section`, or `None` if there is no such section.
 fn replace_section(page: &str, section: &str, text: &str) -> Option<String> {
     let (head, rest) = page.split_once(&format!("<!-- {section} -->\n"))?;
     let end = format!("<!-- end of {section} -->");

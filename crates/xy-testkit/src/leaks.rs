@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::process::{Proc, kill_marked, marked_processes};
 use crate::wait::poll;
 
-/// How long the processes of a test may take to exit after their daemon.
+/// Maximum time for the processes of a test to exit after their daemon.
 const DIE_WITHIN: Duration = Duration::from_secs(3);
 
 /// The files that xy may leave in a home for the next daemon, besides configuration.
@@ -24,24 +24,25 @@ const KEPT: [&str; 18] = [
     "state/xy/events.jsonl.1",
     "state/xy/token",
     "state/xy/tokens.json",
-    // The paths of the sockets of a killed daemon.
+    // The socket links that a killed daemon leaves behind.
     "state/xy/xy.sock",
     "state/xy/xy-mcp.sock",
     "state/xy/manage-token",
     "state/xy/state-key",
     "state/xy/http-sessions",
     "state/xy/manifests/",
-    // The engines that ran containers, so that leftovers can be removed.
+    // The engines that have run containers; the next daemon removes leftovers there.
     "state/xy/containers/_engines.json",
 ];
 
-/// Returns and kills all processes that still carry `mark` after a while.
+/// Waits up to `DIE_WITHIN`, then kills all processes that still carry `mark`. Returns a description
+/// of each.
 pub(crate) fn processes(mark: &str) -> Vec<String> {
     if poll(DIE_WITHIN, || is_quiet(mark)).is_some() {
         return Vec::new();
     }
     let left = marked_processes(mark);
-    // A supervisor may start another process before it is killed itself.
+    // Kills repeatedly: a supervisor may start another process before it is killed itself.
     let _ = poll(DIE_WITHIN, || {
         for process in marked_processes(mark) {
             kill_marked(process.pid, mark);
@@ -51,8 +52,8 @@ pub(crate) fn processes(mark: &str) -> Vec<String> {
     left.iter().map(describe).collect()
 }
 
-/// Returns true if no process carries `mark`. A process that executes `exec` has no environment for
-/// a moment, so it checks more than once.
+/// Returns true if no process carries `mark`. Checks twice, as a process has no environment for a
+/// moment during `exec`.
 fn is_quiet(mark: &str) -> bool {
     marked_processes(mark).is_empty() && marked_processes(mark).is_empty()
 }
@@ -65,8 +66,7 @@ fn describe(process: &Proc) -> String {
     format!("process {pid} was still alive ({state}) and has been killed: {cmdline}")
 }
 
-/// Returns all unexpected files in `root`. `allowed` holds paths below `root`, or prefixes of
-/// paths.
+/// Returns all unexpected files in `root`. `allowed` holds prefixes of paths relative to `root`.
 pub(crate) fn files(root: &Path, allowed: &[String]) -> Vec<String> {
     let mut found = Vec::new();
     walk(root, "", &mut found);
@@ -90,14 +90,14 @@ fn is_kept(path: &str) -> bool {
     is_config || is_state
 }
 
-/// Collects the paths of all entries except folders, with true for sockets.
+/// Collects the paths of all entries except folders; the `bool` is true for sockets.
 fn walk(folder: &Path, prefix: &str, found: &mut Vec<(String, bool)>) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = format!("{prefix}{}", entry.file_name().to_string_lossy());
         match entry.file_type() {
             Ok(kind) if kind.is_dir() => walk(&entry.path(), &format!("{path}/"), found),
             Ok(kind) => found.push((path, kind.is_socket())),
-            Err(_) => {} // Removed meanwhile.
+            Err(_) => {} // The entry was removed meanwhile.
         }
     }
 }

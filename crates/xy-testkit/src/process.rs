@@ -1,5 +1,5 @@
-//! Finding all descendants of a test by a mark in their environment or in an argument, for
-//! programs that clear their environment.
+//! Finding all descendants of a test by a mark in their environment. Programs that clear their
+//! environment carry the mark in an argument.
 //!
 //! Only Linux shows the environment of other processes. On other systems, no processes are found,
 //! and the leak check covers only files.
@@ -10,8 +10,8 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 
 use rustix::process::{Pid, Signal};
 
-/// The variable that holds the mark. It is not `XY_…`, as xy removes those from its servers. It has
-/// a prefix that `xy connect` keeps for the daemons that it starts.
+/// The environment variable that holds the mark. xy removes `XY_…` variables from its servers, so
+/// the name has another prefix, which `xy connect` passes on to the daemons that it starts.
 pub(crate) const MARK: &str = "XDG_TESTKIT_MARK";
 
 /// Returns a mark that no other test uses.
@@ -23,16 +23,16 @@ pub(crate) fn random_mark() -> String {
 /// A process that carries a mark.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Proc {
-    /// Its process id.
+    /// The process id.
     pub pid: u32,
-    /// Its program and arguments, or its bare name in brackets.
+    /// The program and its arguments, or the bare process name in brackets if there are none.
     pub cmdline: String,
-    /// What it does: `S` sleeps, `R` runs, `Z` is dead and not reaped.
+    /// The process state as in `/proc`: `S` is sleeping, `R` is running, `Z` is a zombie.
     pub state: char,
 }
 
-/// All processes that carry `mark`, in their environment or at the beginning of an
-/// argument, and their dead children that nobody has reaped (the dead carry nothing).
+/// Returns all processes that carry `mark` in their environment or at the beginning of an argument.
+/// Includes their zombie children, which have neither environment nor arguments.
 #[cfg(target_os = "linux")]
 pub fn marked_processes(mark: &str) -> Vec<Proc> {
     let all: Vec<Stat> = every_pid().into_iter().filter_map(Stat::of).collect();
@@ -63,14 +63,15 @@ pub fn is_alive(pid: u32) -> bool {
     known(pid).is_some_and(|pid| rustix::process::test_kill_process(pid).is_ok())
 }
 
-/// The process group and the session of `pid`; 0 for one that is outside of our pid
-/// namespace, as in a container that somebody entered. (rustix has no room for a 0.)
+/// Returns the process group and the session of `pid`. An id is 0 if it lies outside this pid
+/// namespace, as for a process that has entered a container. rustix cannot represent 0, so the ids
+/// are read from `/proc`.
 #[cfg(target_os = "linux")]
 pub fn group_and_session(pid: u32) -> Option<(u32, u32)> {
     Stat::of(pid).map(|stat| (stat.group, stat.session))
 }
 
-/// The process group and the session of `pid`.
+/// Returns the process group and the session of `pid`.
 #[cfg(not(target_os = "linux"))]
 pub fn group_and_session(pid: u32) -> Option<(u32, u32)> {
     let pid = Some(known(pid)?);
@@ -79,7 +80,7 @@ pub fn group_and_session(pid: u32) -> Option<(u32, u32)> {
     group.zip(rustix::process::getsid(pid).ok().map(number))
 }
 
-/// Kills `pid` if it still carries `mark`, as process ids are reused.
+/// Kills `pid` if it still carries `mark`. The check is needed as process ids are reused.
 #[cfg(target_os = "linux")]
 pub(crate) fn kill_marked(pid: u32, mark: &str) {
     use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
@@ -112,7 +113,7 @@ fn every_pid() -> Vec<u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// Returns true if `pid` carries `mark`. Environments are not always UTF-8.
+/// Returns true if `pid` carries `mark`. Compares bytes, as environments are not always UTF-8.
 #[cfg(target_os = "linux")]
 fn carries(pid: u32, mark: &str) -> bool {
     let variable = format!("{MARK}={mark}");
@@ -136,11 +137,11 @@ struct Stat {
 
 #[cfg(target_os = "linux")]
 impl Stat {
-    /// Returns `None` if the process is gone.
+    /// Reads `/proc/<pid>/stat`. Returns `None` if the process is gone.
     fn of(pid: u32) -> Option<Self> {
         let bytes = fs::read(format!("/proc/{pid}/stat")).ok()?;
         let text = String::from_utf8_lossy(&bytes);
-        // The name is in parentheses and may contain parentheses itself.
+        // The process name is in parentheses and may contain parentheses itself.
         let (head, tail) = text.rsplit_once(") ")?;
         let name = head.split_once('(')?.1.to_owned();
         let mut fields = tail.split(' ');
@@ -181,7 +182,7 @@ mod tests {
         let found =
             poll(SOON, || marked_processes(&mark).pop().filter(|it| it.cmdline == "sleep 60"));
         assert_eq!(found.unwrap().pid, child.id());
-        assert_eq!(marked_processes(&mark[1..]), []); // A part of a mark is another mark.
+        assert_eq!(marked_processes(&mark[1..]), []); // A part of a mark does not match.
 
         kill_marked(child.id(), &random_mark());
         assert!(is_alive(child.id()));
@@ -206,7 +207,7 @@ mod tests {
     #[test]
     fn a_dead_child_that_a_marked_process_does_not_reap_is_found() {
         let mark = random_mark();
-        // The shell becomes a program that knows nothing of its child.
+        // `exec` replaces the shell by a program that does not reap the shell's child.
         let mut child = marked(&mark, "sleep 0 & exec sleep 60");
         let zombie = poll(SOON, || marked_processes(&mark).into_iter().find(|it| it.state == 'Z'));
         assert_eq!(zombie.unwrap().cmdline, "[sleep]");

@@ -1,4 +1,4 @@
-//! A recording that `xy connect --record` has written: read it, and replay its client.
+//! Recordings of `xy connect --record`: reading them, and replaying their client.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::mcp::McpClient;
 pub struct Recording {
     /// The first line: format, version, start and arguments.
     pub header: Value,
-    /// Everything after it, in order.
+    /// The messages and events after the header, in order.
     pub entries: Vec<Recorded>,
 }
 
@@ -22,22 +22,22 @@ pub struct Recording {
 pub struct Recorded {
     /// Milliseconds since the start.
     pub at_ms: u64,
-    /// `client` or `server`; `None` for the bridge itself.
+    /// The sender, `client` or `server`; `None` for an event of the bridge.
     pub from: Option<String>,
-    /// What happened to the bridge.
+    /// The name of the bridge event.
     pub event: Option<String>,
-    /// Why it happened.
+    /// The cause of the bridge event.
     pub cause: Option<String>,
-    /// The message as it was written, without its secrets.
+    /// The text of the message, without its secrets.
     pub message: Option<String>,
 }
 
 impl Recording {
-    /// Reads a recording. A last line without its end is left out: its writer was killed.
+    /// Reads a recording. Skips an incomplete last line, which a killed writer leaves behind.
     ///
     /// # Panics
     ///
-    /// If the file cannot be read, or is not a recording.
+    /// Panics if the file cannot be read or is not a recording.
     #[track_caller]
     pub fn read(path: &Path) -> Self {
         let text = fs::read_to_string(path)
@@ -48,12 +48,12 @@ impl Recording {
         Self { header, entries: lines.map(entry).collect() }
     }
 
-    /// Returns the messages of the client, as they were written.
+    /// Returns the texts of the client's messages, in order.
     pub fn client_messages(&self) -> impl Iterator<Item = &str> {
         self.messages("client")
     }
 
-    /// Returns the messages of the server, as they were written.
+    /// Returns the texts of the server's messages, in order.
     pub fn server_messages(&self) -> impl Iterator<Item = &str> {
         self.messages("server")
     }
@@ -69,9 +69,9 @@ impl Recording {
         self.entries.iter().filter_map(|it| it.event.as_deref()).collect()
     }
 
-    /// Sends the messages of the client again, and returns the responses to its requests.
+    /// Sends the recorded client messages again, and returns the responses to the requests.
     ///
-    /// Each request waits for its response before the next message is sent.
+    /// Waits for the response to each request before it sends the next message.
     #[track_caller]
     pub fn replay(&self, client: &McpClient) -> Vec<Value> {
         let mut responses = Vec::new();

@@ -1,5 +1,5 @@
-//! A remote MCP server over HTTP, in a thread of the test. The test controls its behaviour and
-//! reads the requests that it has received.
+//! A remote MCP server over HTTP, in a thread of the test. The test controls the server's
+//! behaviour and inspects the requests that the server has received.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -15,7 +15,7 @@ mod tls;
 
 pub use tls::Tls;
 
-/// Maximum time that a held response is held.
+/// Maximum time to hold back a response.
 const HELD_AT_MOST: Duration = Duration::from_secs(60);
 
 /// The behaviour of a remote server.
@@ -23,8 +23,8 @@ const HELD_AT_MOST: Duration = Duration::from_secs(60);
 pub enum Mood {
     /// Behaves correctly.
     Well,
-    /// It answers everything with this status, and these headers. If `x-echo-id` is among them,
-    /// with an error under the id that it was asked by as well.
+    /// Responds to each request with this status and these headers. If `x-echo-id` is among the
+    /// headers, the body is a JSON-RPC error with the id of the request.
     Status(u16, Vec<(String, String)>),
     /// Responds with this text as JSON.
     Says(String),
@@ -36,9 +36,9 @@ pub enum Mood {
     HangsUp,
     /// Closes the connection in the middle of each response.
     BreaksOff,
-    /// Behaves correctly once the test has released it.
+    /// Waits for [`Remote::let_go`], then behaves correctly.
     Waits,
-    /// Sends this many bytes of a response, and then stops.
+    /// Sends this many bytes of a response, then holds the connection open and sends no more.
     HoldsBack(usize),
 }
 
@@ -51,11 +51,11 @@ pub enum To {
     Calls,
     /// Handshakes only.
     Greetings,
-    /// What clients answer to its questions.
+    /// Client responses to server requests only.
     Answers,
 }
 
-/// A remote server, at `/mcp`, where `/moved` leads to as well. It ends when it is dropped.
+/// A remote server at `/mcp`; `/moved` redirects there. The server stops when it is dropped.
 #[derive(Debug)]
 pub struct Remote {
     address: SocketAddr,
@@ -77,55 +77,55 @@ struct State {
     heeds: Mood,
     sessions: BTreeSet<String>,
     begun: usize,
-    /// The texts of all calls that were carried out.
+    /// The `message` arguments of all executed calls, in order.
     done: Vec<String>,
     /// The head of each request.
     heads: Vec<Head>,
-    /// Connections, to be closed at the end.
+    /// The open connections, by number. They are closed with the server.
     open: HashMap<usize, TcpStream>,
-    /// Streams of those who only listen.
+    /// The open notification streams.
     listeners: Vec<TcpStream>,
-    /// Answers that are fetched later, by the id of the event before them.
+    /// Responses of interrupted streams, by the event id that a client resumes from.
     kept: HashMap<String, String>,
-    /// What clients answered.
+    /// Client responses to server requests.
     answers: Vec<Value>,
     is_over: bool,
-    /// Requests for an event stream are refused.
+    /// Requests for a notification stream are refused.
     has_no_stream: bool,
-    /// Calls of `wait` are answered.
+    /// Calls of `wait` are answered at once.
     is_let_go: bool,
-    /// It speaks the revision without sessions, and no other.
+    /// The server speaks only the revision without sessions.
     is_modern: bool,
-    /// What its tool `marked` wants its argument to be called in the head.
+    /// The header name (`x-mcp-header`) for the argument of the tool `marked`.
     mark: String,
-    /// How often it was listened to, without sessions.
+    /// The number of `subscriptions/listen` requests so far.
     listened: usize,
-    /// It forgets all sessions when it has carried out so many calls in all.
+    /// The numbers of executed calls at which all sessions are removed.
     forgets_after: Vec<usize>,
-    /// The only revision in which it can be greeted, if there is one.
+    /// The only revision that `initialize` may request, if limited.
     only_revision: Option<String>,
 }
 
 /// The head of a request.
 #[derive(Debug, Clone)]
 pub struct Head {
-    /// GET, POST, DELETE.
+    /// The HTTP method: GET, POST or DELETE.
     pub method: String,
-    /// With the query.
+    /// The path, including the query.
     pub path: String,
-    /// Names in lower case.
+    /// The headers, with names in lower case.
     pub headers: HashMap<String, String>,
-    /// The method of the message, if it was one.
+    /// The method of the JSON-RPC message in the body; empty if there is none.
     pub message: String,
 }
 
 impl Remote {
-    /// One that listens at any port.
+    /// Starts a server on a free port.
     pub fn start() -> Self {
         Self::start_at(0)
     }
 
-    /// One that listens at this port, where one may have listened before.
+    /// Starts a server on this port, which an earlier server may have used.
     pub fn start_at(port: u16) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", port)).expect("the port is free");
         let address = listener.local_addr().expect("it is bound");
@@ -157,17 +157,17 @@ impl Remote {
         Self { address, shared }
     }
 
-    /// Returns its address.
+    /// Returns the port that the server listens on.
     pub fn port(&self) -> u16 {
         self.address.port()
     }
 
-    /// The settings of a server that is this one.
+    /// Returns the KDL settings of an entry for this server.
     pub fn kdl(&self) -> String {
         format!("url \"http://127.0.0.1:{}/mcp\"\n", self.port())
     }
 
-    /// Changes how it behaves.
+    /// Sets the behaviour for a kind of request.
     pub fn mood(&self, to: To, mood: Mood) {
         let mut state = self.shared.lock();
         match to {
@@ -178,27 +178,29 @@ impl Remote {
         }
     }
 
-    /// From now on it speaks the revision without sessions and no other, or those before it.
+    /// Selects the revisions to speak from now on: only the one without sessions if true, only
+    /// those with sessions if false.
     pub fn is_modern(&self, is_modern: bool) {
         self.shared.lock().is_modern = is_modern;
     }
 
-    /// Refuses greetings in any other revision from now on, with the code of the newest one.
+    /// Refuses `initialize` in any other revision from now on, with the error code of the newest
+    /// revision.
     pub fn speak_only(&self, revision: &str) {
         self.shared.lock().only_revision = Some(revision.to_owned());
     }
 
-    /// From now on its tool `marked` wants its argument to be called like this in the head.
+    /// Sets the header name (`x-mcp-header`) for the argument of the tool `marked`.
     pub fn mark(&self, name: &str) {
         name.clone_into(&mut self.shared.lock().mark);
     }
 
-    /// How often it was listened to, without sessions.
+    /// Returns the number of `subscriptions/listen` requests so far.
     pub fn listened(&self) -> usize {
         self.shared.lock().listened
     }
 
-    /// Offers nothing to those who only listen.
+    /// Refuses requests for a notification stream from now on.
     pub fn offer_no_stream(&self) {
         self.shared.lock().has_no_stream = true;
     }
@@ -208,7 +210,7 @@ impl Remote {
         self.shared.lock().sessions.clear();
     }
 
-    /// Forgets all sessions each time it has carried out so many calls in all.
+    /// Removes all sessions each time the number of executed calls reaches one of these totals.
     pub fn forget_after(&self, calls: &[usize]) {
         self.shared.lock().forgets_after = calls.to_vec();
     }
@@ -254,7 +256,7 @@ impl Remote {
         state.listeners.retain_mut(|listener| event(listener, None, &message.to_string()).is_ok());
     }
 
-    /// Answers calls of `wait`.
+    /// Releases calls of `wait` and requests under [`Mood::Waits`], now and from now on.
     pub fn let_go(&self) {
         self.shared.lock().is_let_go = true;
         self.shared.changed.notify_all();
@@ -538,7 +540,8 @@ fn call(shared: &Shared, out: &mut TcpStream, message: &Value) -> io::Result<boo
     }
 }
 
-/// Listens: to what comes after an event, or to what belongs to no call.
+/// Serves a notification stream. With a known `Last-Event-ID`, sends the rest of that interrupted
+/// stream instead.
 fn listen(shared: &Shared, out: &mut TcpStream, head: &Head) -> io::Result<()> {
     let last = head.headers.get("last-event-id");
     let kept = last.and_then(|last| shared.lock().kept.remove(last));
@@ -548,7 +551,7 @@ fn listen(shared: &Shared, out: &mut TcpStream, head: &Head) -> io::Result<()> {
         return end_events(out);
     }
     shared.lock().listeners.push(out.try_clone()?);
-    // Until the client closes the connection.
+    // Serve until the client closes the connection.
     let mut rest = [0; 64];
     while out.read(&mut rest)? > 0 {}
     Ok(())

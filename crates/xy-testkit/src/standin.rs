@@ -1,8 +1,8 @@
-//! What the test servers in `bin/` have in common: flags, plain writes, and the
-//! wait for SIGTERM or the end of stdin.
+//! Common parts of the test servers in `bin/`: flags, unbuffered output, and waiting for SIGTERM or
+//! the end of stdin.
 //!
-//! Nothing here buffers: a text is one `write(2)`, so that a test knows what a
-//! reader can have seen. No server outlives its safety limit.
+//! Output is not buffered: each text is one `write(2)`, so that a test knows what a reader can have
+//! seen. No server outlives its safety limit.
 
 use std::collections::VecDeque;
 use std::io::{self, Read};
@@ -19,10 +19,10 @@ use signal_hook::low_level::{pipe, raise};
 
 use crate::clock;
 
-/// No test takes longer; a server that a test forgot ends by itself.
+/// Maximum lifetime of a test server. No test takes longer, so only a forgotten server reaches it.
 pub const SAFETY_LIMIT: Duration = Duration::from_mins(10);
 
-/// Ends this process by SIGKILL after `limit`, even if it is stuck in a write.
+/// Kills this process by SIGKILL after `limit`, even if it is blocked in a write.
 pub fn live_at_most(limit: Duration) {
     let watchdog = thread::Builder::new().name("watchdog".to_owned());
     let watched = watchdog.spawn(move || {
@@ -32,12 +32,12 @@ pub fn live_at_most(limit: Duration) {
     watched.expect("a test server may have a second thread");
 }
 
-/// Does nothing for `duration`; a signal ends the process as it does by default.
+/// Sleeps for `duration`. Signals keep their default action.
 pub fn linger(duration: Duration) {
     clock::pause(duration);
 }
 
-/// Keeps a core busy for `duration`.
+/// Keeps one core busy for `duration`.
 pub fn keep_busy(duration: Duration) {
     let began = clock::now();
     while !duration.is_zero() && began.elapsed() < duration {
@@ -45,41 +45,41 @@ pub fn keep_busy(duration: Duration) {
     }
 }
 
-/// The flags a test server was given; what is wrong with them is a panic.
+/// The command-line flags of a test server. Invalid flags cause a panic.
 #[derive(Debug)]
 pub struct Flags {
     rest: VecDeque<String>,
 }
 
 impl Flags {
-    /// The arguments of this process.
+    /// Returns the arguments of this process.
     pub fn of_this_process() -> Self {
         Self { rest: std::env::args().skip(1).collect() }
     }
 
-    /// The next flag, without its value.
+    /// Takes the next flag, without its value.
     pub fn next_flag(&mut self) -> Option<String> {
         self.rest.pop_front()
     }
 
-    /// The value of the flag that was read last.
+    /// Takes the value of the flag that was read last.
     pub fn value(&mut self) -> String {
         self.rest.pop_front().expect("the last flag needs a value")
     }
 
-    /// The value of the flag that was read last, a number.
+    /// Takes the value of the flag that was read last, as a number.
     pub fn number(&mut self) -> u64 {
         let text = self.value();
         text.parse().unwrap_or_else(|_| panic!("`{text}` is not a number"))
     }
 
-    /// The value of the flag that was read last, in milliseconds.
+    /// Takes the value of the flag that was read last, as a number of milliseconds.
     pub fn millis(&mut self) -> Duration {
         Duration::from_millis(self.number())
     }
 }
 
-/// Where a text goes.
+/// A destination of output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Output {
     /// File descriptor 1.
@@ -96,7 +96,7 @@ impl Output {
         }
     }
 
-    /// Writes all of `bytes`, in one call if the reader lets it.
+    /// Writes all of `bytes`, in one system call unless the kernel accepts only a part.
     pub fn write(self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             match rustix::io::write(self.descriptor(), bytes) {
@@ -108,25 +108,24 @@ impl Output {
         Ok(())
     }
 
-    /// Writes `text` and a line end. A reader that is gone changes nothing: how
-    /// long a server lives does not depend on who listens.
+    /// Writes `text` and a line end. Ignores errors: a missing reader must not end a server early.
     pub fn say(self, text: &str) {
         let _ = self.write(format!("{text}\n").as_bytes());
     }
 }
 
-/// What ended a wait.
+/// The event that ended a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Woken {
-    /// SIGTERM came.
+    /// SIGTERM arrived.
     Term,
-    /// The other end of stdin is closed.
+    /// The other end of stdin was closed.
     StdinClosed,
-    /// The time is over.
+    /// The limit passed.
     InTime,
 }
 
-/// Waits for SIGTERM and, if stdin has another end at all, for its closing.
+/// A wait for SIGTERM and, if stdin is a pipe or socket, for the end of stdin.
 #[derive(Debug)]
 pub struct Wait {
     terms: UnixStream,
@@ -134,19 +133,19 @@ pub struct Wait {
 }
 
 impl Wait {
-    /// From now on SIGTERM is noted instead of deadly.
+    /// Installs a handler for SIGTERM, which ends a wait instead of the process from now on.
     pub fn new() -> Self {
         let (terms, written_by_handler) = UnixStream::pair().expect("a pair of sockets");
         pipe::register(SIGTERM, written_by_handler).expect("SIGTERM can be handled");
         Self { terms, watches_stdin: has_another_end(rustix::stdio::stdin()) }
     }
 
-    /// Waits for SIGTERM only, and ignores the end of stdin.
+    /// Creates a wait for SIGTERM only, which ignores the end of stdin.
     pub fn for_term_only() -> Self {
         Self { watches_stdin: false, ..Self::new() }
     }
 
-    /// Waits at most `limit`, or for ever; what arrives on stdin is read and forgotten.
+    /// Waits for at most `limit`, or without a limit. Reads and discards data on stdin.
     pub fn next(&mut self, limit: Option<Duration>) -> Woken {
         let until = limit.map(|limit| clock::now() + limit);
         loop {
@@ -203,8 +202,8 @@ fn stdin_is_at_its_end() -> bool {
     }
 }
 
-/// Where one that listens does so: on loopback, unless `LISTEN_ANYWHERE` is set, as it is in a
-/// container, whose loopback nobody else reaches.
+/// Returns the address for listening test servers: loopback, or any address if `LISTEN_ANYWHERE` is
+/// set. Containers set it, as their loopback cannot be reached from outside.
 pub fn listen_address() -> std::net::Ipv4Addr {
     match std::env::var_os("LISTEN_ANYWHERE") {
         Some(_) => std::net::Ipv4Addr::UNSPECIFIED,
@@ -212,7 +211,7 @@ pub fn listen_address() -> std::net::Ipv4Addr {
     }
 }
 
-/// Says `tick 1`, `tick 2` … until it is told to end, and why it ends.
+/// Writes `tick 1`, `tick 2` … until SIGTERM or the end of stdin, and then the reason to stop.
 pub fn tick(output: Output, every: Duration) -> ExitCode {
     let mut wait = Wait::new();
     let mut count = 0u64;
@@ -227,7 +226,7 @@ pub fn tick(output: Output, every: Duration) -> ExitCode {
     }
 }
 
-/// Says nothing until it is told to end, and then why.
+/// Waits for SIGTERM or the end of stdin, and then writes the reason to stop.
 pub fn sleep(output: Output) -> ExitCode {
     let end = Wait::new().next(None);
     stopping(output, end)

@@ -39,21 +39,9 @@ const EDGES: &[(&str, &[&str])] = &[
 
 /// Modules that still form a cycle, per crate. A module leaves this list for good.
 const CYCLES: &[(&str, &[&[&str]])] = &[
-    ("xy", &[&["cli", "verbs"]]),
-    ("xy-config", &[&["check", "load"], &["references", "report", "source"]]),
-    (
-        "xy-daemon",
-        &[
-            &["daemon", "self_test", "server_status", "temporary_instance"],
-            &["diagnostics", "gateway", "handlers"],
-            &["logging", "run", "takeover"],
-        ],
-    ),
+    ("xy-daemon", &[&["diagnostics", "gateway", "handlers"]]),
     ("xy-gateway", &[&["backend", "bridge", "client", "router", "tools", "upstream"]]),
-    ("xy-protocol", &[&["control", "error", "server"]]),
-    ("xy-search", &[&["query", "synonyms"]]),
     ("xy-shim", &[&["cgroup", "leader", "tree"], &["identity", "pidfd"], &["instance", "run"]]),
-    ("xy-supervisor", &[&["instance", "launch", "lifecycle", "locks", "logs", "protocol"]]),
 ];
 
 /// Openings that make a reader look for the subject of a sentence.

@@ -1,11 +1,10 @@
 //! The command line: parses arguments, runs a verb, and turns its result into an exit code.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind as UsageKind;
-use clap::{Args, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 
 use crate::failure::{Exit, Failure};
 use crate::output::Output;
@@ -56,42 +55,6 @@ pub(crate) enum Verb {
     Shutdown(verbs::shutdown::Args),
     Demo(verbs::demo::Args),
     SampleServer(verbs::sample_server::Args),
-}
-
-/// The flag that selects JSON output.
-#[derive(Debug, Clone, Copy, Args)]
-pub(crate) struct Json {
-    /// Print the daemon's JSON; an error is printed to stdout as {"error": …}
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-/// Configuration files of MCP clients, for `daemon` and `check`.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct McpJson {
-    /// Also read servers from an MCP client's file (`mcpServers` or `servers`); can be repeated
-    #[arg(long, value_name = "FILE")]
-    mcp_json: Vec<PathBuf>,
-}
-
-impl McpJson {
-    /// Returns absolute paths, as the daemon changes its working directory.
-    pub(crate) fn files(&self) -> Vec<PathBuf> {
-        let absolute = |file: &PathBuf| std::path::absolute(file).unwrap_or_else(|_| file.clone());
-        self.mcp_json.iter().map(absolute).collect()
-    }
-}
-
-/// The servers that `start`, `stop` or `restart` is for.
-#[derive(Debug, Clone, Args)]
-#[group(required = true, multiple = false)]
-pub(crate) struct Which {
-    /// The server's name
-    #[arg(value_name = "NAME")]
-    pub(crate) name: Option<String>,
-    /// All configured servers
-    #[arg(long)]
-    pub(crate) all: bool,
 }
 
 /// Runs the command line and returns its exit code.

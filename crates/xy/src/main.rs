@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+mod args;
 mod cli;
 mod clock;
 mod failure;

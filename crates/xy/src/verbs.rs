@@ -33,7 +33,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use xy_protocol::control::{Request, Select};
 
-use crate::cli::{Json, Which};
+use crate::args::{Json, Which};
 use crate::failure::{Exit, Failure};
 use crate::link::{Link, read};
 use crate::output::Output;

@@ -13,7 +13,7 @@ use super::problems::Problems;
 use super::read::Reader;
 use super::words::nearest;
 use super::{Checker, FileText};
-use crate::load::MAX_SERVER_FILES;
+use crate::check::MAX_SERVER_FILES;
 use crate::raw::json::{Json, JsonMember, JsonNode, parse};
 use crate::raw::{RawNode, RawValue, Value};
 use crate::report::{Problem, ProblemKind, quote};

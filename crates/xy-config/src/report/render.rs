@@ -4,7 +4,8 @@ use anstyle::{AnsiColor, Style};
 use unicode_width::UnicodeWidthStr;
 use xy_protocol::control::Severity;
 
-use super::{Location, Paint, Problem, safe};
+use super::{Paint, Problem, safe};
+use crate::source::Location;
 
 /// The replacement of a tab.
 const TAB: &str = "    ";

@@ -6,12 +6,13 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until, timeout};
+use xy_supervisor::launch::InstanceEvent;
 use xy_supervisor::launch::protocol_link::{
     self, DRIVER_EXIT_TIMEOUT, DriverAction, DriverUpdate, HANDOVER_TIMED_OUT, HANDOVER_TIMEOUT,
     ProtocolLink, next_driver_event,
 };
-use xy_supervisor::launch::{InstanceEvent, millis};
 use xy_supervisor::protocol::{Checkup, DriverCommand, DriverEvent, IdleStop, truncate_reason};
+use xy_supervisor::wait::millis;
 use xy_supervisor::wait::time_of_day;
 
 use super::{ContainerRunner, LOG_WRITE_TIMEOUT, Timer};

@@ -104,7 +104,7 @@ fn join_limited(words: &[String]) -> String {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use xy_protocol::control::{
         MemoryUsage, OrphanHealth, SelfTestResult, SelfTestSystem, SupervisorHealth,
         TestDiagnostics, WebServerHealth,
@@ -115,7 +115,7 @@ pub(super) mod tests {
     use super::*;
 
     /// Returns the result of a test without servers and without problems.
-    pub(in crate::self_test) fn healthy() -> SelfTestResult {
+    pub(crate) fn healthy() -> SelfTestResult {
         let place = PathHealth { status: CheckStatus::Ok, path: "/x".into(), note: None };
         SelfTestResult {
             success: true,

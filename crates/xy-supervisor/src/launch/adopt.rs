@@ -22,11 +22,12 @@ use super::orphans::LifeFilter;
 use super::process::ProcessLauncher;
 use super::shim_link::{LinkEvent, ShimLink};
 use super::shim_process::ShimProcess;
-use super::{Instance, LaunchOrder, millis};
-use crate::instance::InstanceKey;
+use super::{Instance, LaunchOrder};
+use crate::instance_key::InstanceKey;
 use crate::lifecycle::Note;
 use crate::locks::{LOCK_POLL_INTERVAL, held_locks, holder, is_held, until_free};
 use crate::logs::{LogBook, instance_log};
+use crate::wait::millis;
 
 /// Time for a shim to reply before it is asked again.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(3);

@@ -24,11 +24,12 @@ use super::orphans::{self, Shims};
 use super::process_runner::{OrphanCleanup, ProcessRunner};
 use super::shim_link::ShimLink;
 use super::shim_process::ShimProcess;
-use super::{Instance, InstanceEvent, Launch, LaunchOrder, millis};
+use super::{Instance, InstanceEvent, Launch, LaunchOrder};
 use crate::lifecycle::LaunchFault;
 use crate::locks::{self, lock_file};
 use crate::logs::{FILE_BYTES, FILE_GENERATIONS, instance_log};
 use crate::protocol::ProtocolDriver;
+use crate::wait::millis;
 
 /// The program that becomes a shim.
 #[derive(Debug, Clone)]

@@ -17,10 +17,11 @@ use super::orphans::{LifeFilter, Shims};
 use super::protocol_link::{ProtocolLink, next_driver_event};
 use super::shim_link::{LinkEvent, ShimLink};
 use super::shim_process::ShimProcess;
-use super::{InstanceChannels, InstanceCommand, InstanceEvent, LaunchOrder, millis};
+use super::{InstanceChannels, InstanceCommand, InstanceEvent, LaunchOrder};
 use crate::lifecycle::{Exit, LaunchFault};
 use crate::logs::LogBook;
 use crate::protocol::{Checkup, DriverEvent, Handover, IdleStop, ProtocolDriver};
+use crate::wait::millis;
 use crate::wait::until;
 
 mod protocol;

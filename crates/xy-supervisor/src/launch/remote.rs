@@ -13,15 +13,14 @@ use tracing::Instrument;
 use xy_config::settings::RemoteSettings;
 use xy_shim::wire::{MAX_LINE, Record, flags, put_record};
 
-use super::{
-    Instance, InstanceChannels, InstanceCommand, InstanceEvent, Launch, LaunchOrder, millis,
-};
+use super::{Instance, InstanceChannels, InstanceCommand, InstanceEvent, Launch, LaunchOrder};
 use crate::lifecycle::Exit;
 use crate::logs::LogBook;
 use crate::protocol::{
     COMMAND_QUEUE_CAPACITY, Connection, DriverCommand, DriverEvent, EVENT_QUEUE_CAPACITY,
     ProtocolDriver, ServerIo, request_checkup, request_idle_stop, truncate_reason,
 };
+use crate::wait::millis;
 use crate::wait::{time_of_day, until};
 
 /// Time for a driver to drop its connection.

@@ -13,7 +13,7 @@ use xy_shim::wire::{MAX_NOTE, StatusReport};
 
 use super::{AfterStop, Event, Life, Reason, STOP_MARGIN, State, Tally, WINDOW};
 use crate::health::ProbeSupport;
-use crate::launch::millis;
+use crate::wait::millis;
 
 const FORMAT: u32 = 1;
 

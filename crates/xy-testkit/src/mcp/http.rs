@@ -1,4 +1,4 @@
-//! Clients over Streamable HTTP and the older HTTP+SSE transport. They are written by hand, so
+//! Clients over Streamable HTTP and the older HTTP+SSE transport. They use no HTTP library, so that
 //! tests can also send invalid requests.
 
 use std::collections::BTreeMap;
@@ -17,13 +17,14 @@ use super::{Carry, Ear, McpClient, WAIT_WITHIN};
 /// Maximum number of idle connections that are kept for reuse.
 const MAX_IDLE: usize = 64;
 
-/// Timeout of a notification stream, which may be silent for long; it ends with its client.
+/// Read timeout of a notification stream. Streams may be silent for long, and end with their
+/// client.
 const STREAM_WITHIN: Duration = Duration::from_mins(10);
 
-/// The number of the one stream of an older client, which no other exchange has.
+/// The connection number of an older client's stream. No exchange uses it.
 const STREAM_NUMBER: u64 = u64::MAX;
 
-/// A client over Streamable HTTP. Dropping it ends its streams, not its session.
+/// A client over Streamable HTTP. Dropping it closes its streams, but does not end its session.
 pub struct McpHttp {
     client: McpClient,
     web: Arc<Web>,
@@ -52,8 +53,8 @@ struct Said {
 }
 
 impl McpHttp {
-    /// Creates a client of `http://<address><path>`, without a token if that is empty. Sends
-    /// nothing yet.
+    /// Creates a client of `http://<address><path>` without sending a request. An empty `token`
+    /// means no token.
     #[track_caller]
     pub fn new(address: &str, path: &str, token: &str) -> Self {
         let web = Arc::new(Web::new(address, path, token));
@@ -97,7 +98,7 @@ impl McpHttp {
         self.exchange("POST", &[], body)
     }
 
-    /// Sends these bytes on a connection of their own, and reads one answer.
+    /// Sends these bytes on a separate connection, and returns the HTTP response.
     #[track_caller]
     pub fn raw(&self, bytes: &[u8]) -> HttpAnswer {
         let answer = Connection::open(self.web.address, WAIT_WITHIN).and_then(|mut it| {
@@ -134,7 +135,7 @@ impl McpHttp {
             let (web, ear) = (Arc::clone(&self.web), Arc::clone(&self.client.ear));
             let number = web.note(&connection);
             thread::spawn(move || {
-                let _ = web.hear_body(&ear, &mut connection, &head); // It ends as it likes.
+                let _ = web.hear_body(&ear, &mut connection, &head); // A stream may end by error.
                 web.close(number);
             });
         }
@@ -152,7 +153,7 @@ impl McpHttp {
         self.web.break_connections();
     }
 
-    /// Ends the session, which must exist, and all streams.
+    /// Ends the session, and closes all streams. Panics if the server does not end the session.
     #[track_caller]
     pub fn close(self) {
         let status = self.delete();
@@ -160,18 +161,19 @@ impl McpHttp {
     }
 }
 
-/// A client over the HTTP+SSE transport of 2024: one stream, and posted messages. Dropping it ends
-/// the stream and its session.
+/// A client over the HTTP+SSE transport of 2024: messages are posted, and responses arrive on one
+/// stream. Dropping the client closes the stream, which ends the session.
 pub struct McpOlder {
     client: McpClient,
     posts: Arc<Posts>,
 }
 
-/// Posts that are only accepted, their answers being heard elsewhere.
+/// The posting half of an older client. The server only accepts posts; its responses arrive on the
+/// stream.
 struct Posts(Web);
 
 impl McpOlder {
-    /// Opens the stream at `http://<address><path>`, and waits for its endpoint event.
+    /// Opens the stream at `http://<address><path>` and waits for its `endpoint` event.
     #[track_caller]
     pub fn open(address: &str, path: &str, token: &str) -> Self {
         let stream = Web::new(address, path, token);
@@ -191,7 +193,7 @@ impl McpOlder {
         thread::spawn(move || {
             let mut body = BufReader::new(connection.body(&head));
             let mut posts: Option<Arc<Posts>> = None;
-            // It ends as it likes.
+            // A stream may end by error.
             while let Ok(Some(event)) = next_event(&mut body) {
                 match &posts {
                     Some(posts) => posts.0.hear(&closes, &event.data),
@@ -289,7 +291,7 @@ impl Carry for Web {
     fn carry(self: Arc<Self>, ear: &Arc<Ear>, message: &str, id: Option<&str>) {
         let request = format!("{}{message}", self.head("POST", &[], message.len()));
         let Some(id) = id else {
-            // Before anything later, and its status is told as what was no message.
+            // Posting on this thread keeps the order of messages. A failure is recorded as a stray.
             if let Err(why) = self.post(ear, &request) {
                 ear.inbox.change(|heard| heard.strays.push(why));
             }
@@ -324,13 +326,13 @@ impl Web {
         }
     }
 
-    /// Closes all connections. Everything that arrived before is handled when this returns.
+    /// Closes all connections. Waits until everything that arrived before has been handled.
     fn break_connections(&self) {
         self.idle().clear();
         let open = self.open();
         let broken: Vec<u64> = open.keys().copied().collect();
         for socket in open.values() {
-            let _ = socket.shutdown(Shutdown::Both); // It may have ended.
+            let _ = socket.shutdown(Shutdown::Both); // The server may have closed it already.
         }
         let is_read = |open: &mut BTreeMap<u64, TcpStream>| {
             broken.iter().any(|number| open.contains_key(number))
@@ -338,13 +340,13 @@ impl Web {
         drop(self.closed.wait_timeout_while(open, WAIT_WITHIN, is_read));
     }
 
-    /// Nothing more is read of a connection.
+    /// Removes a connection from the open ones.
     fn close(&self, number: u64) {
         self.open().remove(&number);
         self.closed.notify_all();
     }
 
-    /// Posts, and hears what is answered; the error is a sentence.
+    /// Posts a request and handles the messages in the response. An error is a text for people.
     fn post(&self, ear: &Arc<Ear>, request: &str) -> Result<(), String> {
         let failed = |cause: io::Error| format!("the exchange broke: {cause}");
         let mut connection = self.connection().map_err(failed)?;
@@ -358,7 +360,7 @@ impl Web {
         Ok(())
     }
 
-    /// True if the connection can be reused.
+    /// Posts on this connection. Returns true if the connection can be reused.
     fn post_on(
         &self,
         connection: &mut Connection,
@@ -374,7 +376,7 @@ impl Web {
         Ok(head.keeps_alive())
     }
 
-    /// A connection that was used before, or a new one if those have ended.
+    /// Returns an idle connection that is still usable, or opens a new one.
     fn connection(&self) -> io::Result<Connection> {
         let usable = || {
             let mut idle = self.idle();
@@ -388,7 +390,8 @@ impl Web {
         usable().map_or_else(|| Connection::open(self.address, WAIT_WITHIN), Ok)
     }
 
-    /// Hears the messages in a body, one or a stream of them.
+    /// Handles the message or the stream of messages in a body. A status other than 2xx is an
+    /// error.
     fn hear_body(
         &self,
         ear: &Arc<Ear>,
@@ -428,7 +431,8 @@ impl Web {
         }
     }
 
-    /// The head of a request.
+    /// Returns the head of a request. `headers` override the headers of the client, and an empty
+    /// value removes a header.
     fn head(&self, method: &str, headers: &[(&str, &str)], length: usize) -> String {
         let said = self.said().clone();
         let mut all = vec![
@@ -457,7 +461,7 @@ impl Web {
         head + "\r\n"
     }
 
-    /// Notes a connection as open, under a number.
+    /// Adds a connection to the open ones and returns its number.
     fn note(&self, connection: &Connection) -> u64 {
         let number = self.last_number.fetch_add(1, Ordering::Relaxed);
         if let Ok(socket) = connection.socket().try_clone() {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-/// Maximum number of messages that the test has not taken.
+/// Maximum number of received messages. Beyond it, the inbox is closed.
 const MOST_HEARD: usize = 1_000_000;
 
 /// All received messages, by kind, with their original text.
@@ -22,16 +22,16 @@ pub(crate) struct ReceivedMessages {
     /// Responses by the text of their id.
     pub(crate) answers: BTreeMap<String, VecDeque<String>>,
     pub(crate) notifications: VecDeque<Value>,
-    /// Server requests that are not answered.
+    /// Server requests that the client has not answered.
     pub(crate) questions: VecDeque<Value>,
     /// Received data that was not a message.
     pub(crate) strays: Vec<String>,
     /// Requests without a response, by the text of their id.
     pub(crate) open: BTreeSet<String>,
-    /// The reasons why requests will never be answered, by the text of their id.
+    /// The reasons why requests will never be answered, by the text of the request id.
     pub(crate) lost: BTreeMap<String, String>,
     pub(crate) is_closed: bool,
-    /// The original text of all messages in order, if recording is on.
+    /// The original texts of all messages in order, if recording is on.
     pub(crate) record: Option<Vec<String>>,
     count: usize,
 }
@@ -104,7 +104,7 @@ impl Inbox {
         });
     }
 
-    /// Waits until `look` returns `Some`; returns `None` at the limit.
+    /// Waits until `look` returns `Some`. Returns `None` if the limit passes first.
     pub(crate) fn wait<T>(
         &self,
         limit: Duration,
@@ -135,7 +135,7 @@ impl ReceivedMessages {
         first
     }
 
-    /// Describes the messages, for the message of a failed test.
+    /// Describes the received messages, for the panic message of a failed test.
     pub(crate) fn describe(&self) -> String {
         let Self { notifications, questions, strays, lost, is_closed, .. } = self;
         let answered: Vec<&String> = self.answers.keys().collect();

@@ -15,13 +15,13 @@ use super::web::{Connection, Head, HttpAnswer, next_event};
 
 const VERSION: &str = "2026-07-28";
 
-/// Timeout of an exchange, which may be silent for long; it ends when it is dropped.
+/// Read timeout of an exchange. Exchanges may be silent for long, and end when dropped.
 const SILENT_WITHIN: Duration = Duration::from_mins(10);
 
-/// Maximum number of unread messages; the sender of more is blocked.
+/// Maximum number of messages that the test has not read. Beyond it, the exchange is not read.
 const MOST_UNREAD: usize = 1000;
 
-/// A client that sends its metadata with each request.
+/// A client that sends its metadata with each request, without a session.
 #[derive(Debug)]
 pub struct McpModern {
     address: SocketAddr,
@@ -32,7 +32,7 @@ pub struct McpModern {
 }
 
 impl McpModern {
-    /// Creates a client of `http://<address><path>`, without a token if that is empty.
+    /// Creates a client of `http://<address><path>`. An empty `token` means no token.
     #[track_caller]
     pub fn http(address: &str, path: &str, token: &str) -> Self {
         let found = address.to_socket_addrs().ok().and_then(|mut all| all.next());
@@ -45,13 +45,13 @@ impl McpModern {
         }
     }
 
-    /// One that can do this.
+    /// Sets the client capabilities.
     #[must_use]
     pub fn with_capabilities(self, capabilities: Value) -> Self {
         Self { capabilities, ..self }
     }
 
-    /// Params with what each request has to say of its client; what is there already stays.
+    /// Returns `params` with the required client metadata in `_meta`. Existing entries are kept.
     pub fn params(&self, params: Value) -> Value {
         let mut params = if params.is_null() { json!({}) } else { params };
         for (key, value) in [
@@ -91,7 +91,7 @@ impl McpModern {
         self.raw(self.text(method, params, headers).as_bytes())
     }
 
-    /// Sends these bytes on a connection of their own, and reads one answer.
+    /// Sends these bytes on a separate connection, and returns the HTTP response.
     #[track_caller]
     pub fn raw(&self, bytes: &[u8]) -> HttpAnswer {
         let answer = Connection::open(self.address, WAIT_WITHIN).and_then(|mut it| {
@@ -102,7 +102,8 @@ impl McpModern {
         answer.unwrap_or_else(|cause| panic!("no answer from {}: {cause}", self.address))
     }
 
-    /// Returns the whole text of a request, to be changed or sent in pieces.
+    /// Returns the whole HTTP text of a JSON-RPC request, so that a test can change it or send it
+    /// in pieces.
     pub fn text(&self, method: &str, params: Value, headers: &[(&str, &str)]) -> String {
         let params = self.params(params);
         let source = match method {
@@ -123,7 +124,8 @@ impl McpModern {
         self.text_of("POST", &[&head[..], headers].concat(), &body.to_string())
     }
 
-    /// The whole text of any request, with the address and the token of this client.
+    /// Returns the whole HTTP text of any request to this client's address, with its token.
+    /// `headers` replace headers of the same name; an empty value removes the header.
     pub fn text_of(&self, method: &str, headers: &[(&str, &str)], body: &str) -> String {
         let (host, length) = (self.address.to_string(), body.len().to_string());
         let bearer = format!("Bearer {}", self.token);
@@ -151,7 +153,7 @@ fn with(mut object: Value, key: &str, value: Value) -> Value {
     object
 }
 
-/// A name as a header can hold it.
+/// Returns a name as a header value. A name that is not plain ASCII is encoded as base64.
 fn encoded(name: &str) -> String {
     let is_plain = name.trim() == name && name.bytes().all(|byte| (b' '..=b'~').contains(&byte));
     if is_plain && !name.is_empty() && !name.starts_with("=?") {
@@ -174,7 +176,7 @@ fn read_json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|cause| panic!("no JSON ({cause}): {text}"))
 }
 
-/// A request and what is said about it. Dropping it hangs up.
+/// An HTTP exchange: a request and the response to it. Dropping it closes the connection.
 #[derive(Debug)]
 pub struct Exchange {
     socket: TcpStream,
@@ -214,7 +216,7 @@ impl Exchange {
         self.head().status
     }
 
-    /// Waits for a header, whose name is case-insensitive.
+    /// Waits for the head and returns a header of it. `name` is case-insensitive.
     #[track_caller]
     pub fn header(&mut self, name: &str) -> Option<String> {
         self.head().header(name).map(str::to_owned)
@@ -231,13 +233,13 @@ impl Exchange {
         self.head.as_ref().expect("it was just put there")
     }
 
-    /// Returns the next message, an event or the whole body; `None` at the end.
+    /// Waits for the next message (an event or the whole body). Returns `None` at the end.
     #[track_caller]
     pub fn next_message(&mut self) -> Option<Value> {
         self.next_text().map(|text| read_json(&text))
     }
 
-    /// Returns the next message as it came; `None` at the end.
+    /// Waits for the next message and returns its original text, or `None` at the end.
     #[track_caller]
     pub fn next_text(&mut self) -> Option<String> {
         self.head();
@@ -252,7 +254,7 @@ impl Exchange {
         matches!(self.told.recv_timeout(limit), Err(RecvTimeoutError::Timeout))
     }
 
-    /// Returns the response; messages before it are skipped.
+    /// Waits for the response and returns it. Skips messages before it.
     #[track_caller]
     pub fn answer(mut self) -> Value {
         loop {
@@ -264,7 +266,7 @@ impl Exchange {
         }
     }
 
-    /// Returns the answer as it came; messages before it are skipped.
+    /// Waits for the response and returns its original text. Skips messages before it.
     #[track_caller]
     pub fn answer_text(mut self) -> String {
         loop {
@@ -276,8 +278,8 @@ impl Exchange {
         }
     }
 
-    /// The answer if it comes before it is silent for so long; an exchange that breaks, or ends
-    /// without one, has none.
+    /// Waits for the response, and skips messages before it. Returns `None` if the server is
+    /// silent for `silent`, or if the exchange ends or breaks without a response.
     pub fn answer_within(&mut self, silent: Duration) -> Option<Value> {
         loop {
             match self.told.recv_timeout(silent).ok()? {
@@ -308,7 +310,7 @@ impl Drop for Exchange {
     }
 }
 
-/// Reads an answer, and tells what is in it as it comes.
+/// Reads an HTTP response, and sends its head and messages to the test as they arrive.
 fn read(mut connection: Connection, tells: &SyncSender<Told>) -> io::Result<()> {
     let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
     let head = connection.head()?;

@@ -1,4 +1,5 @@
-//! The same server in the revision without sessions, as strict as that revision is.
+//! The revision without sessions of the remote server. It rejects requests whose headers do not
+//! match their body, as the revision demands.
 
 use std::io::{self, Read};
 use std::net::TcpStream;
@@ -9,7 +10,7 @@ use super::{Head, Shared, answer, begin_events, call, event, json_type, result};
 
 const MODERN: &str = "2026-07-28";
 
-/// Does as it should; whether the connection can be used again.
+/// Handles a request correctly. Returns true if the connection can be reused.
 pub(super) fn well(
     shared: &Shared,
     out: &mut TcpStream,
@@ -44,7 +45,8 @@ fn introduction() -> Value {
     })
 }
 
-/// One of them has an argument in its head; another would, if it were written as it should be.
+/// Returns the tools. `marked` mirrors its argument into a header. `ill_marked` declares a header
+/// for an argument whose type does not allow one.
 fn tools(shared: &Shared) -> Vec<Value> {
     let schema = json!({ "type": "object" });
     let names = ["echo", "wait", "stream", "cut", "lost", "large", "refused"];
@@ -82,7 +84,7 @@ fn mismatch(shared: &Shared, head: &Head, message: &Value) -> Option<String> {
     }
     if params["name"] == "marked" {
         let mark = format!("mcp-param-{}", shared.lock().mark.to_lowercase());
-        // What is no plain text is encoded.
+        // A value that is not plain ASCII is encoded as base64.
         let message = params["arguments"]["message"].as_str().unwrap_or_default();
         let expected = if message == "é" { "=?base64?w6k=?=" } else { message };
         if said(&mark) != Some(expected) {
@@ -104,7 +106,8 @@ fn error(
     answer(out, status, &json_type(), &whole.to_string())
 }
 
-/// Says what is heard, and then whatever there is to say, until the other side hangs up.
+/// Serves a subscription: acknowledges it, then keeps its stream open for notifications until the
+/// client closes the connection.
 fn listen(shared: &Shared, out: &mut TcpStream, message: &Value) -> io::Result<()> {
     begin_events(out)?;
     let meta = json!({ "io.modelcontextprotocol/subscriptionId": message["id"] });

@@ -27,7 +27,7 @@ impl Tls {
         Self::with(made, port)
     }
 
-    /// The same with a certificate that says `CA:TRUE`, as `openssl req -x509` makes it.
+    /// Starts a proxy whose certificate is marked `CA:TRUE`, like those of `openssl req -x509`.
     pub fn of_authority_before(port: u16, host: &str) -> Self {
         let mut params = CertificateParams::new([host.to_owned()]).expect("a host name");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -62,7 +62,7 @@ impl Tls {
         Self { address, is_over, certificate: cert.pem() }
     }
 
-    /// Returns its address.
+    /// Returns the port that the proxy listens on.
     pub fn port(&self) -> u16 {
         self.address.port()
     }

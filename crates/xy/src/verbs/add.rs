@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use xy_protocol::control::{Add, AddResult, Request};
 use xy_protocol::error::CallError;
 
-use crate::cli::Json;
+use crate::args::Json;
 use crate::failure::Failure;
 use crate::link::{Link, read};
 use crate::output::Output;

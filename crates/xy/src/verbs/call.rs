@@ -8,7 +8,7 @@ use xy_protocol::control::{Call, JsonText, Request};
 use xy_protocol::error::CallError;
 
 use super::in_millis;
-use crate::cli::Json;
+use crate::args::Json;
 use crate::failure::{Exit, Failure};
 use crate::link::Link;
 use crate::output::Output;

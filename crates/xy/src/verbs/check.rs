@@ -3,7 +3,7 @@
 use serde_json::value::to_raw_value;
 use xy_config::Paths;
 
-use crate::cli::{Json, McpJson};
+use crate::args::{Json, McpJson};
 use crate::failure::{Exit, Failure};
 use crate::output::Output;
 use crate::render::{error, info};

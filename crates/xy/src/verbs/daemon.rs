@@ -14,7 +14,7 @@ use xy_ipc::Client;
 use xy_protocol::control::{CheckReport, Info, Request, Severity};
 use xy_protocol::error::{CallError, ErrorKind};
 
-use crate::cli::{Json, McpJson};
+use crate::args::{Json, McpJson};
 use crate::clock::Deadline;
 use crate::failure::{Exit, Failure};
 use crate::interrupts::readable;

@@ -7,7 +7,7 @@ use xy_config::Paths;
 use xy_protocol::control::Request;
 use xy_protocol::error::CallError;
 
-use crate::cli::Json;
+use crate::args::Json;
 use crate::failure::Failure;
 use crate::link::Link;
 use crate::output::Output;

@@ -5,7 +5,7 @@ use xy_config::Paths;
 use xy_daemon::on_disk;
 use xy_protocol::control::{Event, Events, Request, SkipNotice};
 
-use crate::cli::Json;
+use crate::args::Json;
 use crate::failure::Failure;
 use crate::link::{Link, read};
 use crate::output::Output;

@@ -7,7 +7,7 @@ use xy_config::Paths;
 use xy_protocol::control::Request;
 use xy_protocol::error::{CallError, ErrorKind};
 
-use crate::cli::Json;
+use crate::args::Json;
 use crate::failure::Failure;
 use crate::link::{Link, read};
 use crate::output::Output;

@@ -3,7 +3,7 @@
 use xy_config::Paths;
 use xy_protocol::control::{Info, ListResult, Request};
 
-use crate::cli::Json;
+use crate::args::Json;
 use crate::failure::Failure;
 use crate::link::{Link, read};
 use crate::output::Output;

@@ -6,7 +6,7 @@ use xy_daemon::on_disk::{self, Notification};
 use xy_protocol::control::{Logs, Request, SkipNotice};
 use xy_protocol::error::CallError;
 
-use crate::cli::Json;
+use crate::args::Json;
 use crate::failure::Failure;
 use crate::link::{Link, read};
 use crate::output::Output;

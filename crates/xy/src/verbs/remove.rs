@@ -3,7 +3,7 @@
 use xy_protocol::control::{Remove, RemoveResult, Request};
 
 use super::show;
-use crate::cli::Json;
+use crate::args::Json;
 use crate::failure::Failure;
 use crate::link::{Link, read};
 use crate::output::Output;

@@ -7,7 +7,7 @@ use serde::de::IgnoredAny;
 use xy_protocol::control::{JsonText, REQUEST_TIMEOUT, RawRequest, Request};
 
 use super::in_millis;
-use crate::cli::Json;
+use crate::args::Json;
 use crate::failure::{Exit, Failure};
 use crate::link::{Link, read};
 use crate::output::Output;

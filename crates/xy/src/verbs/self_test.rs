@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use xy_protocol::control::{Request, SelfTest, SelfTestResult};
 
-use crate::cli::Json;
+use crate::args::Json;
 use crate::failure::{Exit, Failure};
 use crate::link::{Link, read};
 use crate::output::Output;

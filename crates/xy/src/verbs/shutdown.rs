@@ -8,7 +8,7 @@ use xy_ipc::Client;
 use xy_protocol::control::{Request, ShutdownResult};
 use xy_protocol::error::{CallError, ErrorKind};
 
-use crate::cli::Json;
+use crate::args::Json;
 use crate::clock::Deadline;
 use crate::failure::Failure;
 use crate::interrupts::readable;

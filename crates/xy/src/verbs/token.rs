@@ -5,7 +5,7 @@ use xy_protocol::control::{
     TokenRotateResult,
 };
 
-use crate::cli::Json;
+use crate::args::Json;
 use crate::failure::Failure;
 use crate::link::{Link, read};
 use crate::output::Output;

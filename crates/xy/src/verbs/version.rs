@@ -2,7 +2,7 @@
 
 use xy_protocol::control::{Request, Version};
 
-use crate::cli::Json;
+use crate::args::Json;
 use crate::failure::Failure;
 use crate::link::{Link, read};
 use crate::output::Output;
