@@ -195,7 +195,7 @@ impl LimitSupport {
     }
 }
 
-/// What is at a path.
+/// The kind of entry at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PathKind {
     /// Nothing visible.

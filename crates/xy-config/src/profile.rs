@@ -48,7 +48,7 @@ pub struct ProfileSettings {
     pub blocks: Vec<ServerBlock>,
     /// Tools with another name or description than their servers give.
     pub overrides: Vec<ToolOverride>,
-    /// Whether clients list tools or search for them.
+    /// The way in which clients find tools.
     pub mode: ToolMode,
     /// The line that sets `mode`.
     pub mode_line: Option<u32>,
@@ -62,7 +62,7 @@ pub struct ProfileSettings {
     pub managing_line: Option<u32>,
 }
 
-/// Whether clients list tools or search for them.
+/// The way in which clients find tools: by list or by search.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum ToolMode {
     /// All tools are listed.

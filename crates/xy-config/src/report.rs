@@ -57,7 +57,7 @@ pub struct Related {
     pub label: String,
 }
 
-/// Whether a report is coloured.
+/// The colour mode of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Paint {
     /// Without colours.

@@ -147,7 +147,7 @@ pub struct ServerSettings {
     pub name: ServerName,
     /// Where the server is configured.
     pub source: Source,
-    /// What the server is. A change requires a restart.
+    /// The kind of the server. A change requires a restart.
     #[serde(flatten)]
     pub kind: ServerKind,
     /// The lifecycle rules of the server. A change applies to the running instance.
@@ -174,7 +174,7 @@ impl ServerSettings {
     }
 }
 
-/// What a server is. Stored under the variant's name beside the other settings, since older
+/// The kind of a server. Stored under the variant's name beside the other settings, since older
 /// versions knew only processes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -5,7 +5,7 @@
 
 use crate::environment::SUPERVISOR_ENABLED;
 
-/// Whether a daemon supervises the servers.
+/// The supervision of servers by a daemon: on or off.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Supervision {
     /// The daemon supervises the servers.

@@ -93,10 +93,10 @@ pub fn check(path: &Path, found: &Metadata) -> Result<(), Untrusted> {
     apply(check_entry, path, found)
 }
 
-/// Checks a folder and its parents, up to `home`, the XDG folder. A missing folder is no problem.
-pub fn check_folders(folder: &Path, home: &Path) -> Result<(), Untrusted> {
-    for folder in folder.ancestors().take_while(|folder| folder.starts_with(home)) {
-        let rule = if folder == home { check_parent_entry } else { check_entry };
+/// Checks a folder and its parents, up to `xdg_folder`. A missing folder is no problem.
+pub fn check_folders(folder: &Path, xdg_folder: &Path) -> Result<(), Untrusted> {
+    for folder in folder.ancestors().take_while(|folder| folder.starts_with(xdg_folder)) {
+        let rule = if folder == xdg_folder { check_parent_entry } else { check_entry };
         check_folder(rule, folder)?;
     }
     Ok(())
@@ -159,7 +159,8 @@ pub fn open_own(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
 }
 
 impl Untrusted {
-    /// Returns the remedy for a folder of sockets, which `variable` moves.
+    /// Returns the remedy for a folder of sockets, whose place the environment variable `variable`
+    /// decides.
     pub fn remedy_of_sockets(&self, variable: &str) -> String {
         let another = format!("set {variable} to a folder of your own");
         match self.why {

@@ -4,8 +4,8 @@
 //! each gets two labels, one for its owner and one for the life. Containers with the first label
 //! are removed once the process is gone. Nothing else of the command line is changed.
 //!
-//! The engine is asked at its socket. If that is not in one of the usual places, the CLI itself is
-//! asked, which knows its engine.
+//! The engine is asked at its socket, if that is known. Otherwise the CLI itself is asked, which
+//! knows its engine.
 
 use std::fmt;
 use std::process::Stdio;
@@ -84,7 +84,7 @@ impl Launch for CliLauncher {
 }
 
 impl ContainerLauncher {
-    /// Removes containers that the CLI of an engine may leave behind when it exits.
+    /// Makes an adopted instance remove the containers that its CLI may leave behind.
     #[must_use]
     pub fn with_cli_cleanup(&self, mut adopted: AdoptedInstance) -> AdoptedInstance {
         let settings = adopted.settings().clone();
@@ -108,8 +108,9 @@ impl ContainerLauncher {
         (LaunchOrder { settings: Arc::new(settings), ..order }, Some(life))
     }
 
-    /// Delays the last event of an instance until no container of its CLI is left. A new instance
-    /// has the life id `begins`; containers of earlier ones are removed in the meantime.
+    /// Delays the last event of a life until no container of its CLI is left, or `REMOVE_TIMEOUT`
+    /// has passed. A new life has the id `begins`; containers of earlier lives are removed in the
+    /// meantime.
     fn clean_up_cli(
         &self,
         key: &InstanceKey,
@@ -133,7 +134,7 @@ impl ContainerLauncher {
                 shared.engines.record_use(&engine.socket);
                 if let Some(life) = begins {
                     let left = remove(&engine, &cli.label, Some(&life));
-                    // It is tried again when the instance ends.
+                    // It is tried again when this life ends.
                     let _ = timeout(REMOVE_TIMEOUT, left).await;
                 }
             };
@@ -144,7 +145,7 @@ impl ContainerLauncher {
                             let label = &cli.label;
                             tracing::warn!(label, "containers left by a CLI are removed later");
                         }
-                        // Released before the event: the next instance has the same label.
+                        // Released before the event: the next life has the same label.
                         shared.owned.release(&cli.label);
                     }
                     // The task may have dropped the instance.
@@ -181,7 +182,11 @@ async fn remove(engine: &Engine, label: &str, but: Option<&str>) {
             while some.len() < MAX_CONCURRENT_REMOVALS
                 && let Some(container) = meant.next()
             {
-                tracing::info!(container = container.id, label, "left by a killed CLI: removed");
+                tracing::info!(
+                    container = container.id,
+                    label,
+                    "removing a container that a killed CLI left"
+                );
                 let engine = engine.clone();
                 // It may be exiting by itself.
                 some.spawn(async move { engine.remove(&container.id).await.is_ok() });
@@ -191,12 +196,12 @@ async fn remove(engine: &Engine, label: &str, but: Option<&str>) {
             }
         }
     });
-    let _ = removing.await; // What remains is found by the next look.
+    let _ = removing.await; // The next cleanup removes what remains.
 }
 
 impl Cli {
-    /// Returns the engine of the CLI if it is in one of the usual places. Podman's CLI needs no
-    /// listening engine.
+    /// Returns the engine if its socket is known: from a variable, the context, or one of the usual
+    /// places. `None` does not mean that Podman's CLI cannot work: it needs no listening engine.
     async fn find(&self) -> Option<Engine> {
         if !self.options.is_empty() {
             return None; // They may select the engine, and only the CLI understands them.
@@ -232,7 +237,7 @@ impl Cli {
         if ids.is_empty() {
             return;
         }
-        tracing::info!(containers = ?ids, label = self.label, "left by a killed CLI: removed");
+        tracing::info!(containers = ?ids, label = self.label, "removing a container that a killed CLI left");
         let ids = ids.iter().map(String::as_str);
         if self.engine == EngineKind::Podman {
             // Podman's `rm` would ask each to stop first, and wait for ten seconds.
@@ -252,7 +257,7 @@ impl Cli {
         let mut output = Vec::new();
         let stdout = helper.child.stdout.take()?;
         stdout.take(MAX_LIST_BYTES).read_to_end(&mut output).await.ok()?;
-        let _ = helper.child.wait().await; // What it could not remove is removed later.
+        let _ = helper.child.wait().await; // Containers that it could not remove are removed later.
         String::from_utf8(output).ok()
     }
 }

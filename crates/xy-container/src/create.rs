@@ -22,7 +22,7 @@ pub(crate) const LABEL_INSTANCE: &str = "xy.instance";
 /// Label with the owner of a CLI: home and instance.
 pub(crate) const LABEL_RUN: &str = "xy.run";
 
-/// Label with the life id of the instance.
+/// Label with the id of the life.
 pub(crate) const LABEL_LIFE: &str = "xy.life";
 
 /// Size of the output that the engine keeps, in two files. Output that a daemon has missed is read

@@ -150,7 +150,7 @@ pub(crate) struct LabelledContainer {
     pub(crate) labels: HashMap<String, String>,
 }
 
-/// Whether an engine has an image.
+/// The presence of an image at an engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum HasImage {
     Yes,

@@ -19,7 +19,7 @@ const ENGINE_RETURN_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time between two queries.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Time for an exiting container to have exited.
+/// Maximum wait for the exit status of a container that is exiting.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Time for Podman to remove a container that it has killed for removal, and how often it is asked.
@@ -80,9 +80,9 @@ pub(crate) async fn query_settled(
     let give_up_at = Instant::now() + SETTLE_TIMEOUT;
     loop {
         let now = query(engine, id, memory).await?;
-        let is_ending = engine.closes_stdin
+        let is_incomplete = engine.closes_stdin
             && matches!(now, ContainerStatus::Exited(ExitInfo { at: None, .. }));
-        if !is_ending || Instant::now() >= give_up_at {
+        if !is_incomplete || Instant::now() >= give_up_at {
             return Ok(now);
         }
         sleep(POLL_INTERVAL).await;

@@ -28,7 +28,9 @@ pub(crate) fn no_engine(why: &NoEngine) -> LaunchFault {
         NoEngine::Elsewhere { .. } => {
             (true, "use an engine of this machine: `host \"unix:///…\"` in `container`")
         }
-        NoEngine::Silent { .. } => (false, "see whether the engine is well: `docker info`"),
+        NoEngine::Silent { .. } => {
+            (false, "see whether the engine is well: `docker info` or `podman info`")
+        }
     };
     LaunchFault { permanent, message: why.to_string(), hint: Some(hint.to_owned()) }
 }
@@ -37,7 +39,7 @@ pub(crate) fn no_engine(why: &NoEngine) -> LaunchFault {
 pub(crate) fn no_image(settings: &ServerSettings, image: &str) -> LaunchFault {
     LaunchFault {
         permanent: true,
-        message: format!("there is no image `{image}`, and `pull \"never\"` forbids to fetch it"),
+        message: format!("there is no image `{image}`, and `pull \"never\"` forbids fetching it"),
         hint: Some(format!(
             "load or build it, or correct `image` or `pull` at {}",
             place(settings)
@@ -50,9 +52,7 @@ pub(crate) fn other_platform(settings: &ServerSettings, image: &str, is_for: &st
     let wanted = settings.container().and_then(|it| it.platform.as_deref()).unwrap_or_default();
     LaunchFault {
         permanent: true,
-        message: format!(
-            "the image `{image}` does not match its platform: wanted {wanted}, it is for {is_for}"
-        ),
+        message: format!("the image `{image}` is for {is_for}, but `platform` asks for {wanted}"),
         hint: Some(format!("correct `platform`, `image` or `pull` at {}", place(settings))),
     }
 }
@@ -82,7 +82,7 @@ const PERMANENT_PHRASES: [&str; 11] = [
     "no matching manifest",
 ];
 
-/// Returns why an image was not fetched, and why the pull was anonymous.
+/// Returns why an image was not fetched and, if the login failed, why.
 pub(crate) fn pull_words(error: &PullError) -> String {
     let why = match &error.why {
         PullFailure::Refused(why) => words(why),
@@ -114,7 +114,7 @@ pub(crate) fn not_pulled(settings: &ServerSettings, image: &str, why: &PullError
     let hint = match &why.login_error {
         Some(login_error) => format!("{}{again}", login_error.hint()),
         None if is_unrecoverable => format!(
-            "correct `image` at {}, or log in where it is kept: `docker login`",
+            "correct `image` at {}, or log in where it is kept: `docker login` or `podman login`",
             place(settings)
         ),
         None => format!("see whether its registry can be reached{again}"),
@@ -145,28 +145,29 @@ pub(crate) fn not_started(settings: &ServerSettings, name: &str, why: &Error) ->
             return fault(
                 false,
                 "the engine did not answer in time".into(),
-                "see whether the engine is well: `docker info`".into(),
+                "see whether the engine is well: `docker info` or `podman info`".into(),
             );
         }
         _ if is_name_taken(why) => {
             return fault(
                 false,
                 format!("the name `{name}` is taken by a container that is not ours"),
-                format!("remove or rename it: `docker rm {name}`"),
+                format!("remove or rename it: `docker rm {name}` or `podman rm {name}`"),
             );
         }
         Error::DockerResponseServerError { .. } => {}
         _ => {
-            let hint = "see whether the engine is well: `docker info`".to_owned();
+            let hint = "see whether the engine is well: `docker info` or `podman info`".to_owned();
             return fault(false, format!("the engine cannot be asked: {words}"), hint);
         }
     }
-    // It was just created, so another program removes containers and may remove the next one too.
+    // It was just created, so another program has removed it. A retry creates a new one, which that
+    // program may leave alone.
     if has(&["no such container", "marked for removal"]) {
         return fault(
             false,
             format!("another program has removed its container: {words}"),
-            "find the program that removes containers: `docker events`".into(),
+            "find the program that removes containers: `docker events` or `podman events`".into(),
         );
     }
     if has(&["port is already allocated", "address already in use", "ports are not available"]) {
@@ -183,7 +184,7 @@ pub(crate) fn not_started(settings: &ServerSettings, name: &str, why: &Error) ->
     ]) {
         return fault(
             true,
-            format!("there is no `{command}` in the image (an engine's exit code 127)"),
+            format!("there is no `{command}` in the image (exit code 127)"),
             format!("correct `command` or `args` at {file}"),
         );
     }
@@ -194,7 +195,7 @@ pub(crate) fn not_started(settings: &ServerSettings, name: &str, why: &Error) ->
     {
         return fault(
             true,
-            format!("`{command}` cannot be executed in the container (an engine's exit code 126)"),
+            format!("`{command}` cannot be executed in the container (exit code 126)"),
             format!("correct `command`, `user` or `platform` at {file}"),
         );
     }
@@ -266,11 +267,11 @@ pub(crate) fn start_failure(
     let message = match exit.code? {
         1 if init == Some("No such file or directory") => {
             format!(
-                "its init could not run it (as code 127): `{command}` was not found in the image"
+                "its init could not run it (like exit code 127): `{command}` was not found in the image"
             )
         }
         1 if let Some(why) = init => format!(
-            "its init could not run it (as code 126): `{command}` is in the image, but cannot be \
+            "its init could not run it (like exit code 126): `{command}` is in the image, but cannot be \
              executed: {why}"
         ),
         125 => "exited with code 125: the engine itself could not run it".to_owned(),
@@ -353,7 +354,7 @@ mod tests {
                 500,
                 "runc: runc create failed: unable to start container process: exec: \"/etc/passwd\": permission denied: OCI permission denied",
                 true,
-                "`its command` cannot be executed in the container (an engine's exit code 126)",
+                "`its command` cannot be executed in the container (exit code 126)",
             ),
             (
                 500,
@@ -473,7 +474,7 @@ mod tests {
         };
         let absent = "ERROR (catatonit:6): failed to exec pid1: No such file or directory";
         let plain = "ERROR (catatonit:6): failed to exec pid1: Permission denied";
-        let begins = "its init could not run it (as code";
+        let begins = "its init could not run it (like exit code";
         assert!(told(absent, 1).unwrap().starts_with(&format!("{begins} 127)")));
         assert!(told(plain, 1).unwrap().starts_with(&format!("{begins} 126)")));
         assert!(told(plain, 1).unwrap().ends_with("executed: Permission denied"));

@@ -1,8 +1,8 @@
 //! The launcher of containers, run by Docker or Podman without a shim.
 //!
 //! The engine keeps a container running when a daemon is killed, keeps its output, and knows how it
-//! exited. What only the daemon knows is in a state file. Podman closes the stdin of a container
-//! with its last stream, so a small process holds the stream of a stdio server
+//! exited. The daemon keeps its own knowledge in a state file. Podman closes the stdin of a
+//! container with its last stream, so a small process holds the stream of a stdio server
 //! (`stream_holder.rs`). No engine ends a container whose daemon never comes back; that is left to
 //! the next daemon.
 //!

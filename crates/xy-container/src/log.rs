@@ -4,8 +4,8 @@
 //! as a shim does. Output that a hanging disk has no room for is counted, and the log shows the
 //! count.
 //!
-//! What a later daemon has to know is entered in a ledger (`log/ledger.rs`) before it is written
-//! anywhere else.
+//! The state that a later daemon needs is entered in a ledger (`log/ledger.rs`) before it is
+//! written anywhere else.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -348,7 +348,7 @@ impl Log {
                     format!("{pieces} pieces of its output were not kept: the disk is too slow");
                 self.log_own_line(is_stderr, &line, time_of_day());
             }
-            // The dropped output is lost for good. It counts as logged, so that nobody waits for
+            // The dropped output is lost for good. It counts as logged, so that no task waits for
             // it.
             let logged = &mut self.logged[usize::from(is_stderr)];
             *logged = end_offset.max(*logged);

@@ -19,7 +19,8 @@ use crate::engine::{Engine, next};
 /// Maximum size of a gap that is filled; after more output a server is started anew.
 const MAX_GAP_BYTES: usize = 8 << 20;
 
-/// Size of the end of an unfinished line that Docker logs only with the rest of the line.
+/// Maximum size of the last part of an unfinished line. Docker logs that part only with the rest of
+/// the line.
 const MAX_UNLOGGED_BYTES: u64 = 16 << 10;
 
 /// Minimum length of output that is searched for; shorter output may occur twice by chance.
@@ -35,7 +36,8 @@ pub(crate) struct OutputPosition {
     pub(crate) out: u64,
     /// Bytes of stderr.
     pub(crate) err: u64,
-    /// Second since 1970 before which exactly the next two counts had been written.
+    /// The second, since 1970, by which exactly `quiet_out` and `quiet_err` bytes had been
+    /// written.
     pub(crate) quiet_second: u64,
     pub(crate) quiet_out: u64,
     pub(crate) quiet_err: u64,
@@ -134,7 +136,7 @@ impl OutputCounter {
 /// Tracks the position to note for a later daemon.
 ///
 /// Stderr counts once it is logged, and stdout once the protocol driver has read it. The position
-/// also advances while the driver is never done with all output, so that little is received twice.
+/// advances even if the driver never catches up, so little is received twice.
 #[derive(Debug)]
 pub(crate) struct PositionTracker {
     noted: OutputPosition,
@@ -166,7 +168,7 @@ impl PositionTracker {
         } else if self.next.is_none() {
             self.next = Some((counter.out, counter.position()));
         }
-        // Counted from the same quiet moment as the rest of that position.
+        // `noted.err` may advance alone: it is counted from the same quiet moment.
         self.noted.err = counter.err.min(err);
         (self.noted != before).then_some(self.noted)
     }
@@ -294,7 +296,7 @@ pub(crate) async fn read_some(
         position.err - position.quiet_err.min(position.err),
     ];
     let max_received = create::ENGINE_LOG_BYTES / 4;
-    // The engine has discarded some of it, so it cannot be counted.
+    // The engine may have discarded some of it, so counting is not reliable.
     let is_uncountable = received.iter().sum::<u64>() > max_received;
     let is_read = [0, 1].map(|it| wanted[it] > 0 && (known[it].is_some() || !is_uncountable));
     if is_read == [false; 2] {
@@ -344,8 +346,8 @@ pub(crate) async fn read_some(
     Ok((MissedOutput { out, err, ..MissedOutput::default() }, [is_out_whole, is_err_whole]))
 }
 
-/// Returns the offset in the engine's log of the output after the first `heard` bytes. The log may
-/// lack the last `unlogged` of them.
+/// Returns the offset in the engine's log of the output after the first `received` bytes. The log
+/// may lack the last `unlogged` of them.
 ///
 /// The known end of those bytes decides: if the log has less or other output there, the end is
 /// searched for. The engine may have stored binary output as text, which is searched for as such.
@@ -368,11 +370,11 @@ fn resume_offset(kept: &[u8], received: u64, known: Option<&[u8]>, unlogged: u64
     }
     let begins = known.len().checked_sub(usize::try_from(received).unwrap_or(usize::MAX));
     let all = begins.map(|begins| lossy_text(&known[begins..])).filter(|it| kept.starts_with(it));
-    let find_image = || {
+    let find_as_text = || {
         let text = lossy_text(skip_partial_char(known));
         offset_after_unique(kept, &text).or_else(|| offset_after_unique(kept, text_suffix(known)))
     };
-    all.map(|it| it.len()).or_else(find_image).or(counted)
+    all.map(|it| it.len()).or_else(find_as_text).or(counted)
 }
 
 /// Returns the offset in `kept` after these bytes, if they occur once and are long enough to be

@@ -38,7 +38,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
             () = shared.engines.wait_for_new() => {}
             () = sleep_until(again_at) => again_at = Instant::now() + RECONCILE_INTERVAL,
         }
-        let _ = once(&shared, true).await; // What could not be removed is found again.
+        let _ = once(&shared, true).await; // The next round finds the containers that remain.
     }
 }
 

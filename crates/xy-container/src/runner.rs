@@ -126,7 +126,7 @@ pub(crate) struct ContainerRunner {
     /// Ownership of its name; kept until its end, or for good if it is left to another daemon.
     lease: Option<NameLease>,
     log: LogSink,
-    /// Number of the first line of this instance in its log.
+    /// Number of the first line of this life in the log of its instance.
     first_line: u64,
     troubles: watch::Receiver<Option<String>>,
     attached: Option<AttachContainerResults>,

@@ -51,13 +51,13 @@ pub(crate) struct StartedContainer {
     pub(crate) state_file: StateFile,
     /// How far its output has been received.
     pub(crate) position: PositionFile,
-    /// What has been logged.
+    /// The record of the output that has been logged.
     pub(crate) ledger: Ledger,
     /// Ownership of its name.
     pub(crate) lease: NameLease,
 }
 
-/// What belongs to a container once it runs.
+/// The resources of a running container.
 struct RunningContainer {
     pid: u32,
     attached: AttachContainerResults,
@@ -118,7 +118,7 @@ pub(crate) async fn begin(
             Ok(id) => {
                 let started = run(&shared, &engine, &order, &id, &cancelled).await;
                 if started.is_err() {
-                    // What remains is removed later.
+                    // A container that remains is removed later.
                     let _ = timeout(UNDO_TIMEOUT, engine.remove(&id)).await;
                 }
                 started.map(|running| (id, running))
@@ -143,7 +143,7 @@ pub(crate) async fn begin(
                 return Ok(started);
             }
             Err(RunError::Cancelled) => return Err(StartError::Cancelled),
-            // Some engines notice at the creation, others at the start.
+            // Some engines notice a missing init when a container is created, others when it starts.
             Err(RunError::Refused(why)) if has_init(&body) && faults::is_missing_init(&why) => {
                 if shared.engines.record_missing_init(&engine.socket) {
                     let socket = engine.socket.display();
@@ -220,7 +220,7 @@ async fn ensure_image(
         pulled = pull::pull(engine, image, platform, &shared.shims, progress) => pulled,
         _ = cancelled.wait_for(|is_cancelled| *is_cancelled) => return Err(StartError::Cancelled),
     };
-    progress.send_replace(None); // What follows is not part of the pull.
+    progress.send_replace(None); // The pull is over.
     match pulled {
         Ok(()) => Ok(()),
         // The present image is better than none.
@@ -233,7 +233,7 @@ async fn ensure_image(
     }
 }
 
-/// Creates the container, after removing one with this name that an earlier instance has left.
+/// Creates the container, after removing one with this name that an earlier life has left.
 async fn make(
     shared: &Shared,
     engine: &Engine,

@@ -207,7 +207,7 @@ impl PositionFile {
     pub(crate) fn write(&mut self, position: &OutputPosition) {
         self.noted = *position;
         if let Some(file) = &self.file {
-            // Otherwise a later daemon receives some twice.
+            // If this fails, a later daemon receives some output twice.
             let _ = file.write_all_at(&position.to_bytes(), 0);
         }
     }

@@ -56,7 +56,7 @@ pub(crate) struct StreamPosition {
     left: u32,
 }
 
-/// What to take next.
+/// The next part of a stream to take.
 #[derive(Debug, PartialEq, Eq)]
 struct Step {
     /// Number of bytes.
@@ -257,7 +257,7 @@ impl OutputStream {
 }
 
 /// Records an intent. If the disk refuses it, reading goes on, and the next daemon attaches as if
-/// nobody had held the stream.
+/// the stream had had no holder.
 fn note(file: &mut Option<ReadJournal>, intent: ReadIntent) {
     let is_written = file.as_ref().is_none_or(|file| file.write(intent).is_ok());
     if let Some(file) = file.take_if(|_| !is_written) {
@@ -387,7 +387,7 @@ async fn reason(stream: &UnixStream) -> String {
             }
         }
     };
-    let _ = timeout(REASON_TIMEOUT, reading).await; // What has arrived by then is used.
+    let _ = timeout(REASON_TIMEOUT, reading).await; // A timeout leaves the part that has arrived.
     message(&body).or_else(|| plain(&body)).unwrap_or_else(|| "it gives no reason".to_owned())
 }
 

@@ -185,7 +185,7 @@ pub(crate) async fn end_at(shared: &Shared, path: &Path) {
     if let Ok((stream_holder, _)) = StreamHolder::connect(path).await {
         return stream_holder.end(shared).await;
     }
-    let _ = fs::remove_file(path); // Nobody listens there any more.
+    let _ = fs::remove_file(path); // No holder listens there any more.
 }
 
 /// Ends the holder of a container's stream, if there is one.
@@ -194,7 +194,7 @@ pub(crate) async fn end_for(shared: &Shared, container: &str) {
 }
 
 /// Returns true if a container's holder was lost, or the container was cut off. The socket file
-/// then exists but nobody listens.
+/// then exists, but no process listens on it.
 pub(crate) fn is_lost(state_dir: &Path, container: &str) -> bool {
     let path = path(state_dir, container);
     path.exists() && listener::connect(&path).is_err()

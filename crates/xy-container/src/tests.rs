@@ -282,7 +282,7 @@ async fn missed_output_is_whole_for_slow_reader() {
     engine.said.lock().unwrap().clone_from(&message);
     drop(streams.recv().await);
     let mut second = streams.recv().await.unwrap();
-    sleep(Duration::from_secs(60)).await; // Nobody reads.
+    sleep(Duration::from_secs(60)).await; // Meanwhile, `stdout` is not read.
     second.write_all(&frame(b"next\n")).await.unwrap();
     let mut read = vec![0; message.len() + 5];
     stdout.read_exact(&mut read).await.unwrap();

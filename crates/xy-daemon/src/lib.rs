@@ -1,7 +1,8 @@
 //! The daemon: builds every part in order, serves requests, and shuts the parts down in reverse
 //! order.
 //!
-//! This is the only crate that depends on all the others. A handler finds a server, sends requests,
+//! This is the only crate that depends on all the others. It connects the supervisor, the gateway
+//! and the control socket. A handler finds a server, sends requests,
 //! waits, and translates the result. Decisions are made by pure modules elsewhere.
 
 mod audit;

@@ -1,5 +1,5 @@
 //! The tokens of HTTP clients, stored across daemons. Only a digest of each named token is stored,
-//! so its file gives nobody access.
+//! so the file grants no access.
 
 use std::fmt::{self, Write as _};
 use std::io;
@@ -262,8 +262,8 @@ impl Tokens {
             // Writing would lose the tokens in the file.
             let file = self.file.display();
             return Err(io::Error::other(format!(
-                "`{file}` could not be read, so it is not written: {problem}; make it readable, then \
-                 restart the daemon"
+                "`{file}` could not be read, so it is not written: {problem}; repair or move the \
+                 file, then restart the daemon"
             )));
         }
         let whole = Whole { format: FORMAT, tokens: all };
@@ -304,7 +304,7 @@ fn parse(text: &[u8]) -> Result<Vec<Stored>, String> {
         || whole.tokens.len() > MAX_TOKENS
         || !whole.tokens.iter().all(is_sound)
     {
-        return Err("it holds no valid tokens".to_owned());
+        return Err("its format or one of its tokens is not valid".to_owned());
     }
     Ok(whole.tokens)
 }

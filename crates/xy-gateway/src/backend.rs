@@ -355,7 +355,7 @@ impl Backend {
         self.said.borrow().clone()
     }
 
-    /// Removes an instance that has ended, unless a later one has replaced it.
+    /// Removes the upstream of a life that has ended, unless that of a later life has replaced it.
     pub(crate) fn drop_upstream(&self, upstream: &Rc<Upstream>) {
         let mut all = self.upstreams.borrow_mut();
         if all.get(&upstream.key().holder).is_some_and(|it| Rc::ptr_eq(it, upstream)) {

@@ -39,7 +39,7 @@ pub trait Frontend {
 /// How a client connected, and its rights.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// What the client can see.
+    /// The client's view of the servers.
     pub view: View,
     /// Whether the client may manage servers. Every local client may; over HTTP it depends on the
     /// token.
@@ -66,7 +66,7 @@ pub enum Lifetime {
     Request,
 }
 
-/// What a client can see.
+/// A client's view of the servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum View {
     /// Everything of all servers, each name prefixed with its server's. For the operator alone.
@@ -142,7 +142,7 @@ pub trait ClientSession {
 /// The listener's number of the stream that a message arrived on.
 pub type StreamNo = u64;
 
-/// What the gateway does with a message.
+/// The gateway's handling of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Disposition {
     /// The message was a notification or a response: no response follows.
@@ -167,7 +167,7 @@ pub trait Responder {
     fn report_error(&self, _fault: &CallError, _stream: StreamNo) {}
 }
 
-/// What a message relates to.
+/// The relation of a message to requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Route {
     /// The message answers the request of this stream. It is the last message there.

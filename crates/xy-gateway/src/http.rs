@@ -80,7 +80,7 @@ pub use token::{random_token, read_or_create_token};
 /// The settings of the HTTP listener.
 #[derive(Debug, Clone)]
 pub struct HttpRules {
-    /// Who may connect.
+    /// The clients that may connect.
     pub auth: Auth,
     /// Maximum number of sessions.
     pub sessions_max: usize,

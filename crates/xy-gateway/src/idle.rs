@@ -1,7 +1,7 @@
 //! The use of an instance, and the decision when it may be stopped for being idle. Pure.
 //!
 //! The caller has to close the instance in the same step as the decision. A later call then waits
-//! for the next instance, and none is lost in between.
+//! for the next life, and none is lost in between.
 
 use std::time::Duration;
 

@@ -173,7 +173,7 @@ impl Manifests {
                 let _ = std::fs::remove_file(&file); // There may be no file.
             }
         });
-        let _ = erased.await; // The next instance finds out the same.
+        let _ = erased.await; // The next life finds out the same.
     }
 
     /// Forgets the last write of a removed server. Its file stays, as the server may come back.

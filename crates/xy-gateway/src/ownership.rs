@@ -201,7 +201,7 @@ impl Ownership {
     pub(crate) fn owner_of(&self, at: &InstanceKey, id: &str) -> Option<Owner> {
         let task = self.tasks.get(at)?.get(id)?;
         match (task.owner, &task.state) {
-            // A later instance may issue the same id to another owner.
+            // A later life may issue the same id to another owner.
             (Owner::Unclear, _) | (_, State::Lost(_)) => None,
             (owner, _) => Some(owner),
         }

@@ -142,7 +142,7 @@ impl<'t> Params<'t> {
             }
             // Servers report progress with it, and clients find the request by it.
             Some(token) if !token.starts_with(|first: char| "\"-0123456789".contains(first)) => {
-                Err("its progress token is neither a text nor a number".into())
+                Err("its progress token is neither a string nor a number".into())
             }
             _ => Ok(read),
         }
@@ -319,7 +319,7 @@ mod tests {
         }
         for token in ["{}", "true", "false", "[1]"] {
             let problem = checked(token).unwrap_err();
-            assert_eq!(problem, "its progress token is neither a text nor a number", "{token}");
+            assert_eq!(problem, "its progress token is neither a string nor a number", "{token}");
         }
     }
 

@@ -387,7 +387,7 @@ impl Upstream {
         self.introduction().map_or(Era::Legacy, |introduction| introduction.era())
     }
 
-    /// Returns the number of pending calls that somebody waits for.
+    /// Returns the number of pending calls with a waiting caller, except subscriptions.
     pub(crate) fn open_calls(&self) -> usize {
         let calls = self.calls.borrow();
         let is_waited_for = |call: &&PendingCall| {
@@ -514,7 +514,7 @@ impl Upstream {
         }
     }
 
-    /// Returns the owner of a call, if somebody waits for it.
+    /// Returns the owner of a call, if a client waits for the response.
     pub(crate) fn owner_of(&self, upstream_id: u64) -> Option<CallOwner> {
         self.calls.borrow().get(&upstream_id)?.caller.owner(upstream_id)
     }

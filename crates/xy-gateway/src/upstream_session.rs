@@ -148,7 +148,7 @@ async fn run_on_pipes(router: Rc<Router>, connection: Connection) {
     }
     let Some(reply) = reply else {
         if !session.is_open.get() && !by_xy && upstream.key().holder.era().is_none() {
-            // Lets the next instance be asked differently.
+            // Lets the next life be asked differently.
             let shown = session.shown.get();
             session.server.hint.borrow_mut().ended(&session.settings, shown);
         }
@@ -334,7 +334,7 @@ async fn learn(session: Rc<PipeSession>, note: ResumeNote, is_adopted: bool) {
             match refused {
                 None => {}
                 Some(Ended::Refused { why, .. }) => {
-                    // The next instance is asked as if nothing were remembered.
+                    // The next life is asked as if nothing were remembered.
                     server.hint.borrow_mut().forget(settings);
                     upstream.report(DriverEvent::ProtocolError(why)).await;
                 }

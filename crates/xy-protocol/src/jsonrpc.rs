@@ -14,7 +14,7 @@ pub enum RequestId {
     Number(i64),
     /// A string.
     Text(String),
-    /// The ID of a request that could not be parsed.
+    /// The ID of a request whose ID is missing or could not be parsed.
     Null,
 }
 
@@ -32,7 +32,7 @@ pub struct Incoming {
 /// The reason why a line is not a request, and the ID to answer with.
 #[derive(Debug)]
 pub struct InvalidRequest {
-    /// The ID, or [`RequestId::Null`] if it could not be parsed.
+    /// The ID, or [`RequestId::Null`] if it is missing or could not be parsed.
     pub id: RequestId,
     /// The error to answer with.
     pub error: CallError,
@@ -87,7 +87,8 @@ impl Envelope {
                 Some(RequestId::Number(number.as_i64().unwrap_or_default()))
             }
             Some(_) => {
-                let error = CallError::invalid_request("`id` is neither a text nor a whole number");
+                let error =
+                    CallError::invalid_request("`id` is neither a string nor a whole number");
                 return Err(InvalidRequest { id: RequestId::Null, error });
             }
         };
@@ -99,7 +100,7 @@ impl Envelope {
             return Err(invalid("`jsonrpc` is not \"2.0\""));
         }
         let Some(Value::String(method)) = self.method else {
-            return Err(invalid("`method` is not a text"));
+            return Err(invalid("`method` is not a string"));
         };
         Ok(Incoming { id, method, params: self.params })
     }
@@ -208,10 +209,10 @@ mod tests {
         Null -32600 the message is not a JSON-RPC 2.0 request
         Null -32600 batches are not supported
         Number(1) -32600 `jsonrpc` is not "2.0"
-        Number(1) -32600 `method` is not a text
-        Text("a") -32600 `method` is not a text
-        Null -32600 `id` is neither a text nor a whole number
-        Null -32600 `id` is neither a text nor a whole number
+        Number(1) -32600 `method` is not a string
+        Text("a") -32600 `method` is not a string
+        Null -32600 `id` is neither a string nor a whole number
+        Null -32600 `id` is neither a string nor a whole number
         "#);
     }
 

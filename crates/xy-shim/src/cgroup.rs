@@ -1,7 +1,7 @@
 //! Control groups: they contain a server's processes and limit them.
 //!
 //! ```text
-//! the group of the daemon and its shims ─┬─ xy-<shim>   one per instance, in each hierarchy
+//! the group of the daemon and its shims ─┬─ xy-<shim>   one per life, in each hierarchy
 //!                                        └─ xy-<shim>   that is needed
 //! ```
 //!

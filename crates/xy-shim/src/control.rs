@@ -236,7 +236,7 @@ impl Outbox {
         true
     }
 
-    /// Lifts the limit on queued batches, at the end of an instance.
+    /// Lifts the limit on queued batches, at the end of a life.
     pub(crate) fn set_unbounded(&mut self) {
         self.is_unbounded = true;
     }

@@ -50,7 +50,7 @@ pub struct DirectOrder {
     pub memory: Option<u64>,
     /// How long the server may take to exit when asked.
     pub grace: Duration,
-    /// Instance ID, which marks the server's processes.
+    /// ID of the life, which marks the server's processes.
     pub life: String,
     /// The process that watches this one: the server ends with it.
     pub watcher: Option<u32>,

@@ -1,6 +1,6 @@
 //! Finds processes by a mark in their environment.
 //!
-//! Every process of a server inherits its environment, and with it the mark of the instance. A
+//! Every process of a server inherits its environment, and with it the mark of its life. A
 //! process that has lost its shim, its parent and its session is still recognised by it. A process
 //! that has cleared its environment is not: only the process tree finds that one.
 
@@ -8,7 +8,7 @@ use rustix::process::Signal;
 
 use crate::pidfd::ProcessHandle;
 
-/// The environment variable that holds the instance ID.
+/// The environment variable that holds the ID of the life.
 pub const MARK: &str = "XY_INSTANCE";
 
 /// A living process whose mark is known.
@@ -16,7 +16,7 @@ pub const MARK: &str = "XY_INSTANCE";
 pub struct MarkedProcess {
     /// The process ID.
     pub pid: u32,
-    /// The instance ID, which is the value of the mark.
+    /// The ID of the life, which is the value of the mark.
     pub life: String,
     handle: ProcessHandle,
 }

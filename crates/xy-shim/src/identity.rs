@@ -31,7 +31,7 @@ pub struct Identity {
     pub began: u64,
     /// ID of the boot that the start time refers to.
     pub boot: String,
-    /// Instance ID of the server.
+    /// ID of the server's life.
     pub life: String,
     /// Path of the socket at which the shim listens.
     pub socket: String,

@@ -44,7 +44,7 @@ const TRIM_AFTER: Duration = Duration::from_secs(1);
 /// Maximum number of reads that empty a full pipe. A dead process has written no more than that.
 const MAX_PIPE_READS: usize = 16;
 
-/// One instance of a server: one life of it, from start to exit.
+/// One life of an instance, from start to exit.
 #[derive(Debug)]
 pub(crate) struct Instance {
     phase: Phase,
@@ -175,7 +175,7 @@ impl Instance {
         }
     }
 
-    /// Runs the event loop until the instance is over and its last line is written.
+    /// Runs the event loop until the life is over and its last line is written.
     pub(crate) fn run(mut self) {
         self.process_orders(); // Orders that arrived together with the first one.
         self.check_controller();
@@ -303,7 +303,7 @@ impl Instance {
         self.exit_if_empty();
     }
 
-    /// Ends the instance once the leader is dead and no other process is left.
+    /// Ends the life once the leader is dead and no other process is left.
     fn exit_if_empty(&mut self) {
         let Phase::Running { leader, leader_exit, .. } = &self.phase else { return };
         let has_others = leader.has_others(); // Also reaps, while the leader lives.

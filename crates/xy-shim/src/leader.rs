@@ -33,7 +33,7 @@ pub(crate) struct ExitStatus {
 }
 
 impl Leader {
-    /// `life` is the instance ID that marks the server's processes; `groups` are its control
+    /// `life` is the ID of the life, which marks the server's processes; `groups` are its control
     /// groups.
     pub(crate) fn new(pid: Pid, life: &str, groups: Groups) -> Self {
         Self { pid, tree: Tree { leader: pid, life: life.to_owned() }, groups }

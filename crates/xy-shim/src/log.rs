@@ -28,7 +28,7 @@ pub(crate) enum Stream {
     Err,
 }
 
-/// All output of one instance.
+/// All output of one life.
 #[derive(Debug)]
 pub(crate) struct Log {
     splitters: [Splitter; 2],

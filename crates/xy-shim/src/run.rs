@@ -25,7 +25,7 @@ const CHUNK: usize = 64 * 1024;
 /// How long the shim waits at its end for the daemon to read the remaining frames.
 pub(crate) const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Runs one instance of a server, from the order on fd 0 to the last line on disk.
+/// Runs one life of a server, from the order on fd 0 to the last line on disk.
 ///
 /// Must be called first thing in `main`, while the process has no other thread.
 pub fn run() -> ExitCode {

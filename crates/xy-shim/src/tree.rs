@@ -9,7 +9,7 @@
 //! whose parent was read, and only then is it signalled, through the pidfd.
 //!
 //! Without a subreaper (macOS) there is no walk. There the server consists of the leader's process
-//! group and every process with the instance's mark in its environment.
+//! group and every process with the life's mark in its environment.
 
 use rustix::process::{Pid, Signal};
 
@@ -19,7 +19,7 @@ use crate::leader;
 #[derive(Debug)]
 pub(crate) struct Tree {
     pub(crate) leader: Pid,
-    /// The instance ID, in the environment of each process.
+    /// The ID of the life, in the environment of each process.
     #[cfg_attr(target_os = "linux", expect(dead_code, reason = "the walk finds them all"))]
     pub(crate) life: String,
 }

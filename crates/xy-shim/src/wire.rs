@@ -1,7 +1,7 @@
 //! Messages between the daemon and a shim.
 //!
 //! A frame is a little-endian `u32` length, one byte for its kind, and a body of `length - 1`
-//! bytes: JSON for orders and reports, raw bytes for output. The messages of one instance are:
+//! bytes: JSON for orders and reports, raw bytes for output. The messages of one life are:
 //!
 //! ```text
 //! daemon                                   shim
@@ -111,7 +111,7 @@ pub struct StartOrder {
     /// Limit of open files, if it differs from the shim's.
     #[serde(default)]
     pub open_files: Option<u64>,
-    /// The instance ID.
+    /// The ID of the life.
     pub life: String,
     /// Where a later daemon finds the shim; without it the server ends with the daemon.
     ///

@@ -142,7 +142,8 @@ pub(crate) enum Script {
 /// How a living server reacts to probes.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ProbeBehavior {
-    /// Whether it answers probes, or only other requests; `Unknown` answers nothing.
+    /// The server's support for probes: `Unsupported` answers only other requests, `Unknown`
+    /// answers nothing.
     pub(crate) probe_support: ProbeSupport,
     /// Number of calls that a client waits for.
     pub(crate) calls: u32,
@@ -230,7 +231,7 @@ impl FakeLauncher {
         self.with(|shared| shared.launches.last().unwrap().1.settings.clone())
     }
 
-    /// Returns all commands that instances received, in order.
+    /// Returns all commands that lives received, in order.
     pub(crate) fn commands(&self) -> Vec<InstanceCommand> {
         self.with(|shared| shared.commands.clone())
     }
@@ -250,12 +251,12 @@ impl FakeLauncher {
         self.with(|shared| shared.probes)
     }
 
-    /// Returns the number of instances that live now, of all servers.
+    /// Returns the number of current lives, of all servers.
     pub(crate) fn living(&self) -> usize {
         self.with(|shared| shared.living.values().sum())
     }
 
-    /// Returns the maximum number of simultaneous instances of one key.
+    /// Returns the maximum number of simultaneous lives of one key.
     pub(crate) fn max_living(&self) -> usize {
         self.with(|shared| shared.max_living)
     }

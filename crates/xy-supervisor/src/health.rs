@@ -84,7 +84,7 @@ pub struct Observation {
     pub unobserved: Duration,
 }
 
-/// What an observation says about a server.
+/// The conclusion from an observation of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// The server works.
@@ -97,7 +97,7 @@ pub enum Verdict {
     Hung(String),
 }
 
-/// Whether a program answers probes.
+/// A program's support for probes, as observed so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ProbeSupport {
     /// The program has not answered anything yet.
@@ -114,7 +114,7 @@ pub enum ProbeSupport {
 pub struct HealthTracker {
     /// Failures in a row.
     failures: u32,
-    /// Whether the program answers probes, over all its lives.
+    /// The program's support for probes, over all its lives.
     probe_support: ProbeSupport,
     /// Number of probes that a program without probe support has ignored.
     ignored: u32,

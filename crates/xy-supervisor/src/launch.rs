@@ -1,8 +1,8 @@
-//! The seam behind which server instances are started, observed and stopped.
+//! The seam behind which lives of servers are started, observed and stopped.
 //!
 //! A launcher returns at once and reports through [`InstanceEvent`]s, so it never blocks the task
-//! that holds the instance. An [`Instance`] is one run of a server: after its last event, its
-//! launcher holds no state of it. The launcher of containers is the crate `xy-container`.
+//! that holds the life. An [`Instance`] is the task's handle of one life of an instance: after its
+//! last event, its launcher holds no state of it. The launcher of containers is the crate `xy-container`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -37,7 +37,7 @@ pub mod remote;
 mod shim_link;
 mod shim_process;
 
-/// Capacity of the event channel. An instance reports few events, so it does not fill up while its
+/// Capacity of the event channel. A life reports few events, so it does not fill up while its
 /// task runs.
 const EVENT_CAPACITY: usize = 16;
 
@@ -48,9 +48,9 @@ const COMMAND_CAPACITY: usize = 16;
 /// Capacity of the checkup channel: the monitor has one checkup in flight.
 const CHECKUP_CAPACITY: usize = 1;
 
-/// Starts instances.
+/// Starts lives of instances.
 pub trait Launch: Send + Sync + 'static {
-    /// Starts an instance. Its events report the outcome.
+    /// Starts a life. Its events report the outcome.
     fn launch(&self, order: LaunchOrder) -> Instance;
 }
 
@@ -74,7 +74,7 @@ impl Launch for Launchers {
     }
 }
 
-/// What to start.
+/// An order to start a life of an instance.
 #[derive(Debug, Clone)]
 pub struct LaunchOrder {
     /// Key of the instance.
@@ -83,11 +83,11 @@ pub struct LaunchOrder {
     pub settings: Arc<ServerSettings>,
     /// Log that receives its output.
     pub logs: Arc<LogBook>,
-    /// The first note of this instance: see [`Instance::notes`].
+    /// The first note of this life: see [`Instance::notes`].
     pub note: Vec<u8>,
 }
 
-/// An event in the life of one instance.
+/// An event in one life of an instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum InstanceEvent {
     /// Its program runs.
@@ -105,13 +105,13 @@ pub enum InstanceEvent {
     ProtocolErrorOnProbe(String),
     /// The gateway rejects the server, for this reason: it is stopped for good.
     Unusable(String),
-    /// The gateway needs a new instance, for this reason. This does not count as a failure.
+    /// The gateway needs a new life, for this reason. This does not count as a failure.
     RestartRequired(String),
     /// No client uses it, so it may stop, for this reason. The gateway sends it no more requests.
     Idle(String),
     /// The remote server does not answer, for this reason. The last event.
     Unreachable(String),
-    /// The remote server refuses the connection, for this reason, and nobody here can restart it.
+    /// The remote server refuses the connection, for this reason, and xy cannot restart the server.
     /// The last event.
     Unrecoverable(String),
     /// The connection was closed as requested; a remote server may live on. The last event.
@@ -136,7 +136,7 @@ pub enum InstanceEvent {
     Container(Arc<ContainerInfo>),
 }
 
-/// How far the preparation of an instance is.
+/// How far the preparation of a life is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Progress {
     /// The activity, such as `pulling x:1`.
@@ -154,7 +154,7 @@ impl fmt::Display for Progress {
     }
 }
 
-/// The container of an instance, as its engine knows it.
+/// The container of a life, as its engine knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerInfo {
     /// Kind of the engine.
@@ -174,7 +174,7 @@ pub struct ContainerInfo {
     pub ends_with_daemon: bool,
 }
 
-/// A command to an instance.
+/// A command to a life of an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InstanceCommand {
     /// Stop, gracefully at first.
@@ -200,7 +200,7 @@ pub enum InstanceCommand {
     Kill,
 }
 
-/// One run of a server, as its task holds it. Dropping it stops the server.
+/// One life of an instance, as its task holds it. Dropping it stops the server.
 #[derive(Debug)]
 pub struct Instance {
     /// Receives its events.
@@ -218,7 +218,7 @@ pub struct Instance {
     pub end: ExitFlag,
 }
 
-/// A flag that the processes of an instance have ended. It is set before the exit is reported, so
+/// A flag that the processes of a life have ended. It is set before the exit is reported, so
 /// that a client that was told of the exit finds no living process.
 #[derive(Debug, Clone, Default)]
 pub struct ExitFlag(Arc<AtomicBool>);
@@ -253,7 +253,7 @@ pub struct InstanceChannels {
 }
 
 impl Instance {
-    /// Creates an instance, and the channel ends for its launcher.
+    /// Creates the handle of a life, and the channel ends for its launcher.
     pub fn pair() -> (Self, InstanceChannels) {
         let (event_sender, events) = mpsc::channel(EVENT_CAPACITY);
         let (commands, command_receiver) = mpsc::channel(COMMAND_CAPACITY);

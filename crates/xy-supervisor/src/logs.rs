@@ -218,8 +218,8 @@ impl LogBook {
         lines
     }
 
-    /// Returns the first line of stdout from number `seq` on that is still in memory. What a
-    /// stdio server logs there is not MCP.
+    /// Returns the first line of stdout from number `seq` on that is still in memory. Of a stdio
+    /// server's stdout, only lines that are not MCP messages are logged.
     pub fn first_stdout(&self, seq: u64) -> Option<Line> {
         let ring = self.ring();
         let records = ring.batches.iter().flat_map(|batch| wire::records(&batch.bytes));

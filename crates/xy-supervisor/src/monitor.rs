@@ -52,7 +52,7 @@ pub(crate) struct Monitor {
     health: Health,
 }
 
-/// What a monitor waits for.
+/// The condition that a monitor waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Goal {
     None,

@@ -21,7 +21,7 @@ pub(crate) struct Target {
     pub(crate) check: Check,
 }
 
-/// What a probe checks.
+/// The check that a probe performs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Check {
     /// The port accepts a connection.

@@ -188,7 +188,7 @@ pub struct Checkup {
     pub reply: oneshot::Sender<CheckupReport>,
 }
 
-/// What a driver knows of its server.
+/// A driver's report on the health of its server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckupReport {
     /// The outcome of the probe.

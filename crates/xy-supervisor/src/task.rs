@@ -63,7 +63,7 @@ pub(crate) enum Origin {
         ended_at: Option<SystemTime>,
         /// An event that no daemon has processed.
         missed_event: Option<Event>,
-        /// Whether its program answers probes.
+        /// Its program's support for probes.
         probe_support: ProbeSupport,
     },
 }
@@ -261,7 +261,7 @@ impl Task {
         }
     }
 
-    /// Records an event of the instance. Returns what it means to the lifecycle, if anything.
+    /// Records an event of the life. Returns what it means to the lifecycle, if anything.
     fn on_instance_event(&mut self, event: InstanceEvent) -> Option<Event> {
         match event {
             InstanceEvent::Preparing(progress) => {
@@ -395,7 +395,7 @@ impl Task {
         }
     }
 
-    /// Clears the instance after a launch that failed.
+    /// Clears the life after a launch that failed.
     fn clear_failed_launch(&mut self) {
         self.instance = None;
         self.now.progress = None;
@@ -521,15 +521,15 @@ impl Task {
         }
     }
 
-    /// Sends a command to the instance without waiting. The queue holds all commands of a life.
+    /// Sends a command to the life without waiting. The queue holds all commands of a life.
     fn command(&mut self, command: InstanceCommand) {
         if let Some(instance) = &self.instance {
-            let _ = instance.commands.try_send(command); // The instance may have ended.
+            let _ = instance.commands.try_send(command); // The life may have ended.
         }
     }
 }
 
-/// Waits for the next event of the instance. Never resolves without one. A life whose launcher
+/// Waits for the next event of the life. Never resolves without one. A life whose launcher
 /// vanished counts as exited.
 async fn next_instance_event(instance: &mut Option<Instance>) -> InstanceEvent {
     let Some(instance) = instance else { return std::future::pending().await };

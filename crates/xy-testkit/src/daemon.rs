@@ -10,7 +10,7 @@ use crate::process;
 use crate::wait::poll;
 
 /// How long a daemon may take to exit.
-pub(crate) const END_WITHIN: Duration = Duration::from_secs(60);
+pub(crate) const END_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A running daemon. It keeps running when this is dropped; its [`crate::Home`] stops it.
 #[derive(Debug, Clone)]
@@ -52,9 +52,9 @@ impl Daemon {
     /// Waits until the daemon exits by itself.
     #[track_caller]
     pub fn wait(&self) -> ExitStatus {
-        self.ends_within(END_WITHIN).unwrap_or_else(|| {
+        self.ends_within(END_TIMEOUT).unwrap_or_else(|| {
             panic!(
-                "daemon {} did not end within {END_WITHIN:?}; stderr:\n{}",
+                "daemon {} did not end within {END_TIMEOUT:?}; stderr:\n{}",
                 self.pid,
                 self.stderr()
             )

@@ -20,10 +20,10 @@ use crate::wait::{Sign, poll};
 use crate::wire::Wire;
 
 /// How long to wait for a state, or for a daemon to become ready.
-const WAIT_WITHIN: Duration = Duration::from_secs(60);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long a verb may take.
-const VERB_WITHIN: Duration = Duration::from_secs(60);
+const VERB_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long a daemon may take to answer an immediate request.
 const PROMPTLY: Duration = Duration::from_secs(5);
@@ -181,7 +181,7 @@ impl Home {
     /// Runs a command of [`Home::command`] and waits until it exits.
     #[track_caller]
     pub fn run(&self, command: &mut Command) -> Ran {
-        to_the_end(command, VERB_WITHIN).into()
+        to_the_end(command, VERB_TIMEOUT).into()
     }
 
     /// Runs a verb with `--json`, which must succeed, and returns its output.
@@ -209,12 +209,12 @@ impl Home {
     #[track_caller]
     pub fn daemon_of(&self, xy: &Path, args: &[&str]) -> Daemon {
         let daemon = self.spawn_daemon(xy, args);
-        let settled = poll(WAIT_WITHIN, || !daemon.is_running() || self.is_served_by(daemon.pid));
+        let settled = poll(WAIT_TIMEOUT, || !daemon.is_running() || self.is_served_by(daemon.pid));
         let stderr = || daemon.stderr();
         match (settled, daemon.status()) {
             (_, Some(status)) => panic!("the daemon ended ({status}); stderr:\n{}", stderr()),
             (None, None) => {
-                panic!("the daemon did not serve within {WAIT_WITHIN:?}; stderr:\n{}", stderr())
+                panic!("the daemon did not serve within {WAIT_TIMEOUT:?}; stderr:\n{}", stderr())
             }
             (Some(()), None) => daemon,
         }
@@ -223,7 +223,7 @@ impl Home {
     /// Runs a daemon that must exit by itself.
     #[track_caller]
     pub fn daemon_fails(&self) -> Output {
-        to_the_end(&mut self.command(&["daemon"]), VERB_WITHIN)
+        to_the_end(&mut self.command(&["daemon"]), VERB_TIMEOUT)
     }
 
     /// Sends a request on a new connection. Returns the result or the error object.
@@ -243,21 +243,21 @@ impl Home {
     /// Waits until `look` returns true or `Some`.
     #[track_caller]
     pub fn wait_until<S: Sign>(&self, what: &str, look: impl FnMut() -> S) -> S::Seen {
-        poll(WAIT_WITHIN, look)
-            .unwrap_or_else(|| panic!("not within {WAIT_WITHIN:?}: {what}; {}", self.last_words()))
+        poll(WAIT_TIMEOUT, look)
+            .unwrap_or_else(|| panic!("not within {WAIT_TIMEOUT:?}: {what}; {}", self.last_words()))
     }
 
     /// Waits until the server `name` is in `state`, and returns its status.
     #[track_caller]
     pub fn wait_for_state(&self, name: &str, state: &str) -> Value {
         let mut last = Ok(Value::Null);
-        let seen = poll(WAIT_WITHIN, || {
+        let seen = poll(WAIT_TIMEOUT, || {
             last = self.ask("status", json!({ "name": name }));
             last.clone().ok().filter(|status| status["state"] == state)
         });
         seen.unwrap_or_else(|| {
             panic!(
-                "`{name}` is not {state} within {WAIT_WITHIN:?}: {last:#?}; {}",
+                "`{name}` is not {state} within {WAIT_TIMEOUT:?}: {last:#?}; {}",
                 self.last_words()
             )
         })

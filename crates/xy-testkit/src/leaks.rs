@@ -9,7 +9,7 @@ use crate::process::{Proc, kill_marked, marked_processes};
 use crate::wait::poll;
 
 /// Maximum time for the processes of a test to exit after their daemon.
-const DIE_WITHIN: Duration = Duration::from_secs(3);
+const DIE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The files that xy may leave in a home for the next daemon, besides configuration.
 const KEPT: [&str; 18] = [
@@ -35,15 +35,15 @@ const KEPT: [&str; 18] = [
     "state/xy/containers/_engines.json",
 ];
 
-/// Waits up to `DIE_WITHIN`, then kills all processes that still carry `mark`. Returns a description
+/// Waits up to `DIE_TIMEOUT`, then kills all processes that still carry `mark`. Returns a description
 /// of each.
 pub(crate) fn processes(mark: &str) -> Vec<String> {
-    if poll(DIE_WITHIN, || is_quiet(mark)).is_some() {
+    if poll(DIE_TIMEOUT, || is_quiet(mark)).is_some() {
         return Vec::new();
     }
     let left = marked_processes(mark);
     // Kills repeatedly: a supervisor may start another process before it is killed itself.
-    let _ = poll(DIE_WITHIN, || {
+    let _ = poll(DIE_TIMEOUT, || {
         for process in marked_processes(mark) {
             kill_marked(process.pid, mark);
         }
@@ -61,7 +61,7 @@ fn is_quiet(mark: &str) -> bool {
 fn describe(process: &Proc) -> String {
     let Proc { pid, cmdline, state } = process;
     if *state == 'Z' {
-        return format!("process {pid} is dead but nobody reaped it: {cmdline}");
+        return format!("process {pid} is dead but was not reaped: {cmdline}");
     }
     format!("process {pid} was still alive ({state}) and has been killed: {cmdline}")
 }
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_next_daemon_needs_may_stay() {
+    fn files_of_next_daemon_are_allowed() {
         let root = root_with(&[
             "config/xy/xy.kdl",
             "config/xy/servers/a.kdl",
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_named_unless_the_test_expects_it() {
+    fn unexpected_files_are_reported() {
         let root = root_with(&["state/xy/wishes.json.tmp", "run/x", "config/xy/servers/a.kdl~"]);
         let left = ["file config/xy/servers/a.kdl~", "file run/x", "file state/xy/wishes.json.tmp"];
         assert_eq!(files(root.path(), &[]), left);

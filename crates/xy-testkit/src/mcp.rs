@@ -24,7 +24,7 @@ pub use self::modern::{Exchange, McpModern};
 pub use self::web::HttpAnswer;
 
 /// How long to wait for a response, a notification or a server request.
-const WAIT_WITHIN: Duration = Duration::from_secs(60);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The newest revision with `initialize`.
 const VERSION: &str = "2025-11-25";
@@ -33,27 +33,27 @@ const VERSION: &str = "2025-11-25";
 type Answerer = Box<dyn Fn(&Value) -> Option<Result<Value, Value>> + Send>;
 
 /// A transport of messages.
-trait Carry: Send + Sync {
+trait Transport: Send + Sync {
     /// Sends one message. If it is a request, `id` is the text of its id.
-    fn carry(self: Arc<Self>, ear: &Arc<Ear>, message: &str, id: Option<&str>);
+    fn send(self: Arc<Self>, receiver: &Arc<Receiver>, message: &str, id: Option<&str>);
 
     /// Sets the negotiated revision.
     fn agreed(&self, _version: &str) {}
 }
 
 /// The receiver of all incoming messages.
-struct Ear {
+struct Receiver {
     inbox: Inbox,
     answerer: Mutex<Option<Answerer>>,
 }
 
-impl Ear {
+impl Receiver {
     fn new() -> Arc<Self> {
         Arc::new(Self { inbox: Inbox::default(), answerer: Mutex::new(None) })
     }
 
     /// Handles an incoming message. Returns an immediate response, if there is one.
-    fn hear(&self, text: &str) -> Option<String> {
+    fn receive(&self, text: &str) -> Option<String> {
         let MessageKind::Question(question) = self.inbox.put(text) else {
             return None;
         };
@@ -63,7 +63,7 @@ impl Ear {
             Some(outcome) => Some(answer_to(&question, outcome)),
             None if question["method"] == "ping" => Some(answer_to(&question, Ok(json!({})))),
             None => {
-                self.inbox.change(|heard| heard.questions.push_back(question));
+                self.inbox.change(|received| received.questions.push_back(question));
                 None
             }
         }
@@ -72,14 +72,14 @@ impl Ear {
 
 /// An MCP client over any transport.
 pub struct McpClient {
-    ear: Arc<Ear>,
-    carrier: Arc<dyn Carry>,
+    receiver: Arc<Receiver>,
+    transport: Arc<dyn Transport>,
     last_id: AtomicU64,
 }
 
 impl McpClient {
-    fn new(ear: Arc<Ear>, carrier: Arc<dyn Carry>) -> Self {
-        Self { ear, carrier, last_id: AtomicU64::new(0) }
+    fn new(receiver: Arc<Receiver>, transport: Arc<dyn Transport>) -> Self {
+        Self { receiver, transport, last_id: AtomicU64::new(0) }
     }
 
     /// Performs the handshake without capabilities. Returns the result.
@@ -106,7 +106,7 @@ impl McpClient {
     pub fn initialize_as(&self, params: Value) -> Value {
         let answer = self.request("initialize", params);
         if let Some(version) = answer["result"]["protocolVersion"].as_str() {
-            self.carrier.agreed(version);
+            self.transport.agreed(version);
             self.notify("notifications/initialized", Value::Null);
         }
         answer
@@ -193,7 +193,7 @@ impl McpClient {
         };
         let message =
             format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"{method}\"{params}}}");
-        self.carry(&message, Some(&id));
+        self.send(&message, Some(&id));
     }
 
     /// Calls a tool without waiting, and returns the id of the request.
@@ -215,23 +215,23 @@ impl McpClient {
     #[track_caller]
     pub fn wait_answer_text(&self, id: impl Display) -> String {
         let id = id.to_string();
-        let found = self.ear.inbox.wait(WAIT_WITHIN, |heard| {
-            let answer = heard.take_answer(&id).map(Ok);
-            let lost = || heard.lost.remove(&id).map(Err);
-            let over = || heard.is_closed.then(|| Err("the connection is closed".to_owned()));
+        let found = self.receiver.inbox.wait(WAIT_TIMEOUT, |received| {
+            let answer = received.take_answer(&id).map(Ok);
+            let lost = || received.lost.remove(&id).map(Err);
+            let over = || received.is_closed.then(|| Err("the connection is closed".to_owned()));
             answer.or_else(lost).or_else(over)
         });
         match found {
             Some(Ok(answer)) => answer,
             Some(Err(why)) => panic!("request {id} has no answer: {why}; {}", self.describe()),
-            None => panic!("request {id} has no answer in {WAIT_WITHIN:?}; {}", self.describe()),
+            None => panic!("request {id} has no answer in {WAIT_TIMEOUT:?}; {}", self.describe()),
         }
     }
 
     /// Returns the response to the request `id` if it arrives within `limit`.
     pub fn answer_within(&self, id: impl Display, limit: Duration) -> Option<Value> {
         let id = id.to_string();
-        let text = self.ear.inbox.wait(limit, |heard| heard.take_answer(&id))?;
+        let text = self.receiver.inbox.wait(limit, |received| received.take_answer(&id))?;
         serde_json::from_str(&text).ok()
     }
 
@@ -248,18 +248,18 @@ impl McpClient {
         if !params.is_null() {
             message["params"] = params;
         }
-        self.carry(&message.to_string(), None);
+        self.send(&message.to_string(), None);
     }
 
     /// Sends a text unchanged: a line, or the body of a POST. Responses are received as usual.
     #[track_caller]
     pub fn send_raw(&self, text: &str) {
-        self.carry(text, None);
+        self.send(text, None);
     }
 
     /// Returns all notifications that were not taken yet.
     pub fn notifications(&self) -> Vec<Value> {
-        self.ear.inbox.heard().notifications.iter().cloned().collect()
+        self.receiver.inbox.received().notifications.iter().cloned().collect()
     }
 
     /// Waits for the first notification of this method and takes it.
@@ -271,12 +271,12 @@ impl McpClient {
     /// Waits for the first notification that matches and takes it.
     #[track_caller]
     pub fn wait_notification_that(&self, what: &str, is_it: impl Fn(&Value) -> bool) -> Value {
-        let found = self.ear.inbox.wait(WAIT_WITHIN, |heard| {
-            let at = heard.notifications.iter().position(&is_it)?;
-            heard.notifications.remove(at)
+        let found = self.receiver.inbox.wait(WAIT_TIMEOUT, |received| {
+            let at = received.notifications.iter().position(&is_it)?;
+            received.notifications.remove(at)
         });
         found.unwrap_or_else(|| {
-            panic!("no notification `{what}` in {WAIT_WITHIN:?}; {}", self.describe())
+            panic!("no notification `{what}` in {WAIT_TIMEOUT:?}; {}", self.describe())
         })
     }
 
@@ -287,76 +287,78 @@ impl McpClient {
         answerer: impl Fn(&Value) -> Option<Result<Value, Value>> + Send + 'static,
     ) {
         let answerer: Answerer = Box::new(answerer);
-        *self.ear.answerer.lock().unwrap_or_else(PoisonError::into_inner) = Some(answerer);
+        *self.receiver.answerer.lock().unwrap_or_else(PoisonError::into_inner) = Some(answerer);
     }
 
     /// Waits for the first unanswered server request and takes the whole message.
     #[track_caller]
     pub fn wait_question(&self) -> Value {
-        let found = self.ear.inbox.wait(WAIT_WITHIN, |heard| heard.questions.pop_front());
-        found.unwrap_or_else(|| panic!("no question in {WAIT_WITHIN:?}; {}", self.describe()))
+        let found =
+            self.receiver.inbox.wait(WAIT_TIMEOUT, |received| received.questions.pop_front());
+        found.unwrap_or_else(|| panic!("no question in {WAIT_TIMEOUT:?}; {}", self.describe()))
     }
 
     /// Answers a server request with a result or an error object.
     #[track_caller]
     pub fn answer(&self, question: &Value, outcome: Result<Value, Value>) {
-        self.carry(&answer_to(question, outcome), None);
+        self.send(&answer_to(question, outcome), None);
     }
 
     /// Starts keeping the original text of all messages for [`McpClient::recorded`].
     pub fn record(&self) {
-        self.ear.inbox.change(|heard| heard.record = Some(Vec::new()));
+        self.receiver.inbox.change(|received| received.record = Some(Vec::new()));
     }
 
     /// Returns the text of message number `index`, from 0, if it arrives within `limit`.
     pub fn recorded(&self, index: usize, limit: Duration) -> Option<String> {
-        self.ear.inbox.wait(limit, |heard| heard.record.as_ref()?.get(index).cloned())
+        self.receiver.inbox.wait(limit, |received| received.record.as_ref()?.get(index).cloned())
     }
 
     /// Sends a request text unchanged without waiting; `id` is the text of its id.
     #[track_caller]
     pub fn start_raw(&self, id: impl Display, request: &str) {
-        self.carry(request, Some(&id.to_string()));
+        self.send(request, Some(&id.to_string()));
     }
 
     /// Returns everything received that was not a message.
     pub fn strays(&self) -> Vec<String> {
-        self.ear.inbox.heard().strays.clone()
+        self.receiver.inbox.received().strays.clone()
     }
 
     /// Returns unexpected responses: to unknown requests, or repeated ones.
     pub fn unclaimed_answers(&self) -> Vec<String> {
-        self.ear.inbox.heard().answers.values().flatten().cloned().collect()
+        self.receiver.inbox.received().answers.values().flatten().cloned().collect()
     }
 
     /// Returns true if the peer has closed the connection and all its messages were received.
     pub fn is_closed(&self) -> bool {
-        self.ear.inbox.heard().is_closed
+        self.receiver.inbox.received().is_closed
     }
 
     /// Waits until the peer has closed the connection.
     #[track_caller]
     pub fn wait_closed(&self) {
-        let closed = self.ear.inbox.wait(WAIT_WITHIN, |heard| heard.is_closed.then_some(()));
-        assert!(closed.is_some(), "not closed within {WAIT_WITHIN:?}; {}", self.describe());
+        let closed =
+            self.receiver.inbox.wait(WAIT_TIMEOUT, |received| received.is_closed.then_some(()));
+        assert!(closed.is_some(), "not closed within {WAIT_TIMEOUT:?}; {}", self.describe());
     }
 
     #[track_caller]
-    fn carry(&self, message: &str, id: Option<&str>) {
+    fn send(&self, message: &str, id: Option<&str>) {
         if let Some(id) = id {
-            self.ear.inbox.heard().open.insert(id.to_owned());
+            self.receiver.inbox.received().open.insert(id.to_owned());
         }
-        Arc::clone(&self.carrier).carry(&self.ear, message, id);
+        Arc::clone(&self.transport).send(&self.receiver, message, id);
     }
 
     fn describe(&self) -> String {
-        self.ear.inbox.heard().describe()
+        self.receiver.inbox.received().describe()
     }
 }
 
 impl std::fmt::Debug for McpClient {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("McpClient").field("heard", &self.describe()).finish()
+        out.debug_struct("McpClient").field("received", &self.describe()).finish()
     }
 }
 

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn an_argument_is_as_good_as_the_environment() {
+    fn process_marked_by_argument_is_found() {
         let mark = random_mark();
         let mut command = Command::new("sh");
         command.args(["-c", "read -r line", &format!("{mark}-1")]).env_clear();

@@ -16,30 +16,30 @@ mod tls;
 pub use tls::Tls;
 
 /// Maximum time to hold back a response.
-const HELD_AT_MOST: Duration = Duration::from_secs(60);
+const HOLD_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The behaviour of a remote server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Mood {
+pub enum Behaviour {
     /// Behaves correctly.
-    Well,
+    Normal,
     /// Responds to each request with this status and these headers. If `x-echo-id` is among the
     /// headers, the body is a JSON-RPC error with the id of the request.
     Status(u16, Vec<(String, String)>),
     /// Responds with this text as JSON.
-    Says(String),
+    Responds(String),
     /// Responds with an HTML page.
     Page,
     /// Reads requests and never responds.
     Silent,
     /// Closes the connection at each request.
-    HangsUp,
+    Disconnects,
     /// Closes the connection in the middle of each response.
     BreaksOff,
     /// Waits for [`Remote::let_go`], then behaves correctly.
     Waits,
     /// Sends this many bytes of a response, then holds the connection open and sends no more.
-    HoldsBack(usize),
+    Stalls(usize),
 }
 
 /// The requests that a behaviour applies to.
@@ -71,10 +71,10 @@ struct Shared {
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "these are independent of each other")]
 struct State {
-    everything: Mood,
-    calls: Mood,
-    greetings: Mood,
-    heeds: Mood,
+    everything: Behaviour,
+    calls: Behaviour,
+    greetings: Behaviour,
+    heeds: Behaviour,
     sessions: BTreeSet<String>,
     begun: usize,
     /// The `message` arguments of all executed calls, in order.
@@ -92,7 +92,7 @@ struct State {
     is_over: bool,
     /// Requests for a notification stream are refused.
     has_no_stream: bool,
-    /// Calls of `wait` are answered at once.
+    /// Calls of `wait` and requests under [`Behaviour::Waits`] are no longer held back.
     is_let_go: bool,
     /// The server speaks only the revision without sessions.
     is_modern: bool,
@@ -130,10 +130,10 @@ impl Remote {
         let listener = TcpListener::bind(("127.0.0.1", port)).expect("the port is free");
         let address = listener.local_addr().expect("it is bound");
         let state = State {
-            everything: Mood::Well,
-            calls: Mood::Well,
-            greetings: Mood::Well,
-            heeds: Mood::Well,
+            everything: Behaviour::Normal,
+            calls: Behaviour::Normal,
+            greetings: Behaviour::Normal,
+            heeds: Behaviour::Normal,
             sessions: BTreeSet::new(),
             begun: 0,
             done: Vec::new(),
@@ -168,19 +168,19 @@ impl Remote {
     }
 
     /// Sets the behaviour for a kind of request.
-    pub fn mood(&self, to: To, mood: Mood) {
+    pub fn set_behaviour(&self, to: To, behaviour: Behaviour) {
         let mut state = self.shared.lock();
         match to {
-            To::Everything => state.everything = mood,
-            To::Calls => state.calls = mood,
-            To::Greetings => state.greetings = mood,
-            To::Answers => state.heeds = mood,
+            To::Everything => state.everything = behaviour,
+            To::Calls => state.calls = behaviour,
+            To::Greetings => state.greetings = behaviour,
+            To::Answers => state.heeds = behaviour,
         }
     }
 
     /// Selects the revisions to speak from now on: only the one without sessions if true, only
     /// those with sessions if false.
-    pub fn is_modern(&self, is_modern: bool) {
+    pub fn set_modern(&self, is_modern: bool) {
         self.shared.lock().is_modern = is_modern;
     }
 
@@ -205,7 +205,7 @@ impl Remote {
         self.shared.lock().has_no_stream = true;
     }
 
-    /// Removes all sessions.
+    /// Removes all sessions, as if the server had restarted.
     pub fn forget(&self) {
         self.shared.lock().sessions.clear();
     }
@@ -235,7 +235,7 @@ impl Remote {
         self.shared.lock().heads.clone()
     }
 
-    /// Returns the clients' answers to server requests.
+    /// Returns the client responses to server requests.
     pub fn answers(&self) -> Vec<Value> {
         self.shared.lock().answers.clone()
     }
@@ -256,7 +256,7 @@ impl Remote {
         state.listeners.retain_mut(|listener| event(listener, None, &message.to_string()).is_ok());
     }
 
-    /// Releases calls of `wait` and requests under [`Mood::Waits`], now and from now on.
+    /// Releases calls of `wait` and requests under [`Behaviour::Waits`], now and from now on.
     pub fn let_go(&self) {
         self.shared.lock().is_let_go = true;
         self.shared.changed.notify_all();
@@ -324,13 +324,13 @@ fn converse(shared: &Shared, connection: &TcpStream) -> io::Result<()> {
     while let Some((mut head, body)) = request(&mut reader)? {
         let message: Value = serde_json::from_slice(&body).unwrap_or_default();
         message["method"].as_str().unwrap_or_default().clone_into(&mut head.message);
-        let mood = {
+        let behaviour = {
             let mut state = shared.lock();
             state.heads.push(head.clone());
             match head.message.as_str() {
-                "tools/call" if state.everything == Mood::Well => state.calls.clone(),
-                "initialize" if state.everything == Mood::Well => state.greetings.clone(),
-                "" if head.method == "POST" && state.everything == Mood::Well => {
+                "tools/call" if state.everything == Behaviour::Normal => state.calls.clone(),
+                "initialize" if state.everything == Behaviour::Normal => state.greetings.clone(),
+                "" if head.method == "POST" && state.everything == Behaviour::Normal => {
                     state.heeds.clone()
                 }
                 _ => state.everything.clone(),
@@ -341,37 +341,37 @@ fn converse(shared: &Shared, connection: &TcpStream) -> io::Result<()> {
             answer(&mut out, 308, &[("location".to_owned(), "/mcp".to_owned())], "")?;
             continue;
         }
-        if mood == Mood::Waits {
+        if behaviour == Behaviour::Waits {
             drop(wait(shared, |state| state.is_over || state.is_let_go));
         }
-        match mood {
-            Mood::Well | Mood::Waits => {
-                if !well(shared, &mut out, &head, &message)? {
+        match behaviour {
+            Behaviour::Normal | Behaviour::Waits => {
+                if !respond_normally(shared, &mut out, &head, &message)? {
                     return Ok(());
                 }
             }
-            Mood::Status(status, headers) => {
+            Behaviour::Status(status, headers) => {
                 let has_words = headers.iter().any(|(name, _)| name == "x-echo-id");
                 let error = json!({ "code": -32000, "message": "no such thing" });
                 let words = json!({ "jsonrpc": "2.0", "id": message["id"], "error": error });
                 let words = if has_words { words.to_string() } else { String::new() };
                 answer(&mut out, status, &headers, &words)?;
             }
-            Mood::Says(text) => answer(&mut out, 200, &json_type(), &text)?,
-            Mood::Page => {
+            Behaviour::Responds(text) => answer(&mut out, 200, &json_type(), &text)?,
+            Behaviour::Page => {
                 let page = [("content-type".to_owned(), "text/html".to_owned())];
                 answer(&mut out, 200, &page, "<html>hello</html>")?;
             }
-            Mood::Silent => drop(wait(shared, |state| state.is_over)),
-            Mood::HangsUp => return Ok(()),
-            Mood::HoldsBack(bytes) => {
+            Behaviour::Silent => drop(wait(shared, |state| state.is_over)),
+            Behaviour::Disconnects => return Ok(()),
+            Behaviour::Stalls(bytes) => {
                 let length = bytes + 1;
                 let kind = "content-type: application/json\r\n";
                 write!(out, "HTTP/1.1 200 x\r\n{kind}content-length: {length}\r\n\r\n")?;
                 out.write_all(&vec![b' '; bytes])?;
                 drop(wait(shared, |state| state.is_over));
             }
-            Mood::BreaksOff => {
+            Behaviour::BreaksOff => {
                 let head = "HTTP/1.1 200 x\r\ncontent-type: application/json\r\n";
                 return write!(out, "{head}content-length: 1000\r\n\r\n{{\"jsonrpc\":");
             }
@@ -401,9 +401,14 @@ fn request(reader: &mut BufReader<TcpStream>) -> io::Result<Option<(Head, Vec<u8
 }
 
 /// Handles a request correctly. Returns true if the connection can be reused.
-fn well(shared: &Shared, out: &mut TcpStream, head: &Head, message: &Value) -> io::Result<bool> {
+fn respond_normally(
+    shared: &Shared,
+    out: &mut TcpStream,
+    head: &Head,
+    message: &Value,
+) -> io::Result<bool> {
     if shared.lock().is_modern {
-        return modern::well(shared, out, head, message);
+        return modern::respond_normally(shared, out, head, message);
     }
     let session = head.headers.get("mcp-session-id").cloned();
     let is_known = {
@@ -559,7 +564,7 @@ fn listen(shared: &Shared, out: &mut TcpStream, head: &Head) -> io::Result<()> {
 
 fn wait(shared: &Shared, is_so: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
     let state = shared.lock();
-    let waited = shared.changed.wait_timeout_while(state, HELD_AT_MOST, |state| !is_so(state));
+    let waited = shared.changed.wait_timeout_while(state, HOLD_TIMEOUT, |state| !is_so(state));
     waited.unwrap_or_else(PoisonError::into_inner).0
 }
 

@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 use crate::clock;
 
 /// How long a daemon may take to read what is sent.
-const WRITE_WITHIN: Duration = Duration::from_secs(30);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Time limit of a call, including the start of a container by an engine.
-const ANSWER_WITHIN: Duration = Duration::from_secs(60);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The result of waiting for a message.
 #[derive(Debug, Clone, PartialEq)]
@@ -42,7 +42,7 @@ impl Wire {
     /// Connects to the socket at `path`.
     pub fn open(path: &Path) -> io::Result<Self> {
         let stream = UnixStream::connect(path)?;
-        stream.set_write_timeout(Some(WRITE_WITHIN))?;
+        stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
         Ok(Self { stream, unread: Vec::new(), earlier: VecDeque::new(), last_id: 0 })
     }
 
@@ -94,7 +94,7 @@ impl Wire {
     /// meanwhile are kept for [`Wire::next`].
     #[track_caller]
     pub fn call(&mut self, method: &str, params: Value) -> Result<Value, Value> {
-        let answer = self.try_call(method, params, ANSWER_WITHIN);
+        let answer = self.try_call(method, params, ANSWER_TIMEOUT);
         answer.unwrap_or_else(|cause| panic!("`{method}` was not answered: {cause}"))
     }
 

@@ -219,7 +219,7 @@ fn persistent_server_is_written_to_a_file() {
     assert!(
         refused
             .stderr
-            .contains("its file `servers/stays.kdl` configures it again at the next reload")
+            .contains("its file `servers/stays.kdl` would configure it again at the next reload")
     );
     assert_eq!(names(&home), ["stays"]);
     let removed = home.xy(&["remove", "stays", "--persist"]);

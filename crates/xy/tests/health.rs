@@ -13,7 +13,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use support::{ask, home, pid_in, running, running_after, signal, status, wait_for_line};
-use xy_testkit::remote::{Mood, Remote, To};
+use xy_testkit::remote::{Behaviour, Remote, To};
 use xy_testkit::{Home, McpSocket, free_port, is_alive};
 
 /// Restart rules without delays and limits.
@@ -557,11 +557,11 @@ fn silent_remote_server_is_unreachable_until_it_answers() {
     );
     home.daemon();
     wait_for_health(&home, "far", "healthy");
-    remote.mood(To::Everything, Mood::Silent);
+    remote.set_behaviour(To::Everything, Behaviour::Silent);
     let now = wait_for_health(&home, "far", "unreachable");
     assert_eq!(now["restart_count"], 0, "nothing is counted: {now:#}");
     assert!(now["last_exit"].is_null(), "nothing has ended: {now:#}");
-    remote.mood(To::Everything, Mood::Well);
+    remote.set_behaviour(To::Everything, Behaviour::Normal);
     wait_for_health(&home, "far", "healthy");
     home.finish();
 }
@@ -609,10 +609,10 @@ fn answering_remote_server_is_alive_and_ready() {
     home.daemon();
     let now = wait_for_health(&home, "far", "healthy");
     assert_eq!(alive_and_ready(&now), (true, true), "{now:#}");
-    remote.mood(To::Everything, Mood::Silent);
+    remote.set_behaviour(To::Everything, Behaviour::Silent);
     let now = wait_for_health(&home, "far", "unreachable");
     assert_eq!(alive_and_ready(&now), (false, false), "{now:#}");
-    remote.mood(To::Everything, Mood::Well);
+    remote.set_behaviour(To::Everything, Behaviour::Normal);
     let now = wait_for_health(&home, "far", "healthy");
     assert_eq!(alive_and_ready(&now), (true, true), "{now:#}");
     home.finish();

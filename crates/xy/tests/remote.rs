@@ -1,4 +1,4 @@
-//! Servers that live somewhere else, as long as nobody answers there.
+//! Tests of remote servers that cannot be reached.
 #![expect(clippy::unwrap_used, reason = "everything in this file is a test")]
 
 mod support;
@@ -9,19 +9,19 @@ use serde_json::json;
 use support::{ask, home, refused, running, sleeper, status};
 use xy_testkit::Home;
 
-/// A URL at which nobody listens, with a key in it.
+/// Returns a URL at which no server listens. Its query holds a secret key.
 fn unreachable_url() -> String {
     // A port that was free a moment ago.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     format!("http://127.0.0.1:{port}/mcp?key=s3cret")
 }
 
-/// The file of such a server.
+/// Returns the settings of a remote server with a secret header.
 fn remote_settings(url: &str) -> String {
     format!("url \"{url}\"\nheaders {{ Authorization \"Bearer s3cret\" }}\n")
 }
 
-/// Everything that was ever said of a server, by anybody.
+/// Returns the output of all commands and requests that describe a server.
 fn all_output(home: &Home, name: &str) -> String {
     let told = [&["status", name][..], &["status", name, "--json"], &["list"], &["list", "--json"]]
         .map(|verb| home.xy(verb))

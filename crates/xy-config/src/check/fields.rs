@@ -56,7 +56,7 @@ pub(super) fn begins_field(written: &str) -> bool {
     SERVER_WORDS.iter().any(|word| word.name == written)
 }
 
-/// Whether the fields are of one server or of `defaults`.
+/// The scope of fields: one server, or `defaults`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FieldScope {
     Server,

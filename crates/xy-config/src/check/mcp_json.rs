@@ -291,7 +291,7 @@ impl Translation<'_> {
 
     /// Adds a block of names and values. Variables may also be numbers and flags, which are kept as
     /// written.
-    fn block(&mut self, member: &JsonMember, name: &str, spelled_out: bool) {
+    fn block(&mut self, member: &JsonMember, name: &str, allows_scalars: bool) {
         let Json::Object(members) = &member.value.value else {
             return self.wrong(&member.name, &member.value, "an object");
         };
@@ -300,15 +300,15 @@ impl Translation<'_> {
             let span = it.value.span;
             let value = match &it.value.value {
                 Json::Text(value) => value.clone(),
-                Json::Number | Json::Flag(_) if spelled_out => self.file.slice(span).to_owned(),
-                Json::Null if spelled_out => {
+                Json::Number | Json::Flag(_) if allows_scalars => self.file.slice(span).to_owned(),
+                Json::Null if allows_scalars => {
                     let at = SourceSpan::new(self.file, span);
                     let problem =
                         Problem::warning(&at, format!("{} has no value", quote(&it.name)));
                     self.problems.push(problem.suggest("a variable cannot be unset here"));
                     continue;
                 }
-                _ if spelled_out => {
+                _ if allows_scalars => {
                     self.wrong(&it.name, &it.value, "text, a number, true or false");
                     continue;
                 }

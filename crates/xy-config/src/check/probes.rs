@@ -1,6 +1,6 @@
 //! Decides which `ready` and `health` probes a server can have, once `defaults` are known.
 //!
-//! A probe in `defaults` applies to servers that can have it; the others use the built-in default.
+//! A probe in `defaults` applies to servers that can have it; the others use the default probe.
 //! A probe in a server's own file must fit the server.
 
 use xy_protocol::server::Transport;

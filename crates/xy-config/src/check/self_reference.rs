@@ -1,7 +1,7 @@
 //! Detects servers that are this daemon itself, which would serve its own tools endlessly. Pure.
 //!
-//! Only certain cases are detected here. Through a script, a container or another name of the
-//! program, the gateway detects the loop when it speaks with the server.
+//! Only certain cases are detected here. A script, a container or a copy under another name is
+//! detected by the gateway, when it speaks with the server.
 
 use std::path::{Path, PathBuf};
 

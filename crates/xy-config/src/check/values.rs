@@ -9,7 +9,7 @@ use crate::raw::{RawNode, RawValue, Value};
 use crate::report::{Problem, quote};
 use crate::settings::MAX_DURATION;
 
-/// Whether a field accepts a duration of zero.
+/// A field's rule for a duration of zero.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Zero {
     Allowed,

@@ -100,7 +100,7 @@ impl Default for Rules {
     }
 }
 
-/// What happens when a server exits unexpectedly.
+/// The rules for restarting a server after an unexpected exit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RestartRules {
     /// Decides whether the server is restarted.

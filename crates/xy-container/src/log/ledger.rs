@@ -195,7 +195,7 @@ pub(crate) fn older(path: &Path) -> PathBuf {
 }
 
 fn create(path: &Path) -> io::Result<File> {
-    let _ = fs::remove_file(path); // What is there is useless, and may not be a file.
+    let _ = fs::remove_file(path); // An old entry here is useless, and may not be a regular file.
     File::options().append(true).create_new(true).mode(0o600).open(path)
 }
 

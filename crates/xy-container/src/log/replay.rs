@@ -24,7 +24,7 @@ enum FileTail {
     Full { here: Vec<u8>, next: Vec<u8> },
 }
 
-/// What has to be done.
+/// A decision on how to complete a log file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Replay {
     /// Bytes at the end of the file that are a partial line, and are cut off.

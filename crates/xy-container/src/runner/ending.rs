@@ -126,7 +126,7 @@ impl ContainerRunner {
         // If it cannot be removed now, its labels identify it once its engine is back. The known
         // engines outlive this daemon (`engines.rs`).
         self.state_file.remove();
-        self.lease = None; // Before the last event: the next instance waits for the name.
+        self.lease = None; // Before the last event: the next life waits for the name.
         let exit = self.exit();
         let start_failure = (!self.was_ready && !self.is_ending)
             .then(|| faults::start_failure(&self.order.settings, exit, self.init_said().as_deref()))
@@ -139,7 +139,7 @@ impl ContainerRunner {
         let _ = self.channels.events.send(last).await; // The task may have dropped the instance.
     }
 
-    /// Returns why its init could not run it, if the init has said so in this instance.
+    /// Returns why its init could not run it, if the init has said so in this life.
     fn init_said(&self) -> Option<String> {
         let last = self.order.logs.last_stderr(LAST_LINES);
         let own = last.iter().filter(|line| line.seq.is_some_and(|it| it >= self.first_line));

@@ -13,7 +13,7 @@ use tokio::time::sleep;
 
 use super::*;
 
-/// What an engine sends while it fetches an image.
+/// The behaviour of an engine while it fetches an image.
 #[derive(Debug, Clone)]
 pub(crate) enum Fetch {
     /// These messages, and then the image is present.
@@ -55,7 +55,7 @@ pub(crate) struct Fake {
     /// Receives the attached streams.
     streams: mpsc::Sender<UnixStream>,
     most_streams: Mutex<usize>,
-    /// Its log: output from the time when nobody was attached.
+    /// The container's log: output from the time when no stream was attached.
     pub(crate) said: Mutex<Vec<u8>>,
     _folder: tempfile::TempDir,
 }

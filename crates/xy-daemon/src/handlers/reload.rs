@@ -1,4 +1,5 @@
-//! Handler of `reload`: reads the files again, and changes only servers whose settings changed.
+//! Handler of `reload`: reads the files again, and changes only servers whose settings changed. With
+//! a name, restarts that server even if nothing has changed.
 
 use std::sync::Arc;
 
@@ -114,7 +115,8 @@ pub(crate) async fn reload_one(daemon: &Daemon, name: &str) -> Result<ReloadResu
             daemon.forget_bad_file(&member.settings.name, &shown);
         }
         drop(config_lock);
-        // A server that the user stopped is not started by a changed file alone.
+        // A server that the user stopped is not started by a changed file alone, so it is restarted
+        // explicitly below.
         is_restarted = member.wanted == Wanted::Up
             && applied.plan.restarted.iter().any(|it| it.as_str() == name);
         settle(applied.leaving, applied.coming).await;

@@ -97,7 +97,7 @@ fn remove_file(
     daemon: &Daemon,
     name: &ServerName,
     file: &Path,
-    may: bool,
+    persist: bool,
 ) -> Result<(), CallError> {
     let message = format!("server `{name}` was not removed");
     if is_gone(file) {
@@ -108,9 +108,9 @@ fn remove_file(
         let hint = "remove it there, or set its `disabled` to true, then run `xy reload`";
         return Err(CallError::new(ErrorKind::NotAllowed, message).cause(cause).hint(hint));
     }
-    if !may {
+    if !persist {
         let cause = format!(
-            "its file `{}` configures it again at the next reload",
+            "its file `{}` would configure it again at the next reload",
             daemon.paths.shown(file)
         );
         let hint = "delete the file and run `xy reload`, or use `xy remove --persist`";

@@ -1,4 +1,4 @@
-//! The remembered eras of a server, and the handshake with its next instance. Pure.
+//! The remembered eras of a server, and the handshake with its next life. Pure.
 //!
 //! The memory belongs to one configuration: a server that is started otherwise is another server.
 //! `docs/design/finding-the-era.md` has the rules.

@@ -214,7 +214,7 @@ impl Backend {
         waited.alias.fail(&waited.client, call, &waited.retry_state, &fault);
     }
 
-    /// Fails a call that was made under this name. If it was written to an earlier instance, the
+    /// Fails a call that was made under this name. If it was written to an earlier life, the
     /// outcome is unknown.
     pub(crate) fn fail(
         &self,

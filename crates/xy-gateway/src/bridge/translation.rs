@@ -42,7 +42,7 @@ pub(crate) struct OriginalRequest {
     pub(crate) text: StoredText,
     /// The number of earlier rounds, and the timer of the call.
     pub(crate) rounds: Rounds,
-    /// True if an earlier instance may have received it.
+    /// True if an earlier life may have received it.
     pub(crate) was_written: bool,
     /// The byte count, bounded over all clients.
     pub(crate) _held: Reservation,

@@ -316,7 +316,7 @@ impl Client {
             return Err(no_method(request.method));
         }
         let id =
-            request.params.task_id().ok_or_else(|| reply::invalid("`taskId` is not a text"))?;
+            request.params.task_id().ok_or_else(|| reply::invalid("`taskId` is not a string"))?;
         let server = self.router.server_of_modern_task(self, &id);
         let is_declared = request.request_meta.as_ref().is_some_and(|it| it.has_tasks());
         match server {
@@ -333,7 +333,7 @@ impl Client {
         written: Option<&str>,
     ) -> Result<Outcome, CallError> {
         let exposed =
-            written.and_then(text_of).ok_or_else(|| reply::invalid("`name` is not a text"))?;
+            written.and_then(text_of).ok_or_else(|| reply::invalid("`name` is not a string"))?;
         if kind == Kind::Tools && self.may_call_own(&exposed) {
             return self.call_own_tool(request, &exposed);
         }
@@ -344,7 +344,8 @@ impl Client {
     }
 
     fn by_uri(&self, request: &Request<'_>, written: Option<&str>) -> Result<Outcome, CallError> {
-        let uri = written.and_then(text_of).ok_or_else(|| reply::invalid("`uri` is not a text"))?;
+        let uri =
+            written.and_then(text_of).ok_or_else(|| reply::invalid("`uri` is not a string"))?;
         if let Some((server, original)) = names::split_exposed_uri(&uri) {
             let server =
                 self.router.server_for(self, server).ok_or_else(|| unknown_resource(&uri))?;
@@ -399,7 +400,7 @@ impl Client {
                 self.router.unwatch(server, self, uri);
                 Ok(Outcome::Result("{}".to_owned()))
             }
-            // The next instance does not know the subscription.
+            // The next life does not know the subscription.
             ("resources/unsubscribe", Some(uri)) if server.is_asleep(server.holder(self)) => {
                 self.router.unsubscribe(server, uri, self);
                 Ok(Outcome::Result("{}".to_owned()))

@@ -32,7 +32,7 @@ use super::response_stream::ResponseStream;
 use super::service::HttpService;
 use crate::body::CHUNK;
 
-/// What a connection is doing.
+/// The phase of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     /// Waiting for the next request.
@@ -60,7 +60,7 @@ impl Phase {
     }
 }
 
-/// What to do at a deadline.
+/// The action at a deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Expired {
     /// Close the connection; the text is the reason in the metrics.

@@ -29,7 +29,7 @@ struct Open {
     task: Option<AbortHandle>,
 }
 
-/// What a connection waits for, and since when.
+/// The input that a connection waits for, and the time at which the wait began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WaitingFor {
     /// The next request.

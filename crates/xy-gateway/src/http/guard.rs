@@ -16,7 +16,7 @@ use super::error::HttpError;
 use super::route::Endpoint;
 use crate::share;
 
-/// Who may connect.
+/// The clients that may connect.
 #[derive(Debug, Clone)]
 pub enum Auth {
     /// Every client. No client may manage servers.

@@ -17,7 +17,7 @@ use crate::revision;
 pub(super) const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 const LAST_EVENT: HeaderName = HeaderName::from_static("last-event-id");
 
-/// What a request asks for.
+/// The kind of an HTTP request, by its path and method.
 #[derive(Debug)]
 pub(super) enum HttpRequestKind<'h> {
     /// `/healthz`: whether the daemon is running.

@@ -36,7 +36,7 @@ const SESSION_ENDED: &str = "outcome unknown: the session ended before the respo
 const XY_STOPPED: &str = "outcome unknown: xy was stopped before the response; check what \
                            was done before calling again";
 
-/// What a client accepts on a stream.
+/// The features of a stream that its client accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct StreamMode {
     /// Whether events may precede the response.
@@ -87,7 +87,7 @@ pub(super) enum PutError {
     Ended,
 }
 
-/// What became of an accepted message.
+/// The outcome of an accepted message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PutOutcome {
     /// It is sent as soon as the client reads.

@@ -1,4 +1,5 @@
-//! The HTTP service: carries out requests. Other modules make the decisions.
+//! The HTTP service: carries out requests. Other modules make the decisions. A message continues in
+//! `client/dispatch.rs`.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;

@@ -59,7 +59,7 @@ impl std::borrow::Borrow<str> for SessionId {
 
 impl fmt::Debug for SessionId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SessionId(…)") // Whoever reads the id in a log could take over the session.
+        f.write_str("SessionId(…)") // A reader of a log with the id could take over the session.
     }
 }
 

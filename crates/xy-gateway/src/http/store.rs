@@ -49,7 +49,7 @@ struct Job {
     reply: Option<oneshot::Sender<SaveOutcome>>,
 }
 
-/// What became of a change.
+/// The outcome of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SaveOutcome {
     /// It is in the file.

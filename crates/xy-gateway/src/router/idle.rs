@@ -42,7 +42,7 @@ impl Router {
     }
 
     /// Stops accepting calls for an unused instance; returns true if it may stop. Later calls wait
-    /// for the next instance.
+    /// for the next life.
     pub(crate) fn close_if_idle(&self, server: &Rc<Backend>, upstream: &Upstream) -> bool {
         let may = server.may_sleep(upstream.key().holder);
         let goes = may && !self.use_of(server, upstream).is_any();

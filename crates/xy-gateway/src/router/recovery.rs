@@ -1,4 +1,4 @@
-//! Recovery of unanswered calls: each waits for the next instance or fails. `upstream/retry.rs`
+//! Recovery of unanswered calls: each waits for the next life or fails. `upstream/retry.rs`
 //! decides which.
 
 use std::rc::Rc;
@@ -22,7 +22,7 @@ const RESEND_DELAY: Duration = Duration::from_millis(250);
 const CONTAINER_RESEND_DELAY: Duration = Duration::from_secs(3);
 
 impl Router {
-    /// Recovers the calls that an instance left unanswered, in the order in which they were sent.
+    /// Recovers the calls that a life left unanswered, in the order in which they were sent.
     pub(crate) fn recover_calls(&self, by: &Upstream, calls: Vec<UnansweredCall>, why: Cause<'_>) {
         if calls.is_empty() {
             return;
@@ -117,7 +117,7 @@ impl Recovery<'_> {
         }
     }
 
-    /// Queues a call for the next instance; returns it if there is no room.
+    /// Queues a call for the next life; returns it if there is no room.
     fn wait(
         &self,
         server: &Rc<Backend>,

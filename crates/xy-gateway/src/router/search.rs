@@ -4,7 +4,7 @@
 //! differently, and the lists of isolated instances. A searcher uses its own layers instead of
 //! those they replace. So hidden or changed text never matches and never affects the order.
 //!
-//! The index is updated when somebody searches, and costs nothing before.
+//! The index is updated by the next search, and costs nothing before.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;

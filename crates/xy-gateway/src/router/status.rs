@@ -32,7 +32,7 @@ impl HttpStatus for Router {
     fn limit_hit(&self, limit: &'static str, token: Option<u64>) {
         self.status.send_if_modified(|status| {
             status.limit_hits.record(limit, token, Instant::now());
-            false // Nobody waits for it: readers look when asked.
+            false // No reader is woken: readers look only when asked.
         });
     }
 
@@ -70,7 +70,7 @@ impl HttpStatus for Router {
         );
         self.retained_counts().write(out);
         let numbers: [Number<'_>; 4] = [
-            ("xy_server_up", "Whether a server can be called.", &|it| {
+            ("xy_server_up", "1 if a server can be called.", &|it| {
                 usize::from(!it.is_hidden() && !it.all_upstreams().is_empty())
             }),
             ("xy_server_tools", "Tools of a server.", &|it| {
@@ -98,11 +98,9 @@ impl HttpStatus for Router {
             ("xy_server_calls_again_total", "Calls that were sent again.", &|it| {
                 it.counts.again.get()
             }),
-            (
-                "xy_server_calls_unknown_total",
-                "Calls of which nobody knows whether they were done.",
-                &|it| it.counts.unknown.get(),
-            ),
+            ("xy_server_calls_unknown_total", "Calls whose outcome is unknown.", &|it| {
+                it.counts.unknown.get()
+            }),
         ];
         for (name, help, number) in counters {
             metrics::family(out, name, metrics::Kind::Counter, help);

@@ -1,4 +1,4 @@
-//! What the lines of a profile mean, and that nothing bypasses them.
+//! Tests of the meaning of a profile's lines, and that nothing bypasses them.
 
 use proptest::prelude::*;
 use xy_config::check_text;

@@ -13,7 +13,7 @@ use crate::router::Router;
 pub(super) fn definition() -> Value {
     json!({
         "title": "Restart an MCP server",
-        "description": "Ends a server and starts it again with the settings it has; also one that has given up or was stopped. Its file is not read again: that is `reload_server`. Answers once it is ready, with the names of its tools.",
+        "description": "Ends a server and starts it again with the settings it has. Also works for a server that xy has given up or a user has stopped. Its file is not read again: that is `reload_server`. Answers once it is ready, with the names of its tools.",
         "inputSchema": object_schema(json!({ "name": name_schema() }), &["name"]),
         "outputSchema": report::summary_schema(),
         "annotations": { "readOnlyHint": false, "destructiveHint": true, "openWorldHint": true },

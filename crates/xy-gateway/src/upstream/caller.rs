@@ -152,7 +152,7 @@ pub(crate) enum CallOwner {
 }
 
 impl Caller {
-    /// Returns the owner of the call, if somebody waits for it.
+    /// Returns the owner of the call, if a client waits for the response.
     pub(super) fn owner(&self, upstream_id: u64) -> Option<CallOwner> {
         match self {
             Self::Client { client, stream, .. } => {
@@ -270,7 +270,7 @@ impl Caller {
         }
     }
 
-    /// Returns true if somebody waits for the response.
+    /// Returns true if the caller waits for the response.
     pub(super) fn is_waiting(&self) -> bool {
         !matches!(self, Self::Cancelled { .. } | Self::Detached)
     }

@@ -1,4 +1,6 @@
 //! Calls that end without a response: cancelled, failed or lost; and the end of the connection.
+//!
+//! `retry.rs` decides what happens to these calls, `router/recovery.rs` acts.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -198,7 +200,7 @@ impl Upstream {
         }
     }
 
-    /// Returns true if somebody waits for the response to a call.
+    /// Returns true if a call is pending and its caller waits for the response.
     pub(super) fn is_open(&self, upstream_id: u64) -> bool {
         self.calls.borrow().get(&upstream_id).is_some_and(|call| call.caller.is_waiting())
     }
@@ -231,9 +233,9 @@ impl Upstream {
         why: &str,
         is_final: bool,
     ) {
-        let is_visitor = |call: &PendingCall| matches!(call.caller, Caller::Admin(_));
-        let is_asked = self.calls.borrow().get(&upstream_id).is_some_and(is_visitor);
-        if is_asked && delivery == retry::Delivery::Written && !is_final && self.wire.has_process()
+        let has_admin = |call: &PendingCall| matches!(call.caller, Caller::Admin(_));
+        let is_admin = self.calls.borrow().get(&upstream_id).is_some_and(has_admin);
+        if is_admin && delivery == retry::Delivery::Written && !is_final && self.wire.has_process()
         {
             return self.lose_later(upstream_id, why);
         }

@@ -149,7 +149,7 @@ impl Upstream {
         }
     }
 
-    /// Marks a call as cancelled. Returns its caller, if somebody waited for it.
+    /// Marks a call as cancelled. Returns its caller, if that was still waiting.
     pub(super) fn give_up(&self, upstream_id: u64) -> Option<Caller> {
         let mut calls = self.calls.borrow_mut();
         let call = calls.get_mut(&upstream_id)?;

@@ -210,7 +210,7 @@ impl Upstream {
             ));
         }
         if self.calls.borrow().len() >= MAX_CALLS {
-            // Cancelled calls must not keep out those that somebody waits for.
+            // Cancelled calls must not keep out calls that have a waiting caller.
             self.calls.borrow_mut().retain(|_, call| call.caller.is_waiting());
         }
         if self.calls.borrow().len() >= MAX_CALLS {

@@ -52,7 +52,7 @@ impl Idempotency {
     }
 }
 
-/// Whether the text of the call is there for a retry.
+/// The availability of a call's text for a retry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CopyState {
     /// The text is kept.
@@ -85,13 +85,13 @@ pub(crate) struct Facts {
 /// The decision about a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Retry {
-    /// Nothing: its client does not wait for it.
+    /// The call is dropped, as its client does not wait for it.
     Drop,
-    /// It is queued and sent again.
+    /// The call is queued and sent again.
     Resend,
-    /// It was not done, and fails for this reason.
+    /// The call was not executed, and fails for this reason.
     NotSent(Reason),
-    /// Whether it was done is unknown. It is not sent again, for this reason.
+    /// The call may have been executed. It is not sent again, for this reason.
     Unknown(Reason),
 }
 

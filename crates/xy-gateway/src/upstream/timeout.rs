@@ -85,7 +85,7 @@ impl CallTimer {
         };
         self.timed_out()
             .cause(format!("{why}; the server was told to stop, but may have completed the call"))
-            .hint(format!("find out before you repeat it, or allow more with `calls {{ {rule} }}`"))
+            .hint(format!("find out whether it was done before you repeat it, or allow more with `calls {{ {rule} }}`"))
     }
 }
 

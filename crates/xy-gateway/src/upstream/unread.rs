@@ -24,7 +24,7 @@ const CHECKS: u32 = 10;
 /// that reads.
 const MIN_WAIT: Duration = Duration::from_secs(1);
 
-/// The offset up to which a server has read, and the time since then.
+/// How far a server has read, and since when it has read no further.
 #[derive(Debug, Clone, Copy)]
 struct Reading {
     up_to: u64,
@@ -129,7 +129,7 @@ impl Upstream {
         )
         .cause(format!("{busy}; the call was withdrawn, but may be done if the server reads on"))
         .hint(format!(
-            "find out before you repeat it; run `xy restart {server}`, {apart}or raise `park {{ queue }}`"
+            "find out whether it was done before you repeat it; run `xy restart {server}`, {apart}or raise `park {{ queue }}`"
         ))
     }
 }

@@ -239,7 +239,8 @@ mod tests {
         let all = async {
             let long = Duration::from_mins(1);
             let short = Duration::from_millis(100);
-            // What it answers and declares, the timeout, and the outcome in doubt or not.
+            // The method that the server answers, its capabilities, the timeout, and the outcome
+            // with and without a fallback probe.
             for (answers, capabilities, within, in_doubt, known) in [
                 ("ping", ALL_LISTS, long, "answered", "answered"),
                 ("tools/list", ALL_LISTS, short, "ignored", "failed"),

@@ -53,7 +53,7 @@ pub(crate) enum Ended {
 }
 
 /// Keeps the lists of a server up to date, until it is closed or refuses all lists. A list of an
-/// earlier instance stays valid until it is replaced: an unanswered request changes nothing.
+/// earlier life stays valid until it is replaced: an unanswered request changes nothing.
 pub(crate) async fn learn_lists(
     router: &Router,
     server: &Rc<Backend>,

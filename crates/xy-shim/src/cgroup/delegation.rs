@@ -6,7 +6,7 @@
 //! ```text
 //! before   x.service ── the daemon
 //! after    x.service ─┬─ xy-daemon   the daemon and its shims
-//!                     └─ xy-<shim>   one per instance, limited
+//!                     └─ xy-<shim>   one per life, limited
 //! ```
 
 use std::fs;

@@ -1,4 +1,4 @@
-//! The control groups of one instance: created before its start, removed after its end.
+//! The control groups of one life: created before its start, removed after its end.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -26,7 +26,7 @@ const MAX_GATHER_ROUNDS: usize = 8;
 /// The kernel charges memory in batches, so a limit takes effect a little below its value.
 const LIMIT_TOLERANCE: u64 = 1 << 20;
 
-/// The groups of one instance, one in each hierarchy that it needs. Dropping them removes them.
+/// The groups of one life, one in each hierarchy that it needs. Dropping them removes them.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
     members: Vec<Member>,
@@ -59,7 +59,7 @@ impl Member {
 }
 
 impl Groups {
-    /// Creates the groups of an instance. Those for limits are required; the cgroup2 group that
+    /// Creates the groups of a life. Those for limits are required; the cgroup2 group that
     /// only contains the server is optional.
     pub(crate) fn create(limits: &LimitsOrder) -> Result<Self, StartFault> {
         let mut groups = Self::default();

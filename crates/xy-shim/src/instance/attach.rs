@@ -1,4 +1,4 @@
-//! Daemons that detach from a running instance and daemons that attach to it.
+//! Daemons that detach from a running life and daemons that attach to it.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use crate::wire::{PROTOCOL, PastExit, Report, StatusReport};
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(200);
 
 impl Instance {
-    /// Handles a daemon that has left, and ends the instance once no daemon needs it.
+    /// Handles a daemon that has left, and ends the life once no daemon needs it.
     pub(super) fn check_controller(&mut self) {
         if self.signals.is_termination_requested() {
             self.shut_down();

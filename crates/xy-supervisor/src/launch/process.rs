@@ -131,7 +131,7 @@ impl ProcessLauncher {
         Ok((self.shims.spawn(&mut command)?, daemon_end))
     }
 
-    /// Runs an instance that an earlier daemon started.
+    /// Runs a life that an earlier daemon started.
     pub(super) fn drive_adopted(
         &self,
         order: LaunchOrder,

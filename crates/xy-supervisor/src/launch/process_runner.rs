@@ -1,4 +1,4 @@
-//! Runs one instance under its shim, from the start order to its last event.
+//! Runs one life of an instance under its shim, from the start order to its last event.
 
 use std::io;
 use std::path::PathBuf;
@@ -32,7 +32,7 @@ const FINISH_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time for a shim to acknowledge a handover.
 const HANDOVER_ACK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What is needed to kill the processes of one life, should its shim die.
+/// The data needed to kill the processes of one life if its shim dies.
 pub(super) struct OrphanCleanup {
     pub(super) shims: Shims,
     /// The mark in the environment of each process.
@@ -54,7 +54,7 @@ impl LifeFilter for SingleLife {
     }
 }
 
-/// Runs one instance from the start order to its last event.
+/// Runs one life of an instance, from the start order to its last event.
 #[expect(clippy::struct_excessive_bools, reason = "these are independent of each other")]
 pub(super) struct ProcessRunner {
     order: LaunchOrder,
@@ -63,9 +63,9 @@ pub(super) struct ProcessRunner {
     driver: Arc<dyn ProtocolDriver>,
     /// The link to the protocol driver, while there is one.
     protocol: Option<ProtocolLink>,
-    /// What the runner awaits from the server or its protocol driver, and until when.
+    /// The wait of the runner for the server or its protocol driver, and its deadline.
     driver_timer: Option<(Instant, Timer)>,
-    /// The protocol driver's note for that of a later daemon.
+    /// The protocol driver's note for its successor in a later daemon.
     driver_note: String,
     /// The latest note of the task, and when it was left. `None` before the first note in this
     /// daemon.
@@ -87,7 +87,7 @@ pub(super) struct ProcessRunner {
     end: Option<(InstanceEvent, Instant)>,
 }
 
-/// An event in the run of an instance.
+/// An event during a life.
 enum Event {
     Report(Report),
     /// The link has room again, so driver events are received again.
@@ -144,7 +144,7 @@ impl ProcessRunner {
         }
     }
 
-    /// Runs an instance that an earlier daemon started. `driver_note` is the note of its protocol
+    /// Runs a life that an earlier daemon started. `driver_note` is the note of its protocol
     /// driver.
     pub(super) async fn run_adopted(mut self, status: StatusReport, driver_note: String) {
         self.has_task = false;
@@ -167,7 +167,7 @@ impl ProcessRunner {
         self.run().await;
     }
 
-    /// Runs the instance to its end.
+    /// Runs the life to its end.
     pub(super) async fn run(mut self) {
         loop {
             match self.next_event().await {
@@ -319,9 +319,11 @@ impl ProcessRunner {
         }
     }
 
-    /// Waits until a task can be told of the exit; returns false if none will be there. The shim
-    /// forgets the exit status once it is acknowledged, and a starting daemon may be killed before
-    /// it has a task.
+    /// Waits until a task can be told of the exit, or until the shim is gone. Returns false if there
+    /// will be no task.
+    ///
+    /// The shim forgets the exit status once it is acknowledged, and a starting daemon may be
+    /// killed before it has a task.
     async fn wait_for_task(&mut self) -> bool {
         tokio::select! {
             first_note = self.channels.notes.changed() => first_note.is_ok(),
@@ -370,7 +372,8 @@ impl ProcessRunner {
     /// Stops a server whose pipes did not arrive because the daemon was out of descriptors.
     fn refuse_without_pipes(&mut self) {
         let message = "the daemon has too many files open".to_owned();
-        let hint = Some("raise the limit of open files (`ulimit -n`) and restart it".to_owned());
+        let hint =
+            Some("raise the limit of open files (`ulimit -n`) and restart the daemon".to_owned());
         let fault = LaunchFault { permanent: false, message, hint };
         self.close_protocol(false);
         self.stop(Duration::ZERO, false);

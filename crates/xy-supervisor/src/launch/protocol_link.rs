@@ -98,7 +98,7 @@ pub async fn next_driver_event(link: &mut Option<ProtocolLink>) -> Option<Driver
     }
 }
 
-/// What a runner has to do about a driver event.
+/// The action of a runner in response to a driver event.
 #[derive(Debug)]
 pub enum DriverAction {
     /// Report this event.

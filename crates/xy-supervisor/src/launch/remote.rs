@@ -1,6 +1,6 @@
 //! The launcher of remote servers, which have no process and no shim here.
 //!
-//! Nothing of such an instance outlasts the daemon: a later one connects anew. Output for its log
+//! Nothing of such a life outlasts the daemon: a later one connects anew. Output for its log
 //! is kept in memory only, as there is no shim to write it.
 
 use std::fmt;
@@ -73,7 +73,7 @@ impl Launch for RemoteLauncher {
     }
 }
 
-/// Runs one instance until its last event.
+/// Runs one life until its last event.
 struct RemoteRunner {
     order: LaunchOrder,
     channels: InstanceChannels,
@@ -134,7 +134,7 @@ impl RemoteRunner {
             DriverEvent::Unreachable(why) => {
                 self.set_last_event(InstanceEvent::Unreachable(self.redact(&why)));
             }
-            // Nobody here can restart a remote server.
+            // xy cannot restart a remote server.
             DriverEvent::ProtocolError(why)
             | DriverEvent::Unrecoverable(why)
             | DriverEvent::Unusable(why) => {

@@ -33,7 +33,7 @@ pub struct Note {
     exits_ms_ago: Vec<u64>,
     /// How long it had been ready.
     ready_for_ms: Option<u64>,
-    /// What was to follow the stop in progress.
+    /// The planned step after the stop in progress.
     after_stop: Option<Next>,
     /// Why it was stopped, if it violated the protocol or hung.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -69,7 +69,7 @@ pub(crate) fn with_driver_note(note: &[u8], driver_note: &str, age: Duration) ->
     if joined.len() <= MAX_NOTE { joined } else { note.to_vec() }
 }
 
-/// What was to follow a stop.
+/// The planned step after a stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Next {

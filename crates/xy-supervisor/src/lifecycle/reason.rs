@@ -125,7 +125,7 @@ pub struct LaunchFault {
     pub permanent: bool,
     /// The error message.
     pub message: String,
-    /// What the user can do about it.
+    /// A hint for the user, if there is one.
     pub hint: Option<String>,
 }
 

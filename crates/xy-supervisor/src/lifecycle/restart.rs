@@ -122,7 +122,8 @@ fn record_exit(tally: &mut Tally, limit: u32, now: Instant) -> u32 {
 }
 
 /// Returns the delay before a restart: `min(max, initial · 2ⁿ)` plus a jitter of up to a quarter,
-/// but never more than the maximum.
+/// but never more than the maximum. With a `backoff-initial` of 0 there is no delay, except a short
+/// one after a short life.
 fn restart_delay(in_a_row: u32, lived: Duration, rules: &Rules, random: u8) -> Duration {
     let restart = &rules.restart;
     if restart.backoff_initial.is_zero() {

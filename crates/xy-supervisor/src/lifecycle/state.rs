@@ -35,7 +35,7 @@ pub enum State {
     Stopping {
         /// When the stop is forced; `None` once that has been done.
         overdue_at: Option<Instant>,
-        /// What follows the stop.
+        /// The next step after the stop.
         then: AfterStop,
     },
     /// Not running because it is idle; its next use wakes it.
@@ -49,7 +49,7 @@ pub enum State {
     Retired,
 }
 
-/// What follows a stop.
+/// The next step after a stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AfterStop {
     /// The server stays stopped.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::{Home, locked};
-use crate::daemon::{Daemon, END_WITHIN};
+use crate::daemon::{Daemon, END_TIMEOUT};
 use crate::wait::poll;
 use crate::{leaks, process};
 
@@ -28,7 +28,7 @@ impl Home {
     fn close(&mut self) -> Vec<String> {
         self.is_closed = true;
         let mut left: Vec<String> =
-            self.daemons().iter().filter_map(|daemon| end(daemon, END_WITHIN)).collect();
+            self.daemons().iter().filter_map(|daemon| end(daemon, END_TIMEOUT)).collect();
         left.extend(self.end_detached());
         left.extend(leaks::processes(&self.mark));
         // A killed daemon could not clean up; the next daemon would do it.
@@ -46,8 +46,8 @@ impl Home {
         let pid = self.ask("info", Value::Null).ok()?["pid"].as_u64()?;
         let pid = u32::try_from(pid).ok().filter(|&pid| pid != std::process::id())?;
         process::terminate(pid);
-        let ended = poll(END_WITHIN, || !process::is_alive(pid));
-        ended.is_none().then(|| format!("daemon {pid} did not end within {END_WITHIN:?}"))
+        let ended = poll(END_TIMEOUT, || !process::is_alive(pid));
+        ended.is_none().then(|| format!("daemon {pid} did not end within {END_TIMEOUT:?}"))
     }
 }
 
@@ -104,7 +104,7 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", script]).stderr(File::create(&stderr).unwrap());
         let daemon = Daemon::new(command.spawn().unwrap(), stderr);
-        poll(END_WITHIN, || daemon.stderr().contains("ready")).unwrap();
+        poll(END_TIMEOUT, || daemon.stderr().contains("ready")).unwrap();
         daemon
     }
 
@@ -113,7 +113,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let good =
             daemon(&folder, "trap 'exit 0' TERM; echo ready >&2; while :; do sleep 0.05; done");
-        assert_eq!(end(&good, END_WITHIN), None);
+        assert_eq!(end(&good, END_TIMEOUT), None);
     }
 
     #[test]
@@ -121,9 +121,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let bad =
             daemon(&folder, "trap 'exit 9' TERM; echo ready >&2; while :; do sleep 0.05; done");
-        let told = end(&bad, END_WITHIN).unwrap();
+        let told = end(&bad, END_TIMEOUT).unwrap();
         assert_eq!(told, format!("daemon {} ended badly: exit status: 9", bad.pid));
-        assert_eq!(end(&bad, END_WITHIN), None); // Reported only once.
+        assert_eq!(end(&bad, END_TIMEOUT), None); // Reported only once.
     }
 
     #[test]

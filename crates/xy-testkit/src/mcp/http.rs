@@ -12,14 +12,14 @@ use std::thread;
 use std::time::Duration;
 
 use super::web::{Connection, Head, HttpAnswer, next_event};
-use super::{Carry, Ear, McpClient, WAIT_WITHIN};
+use super::{McpClient, Receiver, Transport, WAIT_TIMEOUT};
 
 /// Maximum number of idle connections that are kept for reuse.
 const MAX_IDLE: usize = 64;
 
 /// Read timeout of a notification stream. Streams may be silent for long, and end with their
 /// client.
-const STREAM_WITHIN: Duration = Duration::from_mins(10);
+const STREAM_TIMEOUT: Duration = Duration::from_mins(10);
 
 /// The connection number of an older client's stream. No exchange uses it.
 const STREAM_NUMBER: u64 = u64::MAX;
@@ -58,7 +58,7 @@ impl McpHttp {
     #[track_caller]
     pub fn new(address: &str, path: &str, token: &str) -> Self {
         let web = Arc::new(Web::new(address, path, token));
-        let client = McpClient::new(Ear::new(), Arc::clone(&web) as Arc<dyn Carry>);
+        let client = McpClient::new(Receiver::new(), Arc::clone(&web) as Arc<dyn Transport>);
         Self { client, web }
     }
 
@@ -101,7 +101,7 @@ impl McpHttp {
     /// Sends these bytes on a separate connection, and returns the HTTP response.
     #[track_caller]
     pub fn raw(&self, bytes: &[u8]) -> HttpAnswer {
-        let answer = Connection::open(self.web.address, WAIT_WITHIN).and_then(|mut it| {
+        let answer = Connection::open(self.web.address, WAIT_TIMEOUT).and_then(|mut it| {
             let sent = it.send(bytes);
             // The server may reject a request before it has read all of it.
             it.answer().or_else(|cause| sent.and(Err(cause)))
@@ -123,7 +123,7 @@ impl McpHttp {
         let accept = ("Accept", "text/event-stream");
         let headers: Vec<_> = [Some(accept), last_event].into_iter().flatten().collect();
         let request = self.web.head("GET", &headers, 0);
-        let opened = Connection::open(self.web.address, STREAM_WITHIN).and_then(|mut it| {
+        let opened = Connection::open(self.web.address, STREAM_TIMEOUT).and_then(|mut it| {
             it.send(request.as_bytes())?;
             let head = it.head()?;
             Ok((it, head))
@@ -132,10 +132,10 @@ impl McpHttp {
             opened.unwrap_or_else(|cause| panic!("no stream from {}: {cause}", self.web.address));
         let status = head.status;
         if status == 200 {
-            let (web, ear) = (Arc::clone(&self.web), Arc::clone(&self.client.ear));
+            let (web, receiver) = (Arc::clone(&self.web), Arc::clone(&self.client.receiver));
             let number = web.note(&connection);
             thread::spawn(move || {
-                let _ = web.hear_body(&ear, &mut connection, &head); // A stream may end by error.
+                let _ = web.receive_body(&receiver, &mut connection, &head); // A stream may end by error.
                 web.close(number);
             });
         }
@@ -177,7 +177,7 @@ impl McpOlder {
     #[track_caller]
     pub fn open(address: &str, path: &str, token: &str) -> Self {
         let stream = Web::new(address, path, token);
-        let opened = Connection::open(stream.address, STREAM_WITHIN).and_then(|mut it| {
+        let opened = Connection::open(stream.address, STREAM_TIMEOUT).and_then(|mut it| {
             it.send(stream.head("GET", &[("Accept", "text/event-stream")], 0).as_bytes())?;
             let head = it.head()?;
             Ok((it, head))
@@ -186,8 +186,8 @@ impl McpOlder {
             opened.unwrap_or_else(|cause| panic!("no stream from {address}: {cause}"));
         assert!(head.status == 200 && head.is_stream(), "no stream: {head:?}");
         let socket = connection.socket().try_clone();
-        let ear = Ear::new();
-        let (closes, address) = (Arc::clone(&ear), address.to_owned());
+        let receiver = Receiver::new();
+        let (closes, address) = (Arc::clone(&receiver), address.to_owned());
         let (opened, opens) = mpsc::sync_channel(1);
         let token = token.to_owned();
         thread::spawn(move || {
@@ -196,7 +196,7 @@ impl McpOlder {
             // A stream may end by error.
             while let Ok(Some(event)) = next_event(&mut body) {
                 match &posts {
-                    Some(posts) => posts.0.hear(&closes, &event.data),
+                    Some(posts) => posts.0.receive(&closes, &event.data),
                     None if event.name == "endpoint" => {
                         let found = Arc::new(Posts(Web::new(&address, &event.data, &token)));
                         if let Ok(socket) = &socket
@@ -210,14 +210,14 @@ impl McpOlder {
                     None => break,
                 }
             }
-            closes.inbox.change(|heard| heard.is_closed = true);
+            closes.inbox.change(|received| received.is_closed = true);
             if let Some(posts) = posts {
                 posts.0.close(STREAM_NUMBER);
             }
         });
-        let posts = opens.recv_timeout(WAIT_WITHIN);
+        let posts = opens.recv_timeout(WAIT_TIMEOUT);
         let posts = posts.unwrap_or_else(|_| panic!("{path} named no endpoint"));
-        let client = McpClient::new(ear, Arc::clone(&posts) as Arc<dyn Carry>);
+        let client = McpClient::new(receiver, Arc::clone(&posts) as Arc<dyn Transport>);
         Self { client, posts }
     }
 
@@ -252,13 +252,13 @@ impl std::fmt::Debug for McpOlder {
     }
 }
 
-impl Carry for Posts {
-    fn carry(self: Arc<Self>, ear: &Arc<Ear>, message: &str, id: Option<&str>) {
+impl Transport for Posts {
+    fn send(self: Arc<Self>, receiver: &Arc<Receiver>, message: &str, id: Option<&str>) {
         let request = format!("{}{message}", self.0.head("POST", &[], message.len()));
-        match (self.0.post(ear, &request), id) {
+        match (self.0.post(receiver, &request), id) {
             (Ok(()), _) => {}
-            (Err(why), Some(id)) => ear.inbox.lose(id, why),
-            (Err(why), None) => ear.inbox.change(|heard| heard.strays.push(why)),
+            (Err(why), Some(id)) => receiver.inbox.lose(id, why),
+            (Err(why), None) => receiver.inbox.change(|received| received.strays.push(why)),
         }
     }
 
@@ -287,21 +287,21 @@ impl std::fmt::Debug for McpHttp {
     }
 }
 
-impl Carry for Web {
-    fn carry(self: Arc<Self>, ear: &Arc<Ear>, message: &str, id: Option<&str>) {
+impl Transport for Web {
+    fn send(self: Arc<Self>, receiver: &Arc<Receiver>, message: &str, id: Option<&str>) {
         let request = format!("{}{message}", self.head("POST", &[], message.len()));
         let Some(id) = id else {
             // Posting on this thread keeps the order of messages. A failure is recorded as a stray.
-            if let Err(why) = self.post(ear, &request) {
-                ear.inbox.change(|heard| heard.strays.push(why));
+            if let Err(why) = self.post(receiver, &request) {
+                receiver.inbox.change(|received| received.strays.push(why));
             }
             return;
         };
-        let (ear, id) = (Arc::clone(ear), id.to_owned());
+        let (receiver, id) = (Arc::clone(receiver), id.to_owned());
         thread::spawn(move || {
-            let ended = self.post(&ear, &request);
+            let ended = self.post(&receiver, &request);
             let why = ended.err().unwrap_or_else(|| "the body ended without it".to_owned());
-            ear.inbox.lose(&id, why);
+            receiver.inbox.lose(&id, why);
         });
     }
 
@@ -337,7 +337,7 @@ impl Web {
         let is_read = |open: &mut BTreeMap<u64, TcpStream>| {
             broken.iter().any(|number| open.contains_key(number))
         };
-        drop(self.closed.wait_timeout_while(open, WAIT_WITHIN, is_read));
+        drop(self.closed.wait_timeout_while(open, WAIT_TIMEOUT, is_read));
     }
 
     /// Removes a connection from the open ones.
@@ -347,11 +347,11 @@ impl Web {
     }
 
     /// Posts a request and handles the messages in the response. An error is a text for people.
-    fn post(&self, ear: &Arc<Ear>, request: &str) -> Result<(), String> {
+    fn post(&self, receiver: &Arc<Receiver>, request: &str) -> Result<(), String> {
         let failed = |cause: io::Error| format!("the exchange broke: {cause}");
         let mut connection = self.connection().map_err(failed)?;
         let number = self.note(&connection);
-        let ended = self.post_on(&mut connection, ear, request);
+        let ended = self.post_on(&mut connection, receiver, request);
         self.close(number);
         let mut idle = self.idle();
         if ended.map_err(failed)? && idle.len() < MAX_IDLE {
@@ -364,7 +364,7 @@ impl Web {
     fn post_on(
         &self,
         connection: &mut Connection,
-        ear: &Arc<Ear>,
+        receiver: &Arc<Receiver>,
         request: &str,
     ) -> io::Result<bool> {
         connection.send(request.as_bytes())?;
@@ -372,7 +372,7 @@ impl Web {
         if let Some(session) = head.header("mcp-session-id") {
             self.said().session = Some(session.to_owned());
         }
-        self.hear_body(ear, connection, &head)?;
+        self.receive_body(receiver, connection, &head)?;
         Ok(head.keeps_alive())
     }
 
@@ -387,14 +387,14 @@ impl Web {
             }
             None
         };
-        usable().map_or_else(|| Connection::open(self.address, WAIT_WITHIN), Ok)
+        usable().map_or_else(|| Connection::open(self.address, WAIT_TIMEOUT), Ok)
     }
 
     /// Handles the message or the stream of messages in a body. A status other than 2xx is an
     /// error.
-    fn hear_body(
+    fn receive_body(
         &self,
-        ear: &Arc<Ear>,
+        receiver: &Arc<Receiver>,
         connection: &mut Connection,
         head: &Head,
     ) -> io::Result<()> {
@@ -405,7 +405,7 @@ impl Web {
                 if event.id.is_some() {
                     self.said().last_event = event.id;
                 }
-                self.hear(ear, &event.data);
+                self.receive(receiver, &event.data);
             }
             return Ok(());
         }
@@ -415,18 +415,18 @@ impl Web {
         if !(200..300).contains(&head.status) {
             return Err(io::Error::other(format!("status {}: {text}", head.status)));
         }
-        self.hear(ear, &text);
+        self.receive(receiver, &text);
         Ok(())
     }
 
-    fn hear(&self, ear: &Arc<Ear>, text: &str) {
+    fn receive(&self, receiver: &Arc<Receiver>, text: &str) {
         if text.is_empty() {
             return; // An event with only an id, or an accepted notification.
         }
-        if let Some(answer) = ear.hear(text) {
+        if let Some(answer) = receiver.receive(text) {
             let request = format!("{}{answer}", self.head("POST", &[], answer.len()));
-            if let Err(why) = self.post(ear, &request) {
-                ear.inbox.change(|heard| heard.strays.push(why));
+            if let Err(why) = self.post(receiver, &request) {
+                receiver.inbox.change(|received| received.strays.push(why));
             }
         }
     }

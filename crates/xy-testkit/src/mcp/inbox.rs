@@ -8,12 +8,12 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 /// Maximum number of received messages. Beyond it, the inbox is closed.
-const MOST_HEARD: usize = 1_000_000;
+const MAX_RECEIVED: usize = 1_000_000;
 
 /// All received messages, by kind, with their original text.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
-    heard: Mutex<ReceivedMessages>,
+    received: Mutex<ReceivedMessages>,
     news: Condvar,
 }
 
@@ -50,56 +50,56 @@ impl Inbox {
     pub(crate) fn put(&self, text: &str) -> MessageKind {
         let members: BTreeMap<String, Box<RawValue>> =
             serde_json::from_str(text).unwrap_or_default();
-        let mut heard = self.heard();
-        heard.count += 1;
-        if heard.count > MOST_HEARD {
+        let mut received = self.received();
+        received.count += 1;
+        if received.count > MAX_RECEIVED {
             // Further messages are dropped; waiting threads are notified.
-            heard.is_closed = true;
+            received.is_closed = true;
             return MessageKind::Stray;
         }
-        if let Some(record) = &mut heard.record {
+        if let Some(record) = &mut received.record {
             record.push(text.to_owned());
         }
         let id = members.get("id").map(|id| id.get().to_owned());
         let value = || serde_json::from_str::<Value>(text);
         let sort = match (id, members.contains_key("method")) {
             (Some(id), false) => {
-                heard.open.remove(&id);
-                heard.answers.entry(id).or_default().push_back(text.to_owned());
+                received.open.remove(&id);
+                received.answers.entry(id).or_default().push_back(text.to_owned());
                 MessageKind::Answer
             }
             (id, true) => match (id, value()) {
                 (Some(_), Ok(question)) => MessageKind::Question(question),
                 (None, Ok(notification)) => {
-                    heard.notifications.push_back(notification);
+                    received.notifications.push_back(notification);
                     MessageKind::Notification
                 }
                 (_, Err(cause)) => {
-                    heard.strays.push(format!("{cause}: {text}"));
+                    received.strays.push(format!("{cause}: {text}"));
                     MessageKind::Stray
                 }
             },
             (None, false) => {
-                heard.strays.push(text.to_owned());
+                received.strays.push(text.to_owned());
                 MessageKind::Stray
             }
         };
-        drop(heard);
+        drop(received);
         self.news.notify_all();
         sort
     }
 
     /// Changes the received messages and notifies waiting threads.
     pub(crate) fn change(&self, change: impl FnOnce(&mut ReceivedMessages)) {
-        change(&mut self.heard());
+        change(&mut self.received());
         self.news.notify_all();
     }
 
     /// Records that the request `id` will not be answered, unless it already was.
     pub(crate) fn lose(&self, id: &str, why: String) {
-        self.change(|heard| {
-            if heard.open.remove(id) {
-                heard.lost.insert(id.to_owned(), why);
+        self.change(|received| {
+            if received.open.remove(id) {
+                received.lost.insert(id.to_owned(), why);
             }
         });
     }
@@ -111,16 +111,16 @@ impl Inbox {
         mut look: impl FnMut(&mut ReceivedMessages) -> Option<T>,
     ) -> Option<T> {
         let mut found = None;
-        let missing = |heard: &mut ReceivedMessages| {
-            found = look(heard);
+        let missing = |received: &mut ReceivedMessages| {
+            found = look(received);
             found.is_none()
         };
-        drop(self.news.wait_timeout_while(self.heard(), limit, missing));
+        drop(self.news.wait_timeout_while(self.received(), limit, missing));
         found
     }
 
-    pub(crate) fn heard(&self) -> MutexGuard<'_, ReceivedMessages> {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn received(&self) -> MutexGuard<'_, ReceivedMessages> {
+        self.received.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

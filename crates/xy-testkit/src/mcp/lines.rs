@@ -12,31 +12,31 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use super::{Carry, Ear, McpClient};
+use super::{McpClient, Receiver, Transport};
 use crate::wait::poll;
 
 /// How long a process may take to exit after its stdin is closed.
-const END_WITHIN: Duration = Duration::from_secs(20);
+const END_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Maximum length of a line; a longer one is split and counts as no message.
-const LONGEST_LINE: u64 = 256 << 20;
+const MAX_LINE_BYTES: u64 = 256 << 20;
 
 /// The writer of lines; `None` after it is closed.
 struct Lines<W>(Mutex<Option<W>>);
 
-impl<W: Write + Send + 'static> Carry for Lines<W> {
-    fn carry(self: Arc<Self>, ear: &Arc<Ear>, message: &str, id: Option<&str>) {
+impl<W: Write + Send + 'static> Transport for Lines<W> {
+    fn send(self: Arc<Self>, receiver: &Arc<Receiver>, message: &str, id: Option<&str>) {
         if !self.line(message)
             && let Some(id) = id
         {
-            ear.inbox.lose(id, "the other side does not read".to_owned());
+            receiver.inbox.lose(id, "the other side does not read".to_owned());
         }
     }
 }
 
 impl<W: Write> Lines<W> {
-    fn new(way: W) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(Some(way))))
+    fn new(writer: W) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(Some(writer))))
     }
 
     /// Writes a line in one write. Returns true if it was written.
@@ -45,8 +45,10 @@ impl<W: Write> Lines<W> {
     }
 
     fn bytes(&self, bytes: &[u8]) -> bool {
-        let mut way = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        way.as_mut().is_some_and(|way| way.write_all(bytes).and_then(|()| way.flush()).is_ok())
+        let mut writer = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        writer
+            .as_mut()
+            .is_some_and(|writer| writer.write_all(bytes).and_then(|()| writer.flush()).is_ok())
     }
 
     fn close(&self) -> Option<W> {
@@ -55,22 +57,22 @@ impl<W: Write> Lines<W> {
 }
 
 /// Reads lines on a separate thread until the end.
-fn listen<W>(ear: &Arc<Ear>, answers: &Arc<Lines<W>>, from: impl Read + Send + 'static)
+fn listen<W>(receiver: &Arc<Receiver>, answers: &Arc<Lines<W>>, from: impl Read + Send + 'static)
 where
     W: Write + Send + 'static,
 {
-    let (ear, answers) = (Arc::clone(ear), Arc::clone(answers));
+    let (receiver, answers) = (Arc::clone(receiver), Arc::clone(answers));
     thread::spawn(move || {
         let mut from = BufReader::with_capacity(64 * 1024, from);
         let mut line = Vec::new();
-        while matches!((&mut from).take(LONGEST_LINE).read_until(b'\n', &mut line), Ok(1..)) {
+        while matches!((&mut from).take(MAX_LINE_BYTES).read_until(b'\n', &mut line), Ok(1..)) {
             let text = String::from_utf8_lossy(line.strip_suffix(b"\n").unwrap_or(&line));
-            if let Some(answer) = ear.hear(&text) {
+            if let Some(answer) = receiver.receive(&text) {
                 answers.line(&answer);
             }
             line.clear();
         }
-        ear.inbox.change(|heard| heard.is_closed = true);
+        receiver.inbox.change(|received| received.is_closed = true);
     });
 }
 
@@ -98,13 +100,13 @@ impl McpStdio {
     #[track_caller]
     pub fn start(mut command: Command) -> Self {
         let stderr = tempfile::tempfile().expect("a scratch file");
-        let told = stderr.try_clone().expect("a descriptor is free");
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(told);
+        let child_stderr = stderr.try_clone().expect("a descriptor is free");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(child_stderr);
         let mut child = command.spawn().unwrap_or_else(|cause| panic!("no {command:?}: {cause}"));
         let stdin = Lines::new(child.stdin.take().expect("it is piped"));
-        let ear = Ear::new();
-        listen(&ear, &stdin, child.stdout.take().expect("it is piped"));
-        let client = McpClient::new(ear, Arc::clone(&stdin) as Arc<dyn Carry>);
+        let receiver = Receiver::new();
+        listen(&receiver, &stdin, child.stdout.take().expect("it is piped"));
+        let client = McpClient::new(receiver, Arc::clone(&stdin) as Arc<dyn Transport>);
         Self { client, child, stdin: Stdin(stdin), stderr }
     }
 
@@ -141,9 +143,9 @@ impl McpStdio {
     /// Waits until the process exits by itself.
     #[track_caller]
     pub fn wait_exit(&mut self) -> ExitStatus {
-        let ended = self.ends_within(END_WITHIN);
+        let ended = self.ends_within(END_TIMEOUT);
         ended.unwrap_or_else(|| {
-            panic!("process {} did not end within {END_WITHIN:?}: {}", self.pid(), self.stderr())
+            panic!("process {} did not end within {END_TIMEOUT:?}: {}", self.pid(), self.stderr())
         })
     }
 
@@ -194,15 +196,15 @@ impl McpSocket {
     pub fn connect(path: &Path, first_line: &str) -> Self {
         let stream = UnixStream::connect(path)
             .unwrap_or_else(|cause| panic!("nobody at {}: {cause}", path.display()));
-        stream.set_write_timeout(Some(super::WAIT_WITHIN)).expect("a limit can be set");
+        stream.set_write_timeout(Some(super::WAIT_TIMEOUT)).expect("a limit can be set");
         let listening = stream.try_clone().expect("a descriptor is free");
         let sending = Lines::new(stream);
         if !first_line.is_empty() {
             assert!(sending.line(first_line), "nobody reads at {}", path.display());
         }
-        let ear = Ear::new();
-        listen(&ear, &sending, listening);
-        let client = McpClient::new(ear, Arc::clone(&sending) as Arc<dyn Carry>);
+        let receiver = Receiver::new();
+        listen(&receiver, &sending, listening);
+        let client = McpClient::new(receiver, Arc::clone(&sending) as Arc<dyn Transport>);
         Self { client, sending }
     }
 

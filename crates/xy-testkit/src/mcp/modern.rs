@@ -10,16 +10,16 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::WAIT_WITHIN;
+use super::WAIT_TIMEOUT;
 use super::web::{Connection, Head, HttpAnswer, next_event};
 
 const VERSION: &str = "2026-07-28";
 
 /// Read timeout of an exchange. Exchanges may be silent for long, and end when dropped.
-const SILENT_WITHIN: Duration = Duration::from_mins(10);
+const SILENT_TIMEOUT: Duration = Duration::from_mins(10);
 
-/// Maximum number of messages that the test has not read. Beyond it, the exchange is not read.
-const MOST_UNREAD: usize = 1000;
+/// Maximum number of messages that the test has not read. Beyond it, the client stops reading.
+const MAX_UNREAD: usize = 1000;
 
 /// A client that sends its metadata with each request, without a session.
 #[derive(Debug)]
@@ -94,7 +94,7 @@ impl McpModern {
     /// Sends these bytes on a separate connection, and returns the HTTP response.
     #[track_caller]
     pub fn raw(&self, bytes: &[u8]) -> HttpAnswer {
-        let answer = Connection::open(self.address, WAIT_WITHIN).and_then(|mut it| {
+        let answer = Connection::open(self.address, WAIT_TIMEOUT).and_then(|mut it| {
             let sent = it.send(bytes);
             // The server may reject a request before it has read all of it.
             it.answer().or_else(|cause| sent.and(Err(cause)))
@@ -180,12 +180,12 @@ fn read_json(text: &str) -> Value {
 #[derive(Debug)]
 pub struct Exchange {
     socket: TcpStream,
-    told: Receiver<Told>,
+    received: Receiver<Incoming>,
     head: Option<Head>,
 }
 
 #[derive(Debug)]
-enum Told {
+enum Incoming {
     Head(Head),
     Message(String),
     Broken(io::Error),
@@ -194,20 +194,20 @@ enum Told {
 impl Exchange {
     #[track_caller]
     fn begin(address: SocketAddr, request: &[u8]) -> Self {
-        let opened = Connection::open(address, SILENT_WITHIN).and_then(|mut connection| {
+        let opened = Connection::open(address, SILENT_TIMEOUT).and_then(|mut connection| {
             connection.send(request)?;
             let socket = connection.socket().try_clone()?;
             Ok((connection, socket))
         });
         let (connection, socket) =
             opened.unwrap_or_else(|cause| panic!("{address} took no request: {cause}"));
-        let (tells, told) = sync_channel(MOST_UNREAD);
+        let (sender, received) = sync_channel(MAX_UNREAD);
         thread::spawn(move || {
-            if let Err(cause) = read(connection, &tells) {
-                let _ = tells.send(Told::Broken(cause)); // The test may have hung up.
+            if let Err(cause) = read(connection, &sender) {
+                let _ = sender.send(Incoming::Broken(cause)); // The test may have hung up.
             }
         });
-        Self { socket, told, head: None }
+        Self { socket, received, head: None }
     }
 
     /// Waits for the status and returns it.
@@ -225,9 +225,9 @@ impl Exchange {
     #[track_caller]
     fn head(&mut self) -> &Head {
         if self.head.is_none() {
-            match self.hear(WAIT_WITHIN) {
-                Some(Told::Head(head)) => self.head = Some(head),
-                told => panic!("no head, but {told:?}"),
+            match self.receive(WAIT_TIMEOUT) {
+                Some(Incoming::Head(head)) => self.head = Some(head),
+                other => panic!("no head, but {other:?}"),
             }
         }
         self.head.as_ref().expect("it was just put there")
@@ -243,15 +243,15 @@ impl Exchange {
     #[track_caller]
     pub fn next_text(&mut self) -> Option<String> {
         self.head();
-        match self.hear(WAIT_WITHIN)? {
-            Told::Message(text) => Some(text),
-            told => panic!("no message, but {told:?}"),
+        match self.receive(WAIT_TIMEOUT)? {
+            Incoming::Message(text) => Some(text),
+            other => panic!("no message, but {other:?}"),
         }
     }
 
     /// Returns true if no message arrives within the limit.
     pub fn is_silent_for(&mut self, limit: Duration) -> bool {
-        matches!(self.told.recv_timeout(limit), Err(RecvTimeoutError::Timeout))
+        matches!(self.received.recv_timeout(limit), Err(RecvTimeoutError::Timeout))
     }
 
     /// Waits for the response and returns it. Skips messages before it.
@@ -282,22 +282,22 @@ impl Exchange {
     /// silent for `silent`, or if the exchange ends or breaks without a response.
     pub fn answer_within(&mut self, silent: Duration) -> Option<Value> {
         loop {
-            match self.told.recv_timeout(silent).ok()? {
-                Told::Head(head) => self.head = Some(head),
-                Told::Message(text) => match serde_json::from_str::<Value>(&text) {
+            match self.received.recv_timeout(silent).ok()? {
+                Incoming::Head(head) => self.head = Some(head),
+                Incoming::Message(text) => match serde_json::from_str::<Value>(&text) {
                     Ok(message) if message.get("method").is_none() => return Some(message),
                     _ => {}
                 },
-                Told::Broken(_) => return None,
+                Incoming::Broken(_) => return None,
             }
         }
     }
 
     #[track_caller]
-    fn hear(&mut self, limit: Duration) -> Option<Told> {
-        match self.told.recv_timeout(limit) {
-            Ok(Told::Broken(cause)) => panic!("the exchange broke: {cause}"),
-            Ok(told) => Some(told),
+    fn receive(&mut self, limit: Duration) -> Option<Incoming> {
+        match self.received.recv_timeout(limit) {
+            Ok(Incoming::Broken(cause)) => panic!("the exchange broke: {cause}"),
+            Ok(received) => Some(received),
             Err(RecvTimeoutError::Disconnected) => None,
             Err(RecvTimeoutError::Timeout) => panic!("nothing was said within {limit:?}"),
         }
@@ -311,18 +311,18 @@ impl Drop for Exchange {
 }
 
 /// Reads an HTTP response, and sends its head and messages to the test as they arrive.
-fn read(mut connection: Connection, tells: &SyncSender<Told>) -> io::Result<()> {
+fn read(mut connection: Connection, sender: &SyncSender<Incoming>) -> io::Result<()> {
     let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
     let head = connection.head()?;
-    tells.send(Told::Head(head.clone())).map_err(gone)?;
+    sender.send(Incoming::Head(head.clone())).map_err(gone)?;
     let mut body = BufReader::new(connection.body(&head));
     if head.is_stream() {
         while let Some(event) = next_event(&mut body)? {
-            tells.send(Told::Message(event.data)).map_err(gone)?;
+            sender.send(Incoming::Message(event.data)).map_err(gone)?;
         }
         return Ok(());
     }
     let mut text = String::new();
     body.read_to_string(&mut text)?;
-    if text.is_empty() { Ok(()) } else { tells.send(Told::Message(text)).map_err(gone) }
+    if text.is_empty() { Ok(()) } else { sender.send(Incoming::Message(text)).map_err(gone) }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 /// Maximum length of a head.
-const LONGEST_HEAD: u64 = 64 * 1024;
+const MAX_HEAD_BYTES: u64 = 64 * 1024;
 
 /// A connection, which can be reused if each body is read completely.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub struct HttpAnswer {
     pub body: String,
 }
 
-/// What is written in one go.
+/// Maximum number of bytes per write.
 const WRITE_BYTES: usize = 64 * 1024;
 
 impl HttpAnswer {
@@ -158,7 +158,7 @@ fn find<'a>(headers: &'a [(String, String)], name: &str) -> Option<&'a str> {
 }
 
 fn read_head(reader: &mut impl BufRead) -> io::Result<Head> {
-    let mut reader = reader.take(LONGEST_HEAD);
+    let mut reader = reader.take(MAX_HEAD_BYTES);
     let first = text_line(&mut reader)?.ok_or(io::ErrorKind::UnexpectedEof)?;
     let status = first.split(' ').nth(1).and_then(|it| it.parse().ok());
     let status = status.filter(|_| first.starts_with("HTTP/1.1 "));

@@ -11,7 +11,7 @@ use super::{Head, Shared, answer, begin_events, call, event, json_type, result};
 const MODERN: &str = "2026-07-28";
 
 /// Handles a request correctly. Returns true if the connection can be reused.
-pub(super) fn well(
+pub(super) fn respond_normally(
     shared: &Shared,
     out: &mut TcpStream,
     head: &Head,

@@ -22,7 +22,7 @@ use crate::launch::{START_TIMEOUT, StartOutcome, query_info, this_program, wait_
 use crate::output::Output;
 use crate::render::{error, safe_text};
 
-/// What is kept of a failed daemon's last stderr.
+/// Maximum number of bytes to keep of a failed daemon's stderr.
 const MAX_STDERR: usize = 64 * 1024;
 
 /// Run the daemon that keeps the servers alive

@@ -10,7 +10,7 @@ use crate::link::{Link, read};
 use crate::output::Output;
 use crate::render;
 
-/// Time limit of the request; slightly longer than the daemon's own limit.
+/// Time limit of the request; well above the daemon's own limit.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Check all parts of xy and repair broken ones

@@ -14,8 +14,9 @@ use crate::render::safe_text;
 /// Create, list, rotate and revoke tokens for MCP clients that connect over HTTP
 ///
 /// A client sends its token as `Authorization: Bearer <token>`. A token that is bound to a
-/// profile gives access only to that profile, at `/mcp`. Only a digest of each token is stored, in
-/// the state folder. `xy info --token` prints the daemon's own token.
+/// profile gives access only to what that profile shows; `/mcp` then serves that profile. Of these
+/// tokens, only digests are stored, in the state folder. `xy info --token` prints the daemon's own
+/// token.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example:\n  xy token add laptop --profile work\n  xy token rotate\n  xy token remove laptop"

@@ -66,7 +66,7 @@ fn missing_image_is_reported_at_once(engine: &Engine) {
     home.write_config("servers/one.kdl", &kdl);
     home.daemon();
     let failed = home.wait_for_state("one", "failed");
-    let why = "there is no image `localhost/nope:1`, and `pull \"never\"` forbids to fetch it";
+    let why = "there is no image `localhost/nope:1`, and `pull \"never\"` forbids fetching it";
     assert_eq!(failed["reason"], why);
     assert_eq!(failed["restarts_total"], 0);
     engine.finish(home);

@@ -466,7 +466,7 @@ fn home_of_remote(remote: &Remote) -> Home {
 
 fn modern() -> Remote {
     let remote = Remote::start();
-    remote.is_modern(true);
+    remote.set_modern(true);
     remote
 }
 
@@ -595,10 +595,10 @@ fn http_server_may_return_in_the_other_era() {
     let home = home_of_remote(&remote);
     assert_eq!(protocol(&home), LEGACY);
     wait_until_remembered(&home, LEGACY);
-    remote.is_modern(true);
+    remote.set_modern(true);
     restart(&home);
     assert_eq!(protocol(&home), MODERN);
-    remote.is_modern(false);
+    remote.set_modern(false);
     restart(&home);
     assert_eq!(protocol(&home), LEGACY);
     home.finish();
@@ -609,7 +609,7 @@ fn http_server_that_changes_its_era_is_greeted_again() {
     let remote = modern();
     let home = home_of_remote(&remote);
     home.wait_until("the server has a subscription", || remote.listeners() == 1);
-    remote.is_modern(false);
+    remote.set_modern(false);
     let params = json!({ "name": "echo", "arguments": { "message": "x" } });
     let ask = json!({ "server": "s", "method": "tools/call", "params": params });
     let _ = home.call("request", ask); // The server does not understand this call.

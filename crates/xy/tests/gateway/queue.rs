@@ -395,7 +395,7 @@ fn waiting_calls_reach_a_restarted_http_server_in_order() {
 
 #[test]
 fn broken_remote_call_is_retried_once_if_idempotent() {
-    use xy_testkit::remote::{Mood, To};
+    use xy_testkit::remote::{Behaviour, To};
 
     let remote = Remote::start();
     let home = home();
@@ -404,7 +404,7 @@ fn broken_remote_call_is_retried_once_if_idempotent() {
     ready(&home, &["far"]);
     let client = local_client(&home);
     client.tool_names();
-    remote.mood(To::Calls, Mood::HangsUp);
+    remote.set_behaviour(To::Calls, Behaviour::Disconnects);
     let lost = client.call("far__look", json!({ "message": "1" }));
     assert_eq!(error_code(&lost), -32010, "{lost}");
     assert!(error_message(&lost).contains("sent again once"), "{lost}");
@@ -414,7 +414,7 @@ fn broken_remote_call_is_retried_once_if_idempotent() {
     let lost = client.call("far__echo", json!({ "message": "2" }));
     assert_eq!(error_code(&lost), -32010, "{lost}");
     assert_eq!(posted(&remote), 3);
-    remote.mood(To::Calls, Mood::Well);
+    remote.set_behaviour(To::Calls, Behaviour::Normal);
     assert_eq!(text(&client.call("far__look", json!({ "message": "3" }))), "3");
     home.finish();
 }

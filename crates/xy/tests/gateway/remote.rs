@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use xy_testkit::remote::{Mood, Remote, Tls, To};
+use xy_testkit::remote::{Behaviour, Remote, Tls, To};
 use xy_testkit::{Home, McpClient, free_port};
 
 use crate::fixtures::{
@@ -117,7 +117,7 @@ fn queued_calls_survive_repeatedly_lost_sessions() {
     let client = local_client(&home);
     assert_eq!(text(&client.call("far__echo", message("0"))), "0");
     // All calls that find the session lost wait for the next one.
-    remote.mood(To::Greetings, Mood::Waits);
+    remote.set_behaviour(To::Greetings, Behaviour::Waits);
     remote.forget();
     let first = client.start_call("far__echo", message("1"));
     let greetings = || remote.heads().iter().filter(|it| it.message == "initialize").count();
@@ -161,10 +161,10 @@ fn broken_call_has_an_unknown_outcome_and_the_server_stays() {
     let remote = Remote::start();
     let home = running(&remote);
     let client = local_client(&home);
-    remote.mood(To::Calls, Mood::HangsUp);
+    remote.set_behaviour(To::Calls, Behaviour::Disconnects);
     let lost = client.call("far__echo", message("1"));
     assert_eq!(error_code(&lost), -32010, "{lost}");
-    remote.mood(To::Calls, Mood::Well);
+    remote.set_behaviour(To::Calls, Behaviour::Normal);
     assert_eq!(text(&client.call("far__echo", message("2"))), "2");
     assert_eq!(status(&home)["state"], "running");
     home.finish();
@@ -177,34 +177,41 @@ fn each_refusal_of_a_call_has_its_own_error() {
     let client = local_client(&home);
     let status_of = |status, headers: &[(&str, &str)]| {
         let own = |text: &str| text.to_owned();
-        Mood::Status(status, headers.iter().map(|(name, value)| (own(name), own(value))).collect())
+        Behaviour::Status(
+            status,
+            headers.iter().map(|(name, value)| (own(name), own(value))).collect(),
+        )
     };
-    for (mood, expected, says) in [
+    for (behaviour, expected, says) in [
         (status_of(403, &[]), -32009, "403"),
         (status_of(429, &[("retry-after", "7")]), -32008, "try again in 7 s"),
         (status_of(400, &[]), -32603, "400"),
         (status_of(500, &[]), -32010, "500"),
         (status_of(503, &[]), -32010, "503"),
         (status_of(202, &[]), -32010, "202"),
-        (Mood::BreaksOff, -32010, "broke"),
-        (Mood::Says("{".to_owned()), -32603, "something else"),
-        (Mood::Says(format!("[{}1]", "1,".repeat(100_000))), -32603, "something else"),
+        (Behaviour::BreaksOff, -32010, "broke"),
+        (Behaviour::Responds("{".to_owned()), -32603, "no response to this request"),
         (
-            Mood::Says(r#"{"jsonrpc":"2.0","id":99999,"result":{}}"#.to_owned()),
+            Behaviour::Responds(format!("[{}1]", "1,".repeat(100_000))),
             -32603,
-            "another request",
+            "no response to this request",
+        ),
+        (
+            Behaviour::Responds(r#"{"jsonrpc":"2.0","id":99999,"result":{}}"#.to_owned()),
+            -32603,
+            "no response to this request",
         ),
     ] {
-        remote.mood(To::Calls, mood.clone());
+        remote.set_behaviour(To::Calls, behaviour.clone());
         let refused = client.call("far__echo", message("1"));
-        assert_eq!(error_code(&refused), expected, "{mood:?}: {refused}");
-        assert!(error_message(&refused).contains(says), "{mood:?}: {refused}");
+        assert_eq!(error_code(&refused), expected, "{behaviour:?}: {refused}");
+        assert!(error_message(&refused).contains(says), "{behaviour:?}: {refused}");
         assert!(error_message(&refused).contains("far"), "{refused}");
         assert_echo(&client, "near");
     }
     let log = home.xy(&["logs", REMOTE]).stdout;
     assert!(log.lines().any(|line| line == "[err] {"), "nonsense is in its log: {log}");
-    remote.mood(To::Calls, Mood::Well);
+    remote.set_behaviour(To::Calls, Behaviour::Normal);
     assert_eq!(text(&client.call("far__echo", message("2"))), "2");
     assert_eq!(remote.done(), ["2"]);
     assert_eq!(status(&home)["state"], "running");
@@ -216,7 +223,7 @@ fn revoked_access_fails_the_call_and_the_server() {
     let remote = Remote::start();
     let home = running(&remote);
     let client = local_client(&home);
-    remote.mood(To::Everything, Mood::Status(401, Vec::new()));
+    remote.set_behaviour(To::Everything, Behaviour::Status(401, Vec::new()));
     let refused = client.call("far__echo", message("1"));
     assert_eq!(error_code(&refused), -32009, "{refused}");
     assert!(error_message(&refused).contains("check `headers`"), "{refused}");
@@ -226,7 +233,7 @@ fn revoked_access_fails_the_call_and_the_server() {
         !client.tool_names().contains(&"far__echo".to_owned())
     });
     assert_echo(&client, "near");
-    remote.mood(To::Everything, Mood::Well);
+    remote.set_behaviour(To::Everything, Behaviour::Normal);
     assert_eq!(home.xy(&["start", REMOTE]).code, 0);
     assert_eq!(text(&client.call("far__echo", message("2"))), "2");
     home.finish();
@@ -241,7 +248,7 @@ fn open_call_finishes_at_a_server_that_refuses_new_ones() {
         let (one, other) = (local_client(&home), local_client(&home));
         let under_way = one.start_call("far__wait", message("1"));
         home.wait_until("the call is open", || remote.done() == ["1"]);
-        remote.mood(To::Everything, Mood::Status(status_code, Vec::new()));
+        remote.set_behaviour(To::Everything, Behaviour::Status(status_code, Vec::new()));
         let refused = other.call("far__echo", message("2"));
         assert_eq!(error_code(&refused), -32009, "{refused}");
         linger(); // By then a server without open calls would have failed.
@@ -261,7 +268,7 @@ fn open_call_at_a_refusing_server_times_out() {
     let (one, other) = (local_client(&home), local_client(&home));
     let under_way = one.start_call("far__wait", message("1"));
     home.wait_until("the call is open", || remote.done() == ["1"]);
-    remote.mood(To::Everything, Mood::Status(401, Vec::new()));
+    remote.set_behaviour(To::Everything, Behaviour::Status(401, Vec::new()));
     let refused = other.call("far__echo", message("2"));
     assert_eq!(error_code(&refused), -32009, "{refused}");
     // The call is never released.
@@ -274,27 +281,27 @@ fn open_call_at_a_refusing_server_times_out() {
 
 #[test]
 fn non_mcp_server_fails_at_once_with_a_reason() {
-    for (mood, says) in [
-        (Mood::Page, "text/html"),
-        (Mood::Status(401, Vec::new()), "401"),
-        (Mood::Status(404, Vec::new()), "404"),
-        (Mood::Status(405, Vec::new()), "405"),
+    for (behaviour, says) in [
+        (Behaviour::Page, "text/html"),
+        (Behaviour::Status(401, Vec::new()), "401"),
+        (Behaviour::Status(404, Vec::new()), "404"),
+        (Behaviour::Status(405, Vec::new()), "405"),
         (
-            Mood::Status(307, vec![("location".into(), "http://127.0.0.2:1/mcp".into())]),
+            Behaviour::Status(307, vec![("location".into(), "http://127.0.0.2:1/mcp".into())]),
             "127.0.0.2",
         ),
         (
-            Mood::Status(307, vec![("location".into(), "/mcp".into())]),
+            Behaviour::Status(307, vec![("location".into(), "/mcp".into())]),
             "redirects more than 5 times",
         ),
-        (Mood::Says("[]".to_owned()), "answer"),
-        (Mood::Says("nonsense".to_owned()), "answer"),
+        (Behaviour::Responds("[]".to_owned()), "no response"),
+        (Behaviour::Responds("nonsense".to_owned()), "no response"),
     ] {
         let remote = Remote::start();
-        remote.mood(To::Everything, mood.clone());
+        remote.set_behaviour(To::Everything, behaviour.clone());
         let home = home_with(&remote);
         let failed = home.wait_for_state(REMOTE, "failed");
-        assert!(failed["reason"].as_str().unwrap().contains(says), "{mood:?}: {failed}");
+        assert!(failed["reason"].as_str().unwrap().contains(says), "{behaviour:?}: {failed}");
         assert_echo(&local_client(&home), "near");
         home.finish();
     }
@@ -336,18 +343,18 @@ fn missing_server_is_unreachable_until_it_exists() {
 
 #[test]
 fn temporary_failure_is_retried() {
-    for mood in [
-        Mood::Status(500, Vec::new()),
-        Mood::Status(429, Vec::new()),
-        Mood::HangsUp,
-        Mood::BreaksOff,
+    for behaviour in [
+        Behaviour::Status(500, Vec::new()),
+        Behaviour::Status(429, Vec::new()),
+        Behaviour::Disconnects,
+        Behaviour::BreaksOff,
     ] {
         let remote = Remote::start();
-        remote.mood(To::Everything, mood.clone());
+        remote.set_behaviour(To::Everything, behaviour.clone());
         let home = home_with(&remote);
         let tried = home.wait_for_state(REMOTE, "restarting");
-        assert_eq!(tried["health"], "unreachable", "{mood:?}: {tried}");
-        remote.mood(To::Everything, Mood::Well);
+        assert_eq!(tried["health"], "unreachable", "{behaviour:?}: {tried}");
+        remote.set_behaviour(To::Everything, Behaviour::Normal);
         ready(&home, &[REMOTE]);
         assert_eq!(text(&local_client(&home).call("far__echo", message("1"))), "1");
         home.finish();
@@ -361,7 +368,7 @@ fn silent_server_delays_only_its_own_callers() {
     let client = local_client(&home);
     let is_listed = || client.tool_names().contains(&"far__echo".to_owned()).then_some(());
     home.wait_until("its tools are known", is_listed);
-    remote.mood(To::Everything, Mood::Silent);
+    remote.set_behaviour(To::Everything, Behaviour::Silent);
     let waiting: Vec<u64> = (0..50).map(|_| client.start_call("far__echo", message("1"))).collect();
     for _ in 0..20 {
         assert_echo(&client, "near");
@@ -531,7 +538,7 @@ fn authentication_challenge_is_shown_without_the_token() {
         ),
     ] {
         let remote = Remote::start();
-        remote.mood(To::Everything, Mood::Status(401, headers.clone()));
+        remote.set_behaviour(To::Everything, Behaviour::Status(401, headers.clone()));
         let home = home();
         home.write_config("servers/far.kdl", &format!("{}{more}", remote.kdl()));
         home.daemon();
@@ -572,16 +579,16 @@ fn lost_session_at_a_silent_server_makes_it_unreachable() {
     ready(&home, &[REMOTE]);
     let client = local_client(&home);
     assert_eq!(text(&client.call("far__echo", message("1"))), "1");
-    remote.mood(To::Calls, Mood::Status(404, Vec::new()));
-    remote.mood(To::Greetings, Mood::Silent);
+    remote.set_behaviour(To::Calls, Behaviour::Status(404, Vec::new()));
+    remote.set_behaviour(To::Greetings, Behaviour::Silent);
     let waits = client.start_call("far__echo", message("2"));
     let gone = home.wait_until("it is unreachable", || {
         let status = status(&home);
         (status["health"] == "unreachable").then_some(status)
     });
     assert!(gone["reason"].as_str().unwrap().contains("initialize"), "{gone}");
-    remote.mood(To::Calls, Mood::Well);
-    remote.mood(To::Greetings, Mood::Well);
+    remote.set_behaviour(To::Calls, Behaviour::Normal);
+    remote.set_behaviour(To::Greetings, Behaviour::Normal);
     ready(&home, &[REMOTE]);
     assert_eq!(text(&client.wait_answer(waits)), "2", "no earlier attempt was executed");
     assert_eq!(text(&client.call("far__echo", message("3"))), "3");
@@ -655,7 +662,8 @@ fn tool_that_answers_404_with_a_json_rpc_body_has_answered() {
     let remote = Remote::start();
     let home = running(&remote);
     let client = local_client(&home);
-    remote.mood(To::Calls, Mood::Status(404, vec![("x-echo-id".into(), "yes".into())]));
+    remote
+        .set_behaviour(To::Calls, Behaviour::Status(404, vec![("x-echo-id".into(), "yes".into())]));
     for _ in 0..8 {
         let answer = client.call("far__echo", message("1"));
         assert_eq!(error_message(&answer), "no such thing", "{answer}");
@@ -672,7 +680,7 @@ fn call_cancelled_during_session_renewal_is_never_sent() {
     let home = running(&remote);
     let client = local_client(&home);
     remote.forget();
-    remote.mood(To::Greetings, Mood::Waits);
+    remote.set_behaviour(To::Greetings, Behaviour::Waits);
     let id = client.start_call("far__echo", message("cancelled"));
     home.wait_until("the session is being renewed", || {
         remote.heads().iter().filter(|head| head.message == "initialize").count() == 2
@@ -691,14 +699,14 @@ fn answers_of_one_client_do_not_wait_for_another() {
     let remote = Remote::start();
     let home = running(&remote);
     let (slow, quick) = (capable_client(&home), capable_client(&home));
-    remote.mood(To::Answers, Mood::Silent);
+    remote.set_behaviour(To::Answers, Behaviour::Silent);
     slow.start_call("far__ask", message("slow"));
     let question = slow.wait_question();
     slow.answer(&question, Ok(json!({ "action": "accept", "content": {} })));
     home.wait_until("the answer is not accepted", || {
         remote.heads().iter().any(|head| head.method == "POST" && head.message.is_empty())
     });
-    remote.mood(To::Answers, Mood::Well);
+    remote.set_behaviour(To::Answers, Behaviour::Normal);
     let call = quick.start_call("far__ask", message("quick"));
     let question = quick.wait_question();
     quick.answer(&question, Ok(json!({ "action": "accept", "content": {} })));
@@ -734,7 +742,7 @@ fn unfinished_responses_share_a_size_limit() {
     let remote = Remote::start();
     let home = running(&remote);
     let client = local_client(&home);
-    remote.mood(To::Calls, Mood::HoldsBack(EACH));
+    remote.set_behaviour(To::Calls, Behaviour::Stalls(EACH));
     // Four responses fit into 128 MiB.
     let calls: Vec<u64> = (0..5).map(|_| client.start_call("far__echo", message("1"))).collect();
     let refused = home.wait_until("a call is refused", || {

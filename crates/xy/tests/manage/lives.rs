@@ -62,7 +62,7 @@ fn all_settings_of_add_server_take_effect() {
     assert!(file.exists());
     let kept = fails(&client, "remove_server", json!({ "name": "dev" }));
     assert!(
-        kept.contains("its file `servers/dev.kdl` configures it again at the next reload"),
+        kept.contains("its file `servers/dev.kdl` would configure it again at the next reload"),
         "{kept}"
     );
     assert_eq!(listed(&client, "dev").unwrap()["status"], "running");

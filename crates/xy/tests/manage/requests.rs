@@ -4,7 +4,7 @@ use std::net::TcpListener;
 
 use serde_json::{Value, json};
 
-use xy_testkit::remote::{Mood, Remote, To};
+use xy_testkit::remote::{Behaviour, Remote, To};
 use xy_testkit::{Daemon, Home, free_port};
 
 use crate::home_with_mcp;
@@ -117,12 +117,14 @@ fn broken_connection_and_death_of_an_http_server_have_different_errors() {
     home.wait_for_state("near", "running");
     let echo = json!({ "name": "echo", "arguments": { "message": "x" } }).to_string();
     let echo = ["far", "tools/call", "--params", &echo];
-    for mood in [Mood::HangsUp, Mood::BreaksOff, Mood::Status(500, Vec::new())] {
-        remote.mood(To::Calls, mood.clone());
+    for behaviour in
+        [Behaviour::Disconnects, Behaviour::BreaksOff, Behaviour::Status(500, Vec::new())]
+    {
+        remote.set_behaviour(To::Calls, behaviour.clone());
         let broken = failure(&home, &echo);
-        assert_eq!(broken.0, "TransportFailed", "{mood:?}: {broken:?}");
+        assert_eq!(broken.0, "TransportFailed", "{behaviour:?}: {broken:?}");
     }
-    remote.mood(To::Calls, Mood::Silent);
+    remote.set_behaviour(To::Calls, Behaviour::Silent);
     let late = failure(&home, &[&echo[..], &["--timeout", "100ms"]].concat());
     assert_eq!(late.0, "TimedOut", "{late:?}");
     let dead = failure(&home, &["near", "please/die"]);

@@ -69,9 +69,13 @@ fn stuck_part_is_reported_and_the_self_test_ends() {
 #[test]
 fn hanging_state_disk_blocks_no_request_or_shutdown() {
     let home = home_without_gateway();
-    let daemon = home.daemon();
     let file = home.root().join("state/xy/manifests/two.json");
     std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    let leftover = file.with_file_name("leftover.json");
+    std::fs::write(&leftover, "{}").unwrap();
+    let daemon = home.daemon();
+    // The daemon removes manifests without a server once, after its start.
+    home.wait_until("leftover manifests are removed", || !leftover.exists());
     std::fs::write(&file, "{}").unwrap();
     let mut blocked = BlockedFile::block(&home, &file);
     home.server("two", &format!("{}start \"lazy\"\n", home.kdl_mcp(&[])));

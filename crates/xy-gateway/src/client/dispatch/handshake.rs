@@ -108,7 +108,7 @@ fn requested_version(params: &Params<'_>, text: Option<&str>) -> Result<String, 
             .hint(format!("say which one you speak, such as `{}`", revision::LATEST)));
     }
     let wished =
-        params.version().ok_or_else(|| reply::invalid("`protocolVersion` is not a text"))?;
+        params.version().ok_or_else(|| reply::invalid("`protocolVersion` is not a string"))?;
     for (key, written) in [("capabilities", params.capabilities()), ("clientInfo", params.info())] {
         if written.is_some_and(|written| !written.starts_with('{')) {
             return Err(reply::invalid(format!("`{key}` is not an object")));
@@ -174,8 +174,8 @@ mod tests {
             (Some("[1]"), "`params` of `initialize` is not an object"),
             (Some("{}"), "`initialize` has no `protocolVersion`"),
             (Some(r#"{"protocolVersion":null}"#), "`initialize` has no `protocolVersion`"),
-            (Some(r#"{"protocolVersion":7}"#), "`protocolVersion` is not a text"),
-            (Some(r#"{"protocolVersion":["x"]}"#), "`protocolVersion` is not a text"),
+            (Some(r#"{"protocolVersion":7}"#), "`protocolVersion` is not a string"),
+            (Some(r#"{"protocolVersion":["x"]}"#), "`protocolVersion` is not a string"),
             (
                 Some(r#"{"protocolVersion":"x","capabilities":7}"#),
                 "`capabilities` is not an object",

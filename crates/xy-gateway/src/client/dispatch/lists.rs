@@ -15,7 +15,7 @@ impl Client {
     pub(super) fn list(&self, request: &Request<'_>, kind: Kind) -> Result<Outcome, CallError> {
         let after = match request.params.cursor() {
             Some(cursor) => {
-                Some(text_of(cursor).ok_or_else(|| reply::invalid("`cursor` is not a text"))?)
+                Some(text_of(cursor).ok_or_else(|| reply::invalid("`cursor` is not a string"))?)
             }
             None => None,
         };

@@ -52,7 +52,7 @@ pub(super) struct EarlierStreams {
     calls: HashMap<(EventTag, StreamNo), Vec<StreamedCall>>,
 }
 
-/// What a stream of an earlier daemon was.
+/// The kind of a stream of an earlier daemon.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::http) enum EarlierStream {
     /// A call stream, with the ids of the requests that have no response up to the event.

@@ -278,7 +278,7 @@ impl HttpCall {
                 if self.upstream.is_open(self.upstream_id) {
                     self.upstream.fail_malformed_call(
                         self.upstream_id,
-                        "its response is for another request",
+                        "its body has no response to this request",
                     );
                 }
             }

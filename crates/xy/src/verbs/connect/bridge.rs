@@ -34,7 +34,7 @@ pub(super) struct Bridge {
 struct State {
     ledger: Ledger,
     phase: Phase,
-    /// Whether a thread writes to the daemon: the upward thread or a replay.
+    /// The state of writing to the daemon, by the upward thread or a replay.
     writer: Writer,
     /// True if the upward thread has lines to send and waits for another phase.
     is_waiting: bool,
@@ -63,7 +63,7 @@ enum Phase {
     Closed(Arc<CallError>),
 }
 
-/// What the upward thread may do with the client's messages.
+/// The permitted action of the upward thread on the client's messages.
 #[derive(Debug)]
 pub(super) enum Turn {
     /// Write them to this stream, then call [`Bridge::end_turn`].

@@ -25,7 +25,8 @@ const FIRST_CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long to wait for a new daemon after a connection was lost.
 const RECONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Delay before this process starts a daemon, as whoever stopped the last one may start another.
+/// Delay before this process starts a daemon. A user who has stopped the last daemon may be about
+/// to start another.
 const START_DELAY: Duration = Duration::from_secs(1);
 
 /// A connection that lasted this long resets the back-off.
