@@ -143,7 +143,8 @@ pub(crate) async fn begin(
                 return Ok(started);
             }
             Err(RunError::Cancelled) => return Err(StartError::Cancelled),
-            // Some engines notice a missing init when a container is created, others when it starts.
+            // Some engines notice a missing init when a container is created, others when it
+            // starts.
             Err(RunError::Refused(why)) if has_init(&body) && faults::is_missing_init(&why) => {
                 if shared.engines.record_missing_init(&engine.socket) {
                     let socket = engine.socket.display();

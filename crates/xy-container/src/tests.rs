@@ -580,7 +580,10 @@ async fn podman_rejects_image_for_other_platform() {
     };
     let mut instance = stage.launch_with(&engine, wants("linux/arm64", Pull::Never));
     let (why, is_permanent) = refusal(&mut instance).await;
-    assert!(is_permanent && why.contains("wanted linux/arm64, it is for linux/amd64"), "{why}");
+    assert!(
+        is_permanent && why.contains("is for linux/amd64, but `platform` asks for linux/arm64"),
+        "{why}"
+    );
     let mut instance = stage.launch_with(&engine, wants("linux/arm64", Pull::Missing));
     let (why, is_permanent) = refusal(&mut instance).await;
     assert!(!is_permanent && why.contains("could not be fetched"), "{why}");

@@ -2,8 +2,8 @@
 //! order.
 //!
 //! This is the only crate that depends on all the others. It connects the supervisor, the gateway
-//! and the control socket. A handler finds a server, sends requests,
-//! waits, and translates the result. Decisions are made by pure modules elsewhere.
+//! and the control socket. A handler finds a server, sends requests, waits, and translates the
+//! result. Decisions are made by pure modules elsewhere.
 
 mod audit;
 mod bad_files;

@@ -2,7 +2,8 @@
 //!
 //! A launcher returns at once and reports through [`InstanceEvent`]s, so it never blocks the task
 //! that holds the life. An [`Instance`] is the task's handle of one life of an instance: after its
-//! last event, its launcher holds no state of it. The launcher of containers is the crate `xy-container`.
+//! last event, its launcher holds no state of it. The launcher of containers is the crate
+//! `xy-container`.
 
 use std::fmt;
 use std::path::PathBuf;

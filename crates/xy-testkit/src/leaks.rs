@@ -35,8 +35,8 @@ const KEPT: [&str; 18] = [
     "state/xy/containers/_engines.json",
 ];
 
-/// Waits up to `DIE_TIMEOUT`, then kills all processes that still carry `mark`. Returns a description
-/// of each.
+/// Waits up to `DIE_TIMEOUT`, then kills all processes that still carry `mark`. Returns a
+/// description of each.
 pub(crate) fn processes(mark: &str) -> Vec<String> {
     if poll(DIE_TIMEOUT, || is_quiet(mark)).is_some() {
         return Vec::new();

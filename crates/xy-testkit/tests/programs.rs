@@ -289,13 +289,18 @@ mod trees {
 
     #[test]
     fn hopper_changes_pid_and_ends() {
-        let tree = Tree::start(&["--child", "hopper", "--hop-for", "20000"]);
+        // Slow enough that a look at all processes cannot miss every generation.
+        let tree = Tree::start(&["--child", "hopper", "--hop-for", "20000", "--hop-every", "100"]);
         let mut seen: Vec<u32> = Vec::new();
-        while seen.len() < 2 {
+        for _ in 0..5_000 {
             seen.extend(tree.descendants().iter().map(|process| process.pid));
             seen.sort_unstable();
             seen.dedup();
+            if seen.len() > 1 {
+                break;
+            }
         }
+        assert!(seen.len() > 1, "{seen:?}");
         tree.kill_all(); // A hopper is hard to catch; one that escapes ends by itself.
         drop(tree.server.child.stdin);
     }

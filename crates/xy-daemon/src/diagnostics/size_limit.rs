@@ -50,7 +50,7 @@ fn fit_within(mut report: Diagnostics, limit: usize) -> serde_json::Result<Value
             }
             None => {
                 report.servers.clear();
-                report.left_out = vec!["all servers and problems".to_owned()];
+                report.left_out = vec!["all servers, problems, metrics and restarts".to_owned()];
                 report.configuration.problems.clear();
                 return serde_json::to_value(&report);
             }

@@ -1,5 +1,5 @@
-//! Handler of `reload`: reads the files again, and changes only servers whose settings changed. With
-//! a name, restarts that server even if nothing has changed.
+//! Handler of `reload`: reads the files again, and changes only servers whose settings changed.
+//! With a name, restarts that server even if nothing has changed.
 
 use std::sync::Arc;
 

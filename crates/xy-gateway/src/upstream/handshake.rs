@@ -17,7 +17,7 @@ use crate::modern::DISCOVER;
 use crate::revision;
 use crate::via::Daemons;
 
-/// How to begin the handshake with an instance.
+/// How to begin the handshake of a new life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct HandshakePlan {
     /// The first question.
@@ -28,7 +28,7 @@ pub(crate) struct HandshakePlan {
     pub(crate) is_known_modern: bool,
 }
 
-/// The decision about an instance after its handshake.
+/// The decision about a life after its handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HandshakeOutcome {
     /// Use it.

@@ -319,8 +319,8 @@ impl ProcessRunner {
         }
     }
 
-    /// Waits until a task can be told of the exit, or until the shim is gone. Returns false if there
-    /// will be no task.
+    /// Waits until a task can be told of the exit, or until the shim is gone. Returns false if
+    /// there will be no task.
     ///
     /// The shim forgets the exit status once it is acknowledged, and a starting daemon may be
     /// killed before it has a task.

@@ -5,6 +5,7 @@
 //!
 //! - `--child KIND`: starts a child; repeatable. The kinds are those of [`Kind`].
 //! - `--hop-for MS`: how long a hopper keeps hopping (default: one minute).
+//! - `--hop-every MS`: the lifetime of one generation of a hopper (default: 1).
 //! - `--deaf`: descendants ignore TERM and HUP.
 //! - `--deaf-leader`: the server ignores TERM, HUP and the end of stdin.
 //! - `--without-environment`: descendants have an empty environment, so that only their
@@ -27,7 +28,7 @@ use xy_testkit::standin::{self, Flags, Output, Wait};
 /// Number of children per process in each generation of a storm: 4 + 12 + 48 = 64 processes.
 const STORM: [usize; 3] = [4, 3, 4];
 
-/// Lifetime of one generation of a hopper, without its start time.
+/// Default lifetime of one generation of a hopper, without its start time.
 const HOP_LIFETIME: Duration = Duration::from_millis(1);
 
 /// Number of hops after which a hopper reports that it is up.
@@ -117,6 +118,7 @@ struct Plan {
     has_deaf_leader: bool,
     is_without_environment: bool,
     hop_for: Option<Duration>,
+    hop_every: Option<Duration>,
     tag: Option<String>,
     close: Option<String>,
     stops_itself: bool,
@@ -134,6 +136,7 @@ impl Plan {
                 "--deaf-leader" => plan.has_deaf_leader = true,
                 "--without-environment" => plan.is_without_environment = true,
                 "--hop-for" => plan.hop_for = Some(flags.millis()),
+                "--hop-every" => plan.hop_every = Some(flags.millis()),
                 "--tag" => plan.tag = Some(flags.value()),
                 "--close" => plan.close = Some(flags.value()),
                 "--stop-self" => plan.stops_itself = true,
@@ -218,7 +221,8 @@ fn start(plan: &Plan, kind: Kind, reports: &PipeWriter) {
     }
     let tag = plan.tag.as_ref().map(|tag| format!("{tag}-{}", std::process::id()));
     let until = unix_millis() + plan.hop_for.unwrap_or(HOP_TIMEOUT).as_millis();
-    let first = Descendant { kind, generation: 0, until, tag };
+    let hop_every = plan.hop_every.unwrap_or(HOP_LIFETIME);
+    let first = Descendant { kind, generation: 0, until, hop_every, tag };
     command.stdin(reports.try_clone().expect("one more descriptor"));
     let mut child = first.spawn(command);
     if kind.is_replaced() {
@@ -241,6 +245,8 @@ struct Descendant {
     generation: usize,
     /// When a hopper stops, in milliseconds since 1970.
     until: u128,
+    /// The lifetime of one generation of a hopper.
+    hop_every: Duration,
     tag: Option<String>,
 }
 
@@ -254,7 +260,9 @@ impl Descendant {
         let kind = Kind::named(&number(KIND_FLAG));
         let generation = number("--generation").parse().expect("a number");
         let until = number("--until").parse().expect("a number");
-        Self { kind, generation, until, tag: flags.next_flag() }
+        let hop_every = number("--hop-every").parse().expect("a number");
+        let hop_every = Duration::from_millis(hop_every);
+        Self { kind, generation, until, hop_every, tag: flags.next_flag() }
     }
 
     /// Starts the descendant with `command`, whose stdin is already set.
@@ -262,7 +270,8 @@ impl Descendant {
         command
             .args([KIND_FLAG, self.kind.name(), "--generation"])
             .arg(self.generation.to_string());
-        command.arg("--until").arg(self.until.to_string()).args(&self.tag);
+        command.arg("--until").arg(self.until.to_string());
+        command.arg("--hop-every").arg(self.hop_every.as_millis().to_string()).args(&self.tag);
         if self.kind != Kind::HoldsOutput {
             command.stdout(Stdio::null()).stderr(Stdio::null());
         }
@@ -307,7 +316,7 @@ fn hop(this: &Descendant) {
     if this.generation == HOPS_UNTIL_UP {
         report_up();
     }
-    standin::linger(HOP_LIFETIME);
+    standin::linger(this.hop_every);
     if unix_millis() < this.until {
         this.spawn_child(Kind::Hopper);
     }

@@ -135,7 +135,8 @@ impl McpHttp {
             let (web, receiver) = (Arc::clone(&self.web), Arc::clone(&self.client.receiver));
             let number = web.note(&connection);
             thread::spawn(move || {
-                let _ = web.receive_body(&receiver, &mut connection, &head); // A stream may end by error.
+                // A stream may end by error.
+                let _ = web.receive_body(&receiver, &mut connection, &head);
                 web.close(number);
             });
         }

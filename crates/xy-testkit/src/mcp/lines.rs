@@ -195,12 +195,12 @@ impl McpSocket {
     #[track_caller]
     pub fn connect(path: &Path, first_line: &str) -> Self {
         let stream = UnixStream::connect(path)
-            .unwrap_or_else(|cause| panic!("nobody at {}: {cause}", path.display()));
+            .unwrap_or_else(|cause| panic!("no server listens at {}: {cause}", path.display()));
         stream.set_write_timeout(Some(super::WAIT_TIMEOUT)).expect("a limit can be set");
         let listening = stream.try_clone().expect("a descriptor is free");
         let sending = Lines::new(stream);
         if !first_line.is_empty() {
-            assert!(sending.line(first_line), "nobody reads at {}", path.display());
+            assert!(sending.line(first_line), "no server reads at {}", path.display());
         }
         let receiver = Receiver::new();
         listen(&receiver, &sending, listening);

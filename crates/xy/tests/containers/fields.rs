@@ -304,7 +304,10 @@ fn other_platform_is_not_used_by_accident(engine: &Engine) {
     serve(&seen, &home, other);
     let _ = home.call("reload", json!({}));
     let failed = home.wait_for_state("one", "failed");
-    assert!(reason(&home, "one").contains("wanted linux/s390x"), "{failed:#}");
+    let why = reason(&home, "one");
+    // Docker refuses it in its own words; for Podman, xy compares the platforms.
+    let is_named = ["wanted linux/s390x", "asks for linux/s390x"].map(|it| why.contains(it));
+    assert!(is_named.contains(&true), "{failed:#}");
     assert_eq!(failed["restarts_total"], 0, "{failed:#}");
     // The same platform is pulled.
     let kdl = seen.kdl(&home, &["x"], other).replace("localhost/xy-test", "127.0.0.1:9/nope:1");

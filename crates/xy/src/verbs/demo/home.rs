@@ -34,8 +34,8 @@ impl Home {
         }
         let servers = home.root.join("config/xy/servers");
         fs::create_dir_all(&servers)?;
-        // If the demo's daemon is killed, no other daemon adopts its servers. The short timeout ends
-        // them soon.
+        // If the demo's daemon is killed, no other daemon adopts its servers. The short timeout
+        // ends them soon.
         fs::write(
             home.root.join("config/xy/xy.kdl"),
             "orphan-timeout \"1s\"\ngateway { listen \"127.0.0.1:0\"; }\n",
