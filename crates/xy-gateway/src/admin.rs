@@ -25,6 +25,7 @@ use xy_supervisor::instance::{Holder, InstanceKey};
 use crate::backend::{Availability, Backend, STOPPED, instance_failed};
 use crate::client::Visibility;
 use crate::client::dispatch::LIST_TIMEOUT;
+use crate::connection::RoundTrip;
 use crate::era;
 use crate::frontend::{
     ClientSession, Disposition, Entry, Frontend, Lifetime, Responder, Route, StreamNo, View,
@@ -36,7 +37,7 @@ use crate::params::Params;
 use crate::reply;
 use crate::revision;
 use crate::router::{DEFAULT_HITS, FoundTool, Router};
-use crate::upstream::{RoundTrip, Upstream};
+use crate::upstream::Upstream;
 
 /// An arbitrary request to one server.
 #[derive(Debug, Clone)]

@@ -27,6 +27,7 @@ use crate::admin::{AdminQuery, RawRequest, Tool, Users};
 use crate::backend::Availability;
 use crate::bridge::Key;
 use crate::bridge::pending_input::ParkedCalls;
+use crate::connection::RoundTrip;
 use crate::control::Control;
 use crate::frontend::ClientSession;
 use crate::gateway_status::GatewayStatus;
@@ -34,7 +35,6 @@ use crate::http::{ListenState, ListeningSocket, TokenWatch};
 use crate::limit_hits::LimitHit;
 use crate::manifest::Manifests;
 use crate::router::Router;
-use crate::upstream::RoundTrip;
 use crate::{admin, local, upstream_session};
 
 mod http_listener;

@@ -27,6 +27,7 @@ use crate::backend::Backend;
 use crate::bridge::Key;
 use crate::bridge::pending_input::ParkedCalls;
 use crate::chunks::Chunks;
+use crate::connection::wire::Wire;
 use crate::control::{BoxFuture, Control};
 use crate::era::Introduction;
 use crate::frontend::{ClientSession, Entry, Frontend, Lifetime, Responder, Route, View};
@@ -34,7 +35,6 @@ use crate::gateway_status::GatewayStatus;
 use crate::manifest::Manifests;
 use crate::router::Router;
 use crate::upstream::Upstream;
-use crate::upstream::wire::Wire;
 
 mod attribution;
 mod changes;
@@ -176,7 +176,7 @@ impl Harness {
 
     /// Ends the server's process and starts its next one.
     async fn restart(&mut self) {
-        self.upstream.close(crate::upstream::Cause::end("`s` has ended"));
+        self.upstream.close(crate::connection::Cause::end("`s` has ended"));
         self.router.on_instance_end(&self.server, &self.upstream, "`s` has ended");
         let (events, received) = mpsc::channel(64);
         self.events = received;

@@ -14,6 +14,7 @@ mod catalog;
 mod chunks;
 mod client;
 mod client_limits;
+mod connection;
 pub mod control;
 pub mod era;
 mod error_log;
@@ -61,8 +62,8 @@ mod via;
 
 pub use admin::{RawRequest, Tool, Users};
 pub use backend::instance_failed;
+pub use connection::RoundTrip;
 pub use gateway::{Admin, Connections, Gateway, GatewayDriver, HttpParts, Parts, Shutdown, driver};
 pub use generation::Generation;
 pub use large::LargeMessage;
 pub use limit_hits::LimitHit;
-pub use upstream::RoundTrip;

@@ -5,7 +5,8 @@
 //! - `lists.rs` answers lists, and `search.rs` and `explain.rs` questions about tools.
 //! - `changes.rs` notifies clients of changed lists.
 //! - `members.rs` adds and removes servers, `sharing.rs` handles aliases of one process.
-//! - `attribution.rs` finds the client that a server's message is for.
+//! - `inbound.rs` decides what each message of a server means, and `attribution.rs` finds the client
+//!   that it is for.
 //! - `tasks.rs` finds the owners and the servers of tasks.
 //! - `pending_input.rs` parks calls that wait for input of their clients.
 //! - `client_group.rs` groups clients that the listener cannot tell apart.
@@ -34,6 +35,7 @@ use crate::bridge::pending_input::ParkedCalls;
 use crate::budget::Reservation;
 use crate::catalog::Known;
 use crate::client::Client;
+use crate::connection::InternalRequest;
 use crate::control::Control;
 use crate::era::Era;
 use crate::frontend::{ClientSession, Entry, Frontend, Refusal, Responder, View};
@@ -47,7 +49,7 @@ use crate::ownership::Ownership;
 use crate::reply;
 use crate::scope::Scope;
 use crate::subscriptions::{Subscriber, Subscriptions};
-use crate::upstream::{InternalRequest, Upstream};
+use crate::upstream::Upstream;
 use crate::via::Daemons;
 
 mod attribution;
@@ -55,6 +57,7 @@ mod changes;
 mod client_group;
 mod explain;
 mod idle;
+mod inbound;
 mod lists;
 mod loops;
 mod members;

@@ -1,32 +1,36 @@
-//! One running server, as the gateway sees it: its transport, its pending calls, and what its
-//! messages mean.
+//! One running server, as the gateway sees it: its [`Connection`], and the calls of clients that it
+//! has not answered.
 //!
 //! A call is appended to one write buffer and stored under an upstream id. Its response goes
 //! straight to the responder of the client that sent it. There is no task and no channel in
 //! between.
 //!
-//! `outbound.rs` sends messages, `inbound.rs` handles those of the server, `wire.rs` abstracts the
-//! transport, and `handshake.rs` negotiates the protocol.
+//! `forward.rs` sends calls, `in_flight.rs` attributes messages to them, `timeout.rs` and
+//! `unread.rs` limit them, and `ending.rs` ends them without a response.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};
-use std::rc::Rc;
+use std::ops::Deref;
+use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 use xy_config::settings::ParkSettings;
+use xy_mcp::edit::Edits;
 use xy_mcp::envelope::Outcome;
+use xy_protocol::error::CallError;
 use xy_protocol::server::ServerName;
 use xy_supervisor::instance::InstanceKey;
 use xy_supervisor::protocol::DriverEvent;
 
 use crate::backend::{Backend, RetryState};
+use crate::bridge::EraTranslation;
 use crate::bridge::pending_input::PendingInput;
-use crate::bridge::{EraTranslation, StateBinding};
 use crate::catalog::Known;
 use crate::client::Client;
-use crate::era::{Era, Introduction};
+use crate::connection::wire::Wire;
+use crate::connection::{Cause, Connection, ConnectionEvents, Delivery, Inbound};
 use crate::frontend::StreamNo;
 use crate::large::LargeReader;
 use crate::message_text::MessageText;
@@ -34,88 +38,37 @@ use crate::modern::RequestMeta;
 use crate::tasks::CANCELLED_RETENTION;
 use crate::via::Via;
 
-mod activity;
-mod assembler;
+mod admin_request;
 pub(crate) mod call_log;
 mod caller;
 mod ending;
-pub(crate) mod event_subscription;
-pub(crate) mod handshake;
-pub(crate) mod http_client;
-mod ids;
+mod forward;
 mod in_flight;
-mod inbound;
-mod outbound;
-pub(crate) mod pipes;
-pub(crate) mod probe;
-mod response;
 pub(crate) mod retry;
 mod retry_copy;
-mod round_trip;
-pub(crate) mod self_meta;
 mod timeout;
 mod unread;
-pub(crate) mod wire;
-mod write_buffer;
 
 use call_log::CallLog;
-pub(crate) use caller::{CallOwner, Caller, InternalRequest, ResponseKind};
-pub(crate) use ending::{Cause, UnansweredCall};
-pub(crate) use event_subscription::EventFilter;
-use event_subscription::EventSubscription;
-use ids::Ids;
-pub(crate) use response::result_of;
+pub(crate) use caller::{CallOwner, Caller, ResponseKind};
+pub(crate) use ending::UnansweredCall;
 use retry_copy::RetryCopy;
-pub use round_trip::RoundTrip;
 pub(crate) use timeout::CallTimer;
-use wire::Wire;
 
 /// Receiver of the events of an upstream.
 pub(crate) trait UpstreamEvents {
-    /// Handles a notification of the server.
-    fn on_notification(&self, by: &Rc<Upstream>, message: &ServerMessage<'_>);
-    /// Handles a request of the server; `id` is the server's own id of it.
-    fn on_request(&self, by: &Rc<Upstream>, id: &str, request: &ServerMessage<'_>);
+    /// Handles something that the server has sent.
+    fn on_inbound(&self, by: &Rc<Upstream>, inbound: Inbound<'_>);
     /// Returns the parser of large messages, which all servers share.
     fn large_reader(&self) -> &LargeReader;
     /// Records that the server has written a message over several lines.
     fn on_broken_framing(&self, by: &Upstream);
     /// Returns the daemons among the clients of the server, for loop detection.
     fn daemons_before(&self, upstream: &Upstream) -> Via;
-    /// Handles a response to a client that is an error, or whose kind needs attention. Returns a
-    /// part of the response and its replacement, if one is needed.
-    fn on_response<'t>(
-        &self,
-        by: &Rc<Upstream>,
-        answer: &ClientResponse<'t>,
-    ) -> Option<(&'t str, String)>;
-    /// Handles progress that belongs to no pending call. `token` is the upstream id, and `part` is
-    /// the same token as written in `line`.
-    fn on_progress(&self, by: &Rc<Upstream>, token: u64, part: &str, line: &[u8]);
     /// Handles the end of a client's call, at a server that serves its clients in turns.
-    fn on_call_end(&self, by: &Rc<Upstream>);
+    fn on_call_end(&self, by: &Upstream);
     /// Recovers calls that the server will not answer, in the order in which they were sent.
     fn on_calls_lost(&self, by: &Upstream, calls: Vec<UnansweredCall>, why: Cause<'_>);
-    /// Asks the client for URL elicitation, if `error` says that the server requires it. Returns
-    /// true if the client is asked.
-    fn on_url_elicitation_error(
-        &self,
-        client: &Rc<Client>,
-        request: (&str, StreamNo),
-        request_meta: &RequestMeta,
-        binding: &StateBinding,
-        error: &str,
-    ) -> bool;
-}
-
-/// A notification or request of a server.
-pub(crate) struct ServerMessage<'t> {
-    pub(crate) method: &'t str,
-    pub(crate) params: Option<&'t str>,
-    /// The whole message.
-    pub(crate) line: &'t [u8],
-    /// The upstream id of the call that the message belongs to, if the transport tells.
-    pub(crate) related_call: Option<u64>,
 }
 
 /// A server's response to a client's call.
@@ -131,95 +84,76 @@ pub(crate) struct ClientResponse<'t> {
     pub(crate) outcome: Outcome<'t>,
 }
 
-/// The versions of a server's lists; each `list_changed` makes a new one.
-#[derive(Debug, Default)]
-struct ListVersions {
-    current: Cell<u64>,
-    /// The current version at the last list request.
-    requested: Cell<u64>,
-    /// The version of the lists that are known.
-    known: Cell<u64>,
-}
-
 /// One running server.
 pub(crate) struct Upstream {
-    key: InstanceKey,
-    wire: Rc<dyn Wire>,
-    calls: RefCell<HashMap<u64, PendingCall>>,
-    ids: RefCell<Ids>,
-    state: RefCell<State>,
-    driver_events: mpsc::Sender<DriverEvent>,
+    me: Weak<Self>,
+    connection: Rc<Connection>,
     events: Rc<dyn UpstreamEvents>,
-    /// The event subscription, for servers of the modern era.
-    subscription: EventSubscription,
-    /// Signals that some of the server's lists may have changed.
-    lists_stale: Notify,
-    list_versions: ListVersions,
-    /// Signals that new lists were stored.
-    lists_learned: Notify,
-    /// The server writes messages over several lines.
-    is_unframed: Cell<bool>,
-    /// Lines that wait to be written to the server's log.
-    unparsed_lines: RefCell<Vec<u8>>,
-    /// The log level was sent to the server.
-    is_tuned: Cell<bool>,
-    /// The lists of the server, once it has sent them.
-    known: RefCell<Option<Rc<Known>>>,
+    calls: RefCell<HashMap<u64, PendingCall>>,
     /// Until then, messages of the server may be meant for clients of an earlier daemon.
     foreign_until: Option<Instant>,
     /// Buffer that is reused for each response.
     scratch: RefCell<Vec<u8>>,
     /// The end of each client call is reported to `events`.
     reports_finished_calls: Cell<bool>,
-    /// A task watches the timeouts of calls.
-    is_watched: Cell<bool>,
+    tasks: RunningTasks,
     /// Signals that a call may time out before the next check of that task.
     earlier_timeout: Rc<Notify>,
-    /// Calls that have waited are not sent before then.
-    hold_until: Cell<Option<Instant>>,
     /// Total size of the retry copies, and its limit.
     retry_copy_bytes: Rc<Cell<usize>>,
     max_retry_copy_bytes: Cell<usize>,
     /// Maximum time that a call waits for this server.
     queue_timeout: Cell<Duration>,
-    /// Counts of received messages and reads.
-    activity: activity::Activity,
-    /// Time at which a client's call last began or ended; only maintained if `records_call_times`.
-    called_at: Cell<Instant>,
-    /// The groups of connected clients that have called the server.
-    users: RefCell<BTreeSet<u64>>,
-    /// The group that called last, so that `users` is seldom searched.
-    last_user: Cell<u64>,
-    records_call_times: Cell<bool>,
-    /// A client has called the server or watches a resource of it.
-    was_used: Cell<bool>,
-    /// A task removes cancelled calls.
-    is_pruning: Cell<bool>,
+    usage: Usage,
+    /// The server was found hung. The calls that it has begun may be the reason.
+    is_hung: Cell<bool>,
+    /// Calls that have waited are not sent before then: the server has lost calls and may be dying.
+    hold_until: Cell<Option<Instant>>,
     /// The instance serves one client and has not listed what it offers: its client's calls wait.
     awaits_lists: Cell<bool>,
     /// The instance serves one client and has received nothing from it: its lists are those that
     /// every client would get.
     is_fresh: Cell<bool>,
-    /// The server was found hung. The calls that it has begun may be the reason.
-    is_hung: Cell<bool>,
-    /// A task watches calls that the server has not read.
-    is_reading_watched: Cell<bool>,
 }
 
-/// The state of the connection.
-#[derive(Debug, Clone)]
-enum State {
-    /// The server has not answered `initialize` or `server/discover` yet.
-    Handshaking,
-    /// Requests can be sent.
-    Open(Rc<Introduction>),
-    /// Nothing more is sent.
-    Closed,
+/// The tasks of an upstream that run while there is something to watch.
+#[derive(Debug, Default)]
+struct RunningTasks {
+    /// Watches the timeouts of calls.
+    timeouts: Cell<bool>,
+    /// Removes cancelled calls.
+    pruning: Cell<bool>,
+    /// Watches calls that the server has not read.
+    reading: Cell<bool>,
+}
+
+/// How clients have used the server.
+#[derive(Debug)]
+struct Usage {
+    /// A client has called the server or watches a resource of it.
+    was_used: Cell<bool>,
+    /// The groups of connected clients that have called the server.
+    users: RefCell<BTreeSet<u64>>,
+    /// The group that called last, so that `users` is seldom searched.
+    last_user: Cell<u64>,
+    /// Time at which a client's call last began or ended; only maintained if `records_calls`.
+    called_at: Cell<Instant>,
+    records_calls: Cell<bool>,
+}
+
+/// The recipient of the progress of a call.
+pub(crate) enum ProgressRecipient {
+    /// The client that requested it, the stream of its call, and its token.
+    Client(Rc<Client>, StreamNo, Box<str>),
+    /// The client has requested no progress, or does not wait for the call any more.
+    Nobody,
+    /// The call is not pending.
+    Unknown,
 }
 
 /// A call that is not answered yet.
-struct PendingCall {
-    caller: Caller,
+pub(crate) struct PendingCall {
+    pub(crate) caller: Caller,
     /// Offset in the output, which tells whether the call was written.
     offset: u64,
     sent_at: Instant,
@@ -232,7 +166,7 @@ struct PendingCall {
     /// The text that the client wrote, if the call may be sent again.
     retry_copy: Option<RetryCopy>,
     /// The entry for the debug log, if that is enabled.
-    log: Option<Box<CallLog>>,
+    pub(crate) log: Option<Box<CallLog>>,
 }
 
 impl PendingCall {
@@ -285,6 +219,37 @@ pub(crate) struct Request<'t> {
     pub(crate) has_state: bool,
 }
 
+impl Deref for Upstream {
+    type Target = Rc<Connection>;
+
+    /// Returns the connection: an upstream is a connection that knows the clients of its calls.
+    fn deref(&self) -> &Rc<Connection> {
+        &self.connection
+    }
+}
+
+impl ConnectionEvents for Upstream {
+    fn on_inbound(&self, inbound: Inbound<'_>) {
+        self.events.on_inbound(&self.me(), inbound);
+    }
+
+    fn on_request_failed(&self, upstream_id: u64, fault: &CallError) {
+        self.fail_call(upstream_id, fault);
+    }
+
+    fn on_request_lost(&self, upstream_id: u64, delivery: Delivery, why: &str, is_final: bool) {
+        self.lose_call(upstream_id, delivery, why, is_final);
+    }
+
+    fn on_broken_framing(&self) {
+        self.events.on_broken_framing(self);
+    }
+
+    fn daemons_before(&self) -> Via {
+        self.events.daemons_before(self)
+    }
+}
+
 impl Upstream {
     /// Creates an upstream in the handshake state. No id from `first_id` on was ever sent to this
     /// server.
@@ -298,67 +263,48 @@ impl Upstream {
     ) -> Rc<Self> {
         // Clients of an earlier daemon may have used the server.
         let is_fresh = !is_adopted && key.holder.is_client();
-        Rc::new(Self {
-            key,
-            wire,
-            calls: RefCell::default(),
-            ids: RefCell::new(Ids::from(first_id)),
-            state: RefCell::new(State::Handshaking),
-            driver_events,
+        let large = events.large_reader().clone();
+        Rc::new_cyclic(|me: &Weak<Self>| Self {
+            me: me.clone(),
+            connection: Connection::new(key, driver_events, first_id, wire, (me.clone(), large)),
             events,
-            subscription: EventSubscription::default(),
-            lists_stale: Notify::new(),
-            list_versions: ListVersions::default(),
-            lists_learned: Notify::new(),
-            is_unframed: Cell::new(false),
-            unparsed_lines: RefCell::default(),
-            is_tuned: Cell::new(false),
-            known: RefCell::default(),
+            calls: RefCell::default(),
             foreign_until: is_adopted.then(|| Instant::now() + CANCELLED_RETENTION),
             scratch: RefCell::default(),
             reports_finished_calls: Cell::new(false),
-            is_watched: Cell::new(false),
+            tasks: RunningTasks::default(),
             earlier_timeout: Rc::default(),
             retry_copy_bytes: Rc::default(),
-            hold_until: Cell::new(None),
             max_retry_copy_bytes: Cell::new(0),
             queue_timeout: Cell::new(Duration::ZERO),
-            activity: activity::Activity::default(),
-            called_at: Cell::new(Instant::now()),
-            users: RefCell::default(),
-            last_user: Cell::new(0),
-            records_call_times: Cell::new(false),
-            was_used: Cell::new(is_adopted),
-            is_pruning: Cell::new(false),
+            usage: Usage {
+                was_used: Cell::new(is_adopted),
+                users: RefCell::default(),
+                last_user: Cell::new(0),
+                called_at: Cell::new(Instant::now()),
+                records_calls: Cell::new(false),
+            },
+            is_hung: Cell::new(false),
+            hold_until: Cell::new(None),
             awaits_lists: Cell::new(is_fresh),
             is_fresh: Cell::new(is_fresh),
-            is_hung: Cell::new(false),
-            is_reading_watched: Cell::new(false),
         })
+    }
+
+    fn me(&self) -> Rc<Self> {
+        self.me.upgrade().expect("a caller of the upstream holds it")
     }
 
     /// Sets how many bytes of retry copies are kept, and how long calls wait.
     pub(crate) fn set_queue_limits(&self, park: ParkSettings) {
         self.max_retry_copy_bytes.set(usize::try_from(park.bytes).unwrap_or(usize::MAX));
         self.queue_timeout.set(park.queue);
+        self.connection.set_session_timeout(park.queue);
     }
 
     /// Returns how long a call may wait for the server.
     pub(crate) fn queue_timeout(&self) -> Duration {
         self.queue_timeout.get()
-    }
-
-    /// Returns the key of the instance.
-    pub(crate) fn key(&self) -> &InstanceKey {
-        &self.key
-    }
-
-    /// Returns what the server said of itself, while requests can be sent.
-    pub(crate) fn introduction(&self) -> Option<Rc<Introduction>> {
-        match &*self.state.borrow() {
-            State::Open(introduction) => Some(introduction.clone()),
-            State::Handshaking | State::Closed => None,
-        }
     }
 
     /// Returns true if its client's calls wait for the first lists.
@@ -382,94 +328,73 @@ impl Upstream {
         self.send(message);
     }
 
-    /// Returns the era of the protocol that the server speaks.
-    pub(crate) fn era(&self) -> Era {
-        self.introduction().map_or(Era::Legacy, |introduction| introduction.era())
-    }
-
     /// Returns the number of pending calls with a waiting caller, except subscriptions.
     pub(crate) fn open_calls(&self) -> usize {
-        let calls = self.calls.borrow();
-        let is_waited_for = |call: &&PendingCall| {
-            call.caller.is_waiting() && !matches!(call.caller, Caller::Subscription(_))
-        };
-        calls.values().filter(is_waited_for).count()
+        self.open_requests()
     }
 
     /// Returns the number of pending calls that were made under this name of the server. Internal
     /// requests count under the name of its owner.
     pub(crate) fn open_calls_of(&self, name: &ServerName) -> usize {
-        let calls = self.calls.borrow();
-        let is_open = |call: &&PendingCall| {
-            call.caller.is_waiting() && !matches!(call.caller, Caller::Subscription(_))
+        let is_owner = self.key().server == *name;
+        let internal = if is_owner { self.internal_requests() } else { 0 };
+        let has_name = |call: &&PendingCall| {
+            call.caller.is_waiting()
+                && call.caller.alias().map_or(is_owner, |alias| alias.name == *name)
         };
-        let has_name = |call: &PendingCall| {
-            call.caller.alias().map_or(&self.key.server, |it| &it.name) == name
-        };
-        calls.values().filter(is_open).filter(|call| has_name(call)).count()
+        internal + self.calls.borrow().values().filter(has_name).count()
     }
 
     /// Returns the number of pending calls that are not xy's own.
     pub(crate) fn external_calls(&self) -> usize {
-        let is_other = |call: &&PendingCall| {
-            matches!(
-                call.caller,
-                Caller::Client { .. } | Caller::PendingInput(_) | Caller::Admin(_)
-            )
-        };
-        self.calls.borrow().values().filter(is_other).count()
-    }
-
-    /// Returns true if the server has given the session a name.
-    pub(crate) fn has_session(&self) -> bool {
-        self.wire.session().is_some()
+        self.calls.borrow().values().filter(|call| call.caller.is_waiting()).count()
     }
 
     /// Returns true if a client has called it in this life.
     pub(crate) fn was_used(&self) -> bool {
-        self.was_used.get()
+        self.usage.was_used.get()
     }
 
     /// Records that clients use the server: it is not restarted in another era.
     pub(crate) fn mark_used(&self) {
-        self.was_used.set(true);
+        self.usage.was_used.set(true);
     }
 
     /// Records that clients of this group call the server.
     pub(crate) fn add_user(&self, group_id: u64) {
         self.mark_used();
-        if self.last_user.replace(group_id) != group_id {
-            self.users.borrow_mut().insert(group_id);
+        if self.usage.last_user.replace(group_id) != group_id {
+            self.usage.users.borrow_mut().insert(group_id);
         }
     }
 
     /// Removes a client group that has disconnected.
     pub(crate) fn forget_user(&self, group_id: u64) {
-        self.users.borrow_mut().remove(&group_id);
-        self.last_user.set(0);
+        self.usage.users.borrow_mut().remove(&group_id);
+        self.usage.last_user.set(0);
     }
 
     /// Returns the groups of connected clients that have called the server.
     pub(crate) fn users(&self) -> Vec<u64> {
-        self.users.borrow().iter().copied().collect()
+        self.usage.users.borrow().iter().copied().collect()
     }
 
     /// Turns the recording of call times on or off.
-    pub(crate) fn set_records_call_times(&self, records_call_times: bool) {
-        if self.records_call_times.replace(records_call_times) != records_call_times {
-            self.called_at.set(Instant::now());
+    pub(crate) fn set_records_call_times(&self, records_calls: bool) {
+        if self.usage.records_calls.replace(records_calls) != records_calls {
+            self.usage.called_at.set(Instant::now());
         }
     }
 
     /// Returns when a client's call last began or ended, if call times are recorded.
     pub(crate) fn called_at(&self) -> Instant {
-        self.called_at.get()
+        self.usage.called_at.get()
     }
 
     /// Records that a client's call begins or ends.
-    fn record_call(&self) {
-        if self.records_call_times.get() {
-            self.called_at.set(Instant::now());
+    pub(crate) fn record_call(&self) {
+        if self.usage.records_calls.get() {
+            self.usage.called_at.set(Instant::now());
         }
     }
 
@@ -499,7 +424,7 @@ impl Upstream {
         client: &Client,
         known: Rc<Known>,
     ) -> Option<Rc<Known>> {
-        let is_own = alias.name == self.key.server;
+        let is_own = alias.name == self.key().server;
         let known = if is_own { known } else { known.for_alias(&alias.name) };
         client.visible(&alias.name, known)
     }
@@ -511,6 +436,36 @@ impl Upstream {
             let is_meant =
                 related_call.map_or(call.caller.number() == Some(client), |it| it == *upstream_id);
             call.has_server_request |= is_meant;
+        }
+    }
+
+    /// Sends an edited response to its client.
+    pub(crate) fn respond(
+        &self,
+        client: &Client,
+        id: &str,
+        stream: StreamNo,
+        mut edits: Edits<'_>,
+    ) {
+        let mut scratch = self.scratch.borrow_mut();
+        scratch.clear();
+        edits.append_to(&mut scratch);
+        client.respond(id, stream, &scratch);
+        scratch.shrink_to(crate::scratch::READ_BYTES);
+    }
+
+    /// Records progress of a call, and returns its recipient.
+    pub(crate) fn progress_recipient(&self, upstream_id: u64) -> ProgressRecipient {
+        let calls = self.calls.borrow();
+        let Some(call) = calls.get(&upstream_id) else { return ProgressRecipient::Unknown };
+        if let Some(timer) = &call.timer {
+            timer.touch();
+        }
+        match &call.caller {
+            Caller::Client { client, stream, token: Some(token), .. } => {
+                ProgressRecipient::Client(client.clone(), *stream, token.clone())
+            }
+            _ => ProgressRecipient::Nobody,
         }
     }
 
@@ -560,6 +515,7 @@ impl Upstream {
     pub(crate) fn attach(self: &Rc<Self>, upstream_id: u64, caller: Caller) {
         let mut calls = self.calls.borrow_mut();
         let Some(call) = calls.get_mut(&upstream_id) else { return };
+        self.set_client(upstream_id, caller.client().map(|client| client.number()));
         call.caller = caller;
         if let Some(timer) = &call.timer {
             timer.touch();
@@ -575,64 +531,5 @@ impl Upstream {
         call.is_some_and(
             |it| matches!(&it.caller, Caller::PendingInput(it) if Rc::ptr_eq(it, pending)),
         )
-    }
-
-    /// Returns true if this daemon or an earlier one has sent the server a log level.
-    pub(crate) fn is_tuned(&self) -> bool {
-        self.is_tuned.get()
-    }
-
-    /// Records that a log level was sent.
-    pub(crate) fn set_tuned(&self) {
-        if !self.is_tuned.replace(true) {
-            self.save_note();
-        }
-    }
-
-    /// Records that the server's lists have changed.
-    pub(crate) fn lists_changed(&self) {
-        let current = &self.list_versions.current;
-        current.set(current.get() + 1);
-        self.lists_stale.notify_one();
-    }
-
-    /// Returns true if the stored lists may be outdated.
-    pub(crate) fn is_stale(&self) -> bool {
-        self.known.borrow().is_none() || self.list_versions.known != self.list_versions.current
-    }
-
-    /// Stores what the server offers.
-    pub(crate) fn set_known(&self, known: Rc<Known>) {
-        *self.known.borrow_mut() = Some(known);
-        self.list_versions.known.set(self.list_versions.requested.get());
-        self.lists_learned.notify_waiters();
-    }
-
-    /// Requests the lists again, and waits until the new ones are stored.
-    pub(crate) async fn refresh_lists(&self) {
-        let lists_learned = self.lists_learned.notified();
-        self.lists_changed();
-        lists_learned.await;
-    }
-
-    /// Returns true if the server speaks the modern era, which has no sessions.
-    pub(crate) fn is_modern(&self) -> bool {
-        self.era() == Era::Modern
-    }
-
-    /// Returns true if arguments are mirrored into HTTP headers; tools that cannot be mirrored are
-    /// hidden.
-    pub(crate) fn mirrors_params(&self) -> bool {
-        self.wire.mirrors_params()
-    }
-
-    /// Returns what this instance offers, once it has listed it.
-    pub(crate) fn known(&self) -> Option<Rc<Known>> {
-        self.known.borrow().clone()
-    }
-
-    /// Waits until the server's lists may have changed.
-    pub(crate) async fn lists_changed_again(&self) {
-        self.lists_stale.notified().await;
     }
 }

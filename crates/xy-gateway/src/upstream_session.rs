@@ -19,15 +19,16 @@ use xy_supervisor::lifecycle::Exit;
 use xy_supervisor::protocol::{Connection, DriverCommand, DriverEvent, Handover, ServerIo};
 
 use crate::backend::Backend;
-use crate::era::{Era, Introduction, SpokenEras};
-use crate::router::Router;
-use crate::upstream::handshake::{
+use crate::connection::Cause;
+use crate::connection::handshake::{
     Handshake, HandshakeOutcome, HandshakePlan, INITIALIZED, ResumeNote,
 };
-use crate::upstream::http_client::SessionError;
-use crate::upstream::pipes::Pipes;
-use crate::upstream::probe::{Hello, ProbeAnswer};
-use crate::upstream::{Cause, Upstream};
+use crate::connection::http_client::SessionError;
+use crate::connection::pipes::Pipes;
+use crate::connection::probe::{Hello, ProbeAnswer};
+use crate::era::{Era, Introduction, SpokenEras};
+use crate::router::Router;
+use crate::upstream::Upstream;
 use crate::via;
 
 mod checkup;

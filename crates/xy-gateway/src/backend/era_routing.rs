@@ -14,10 +14,10 @@ use xy_supervisor::protocol::DriverEvent;
 
 use super::Backend;
 use crate::client::Client;
+use crate::connection::handshake::HandshakeOutcome;
 use crate::era::{Era, Introduction, SpokenEras};
 use crate::manifest::Traits;
 use crate::upstream::Upstream;
-use crate::upstream::handshake::HandshakeOutcome;
 
 /// The facts that decide where a call goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use xy_config::settings::ServerSettings;
 
+use crate::connection::handshake::{HandshakeOutcome, HandshakePlan};
+use crate::connection::probe::Hello;
 use crate::era::{Era, Introductions, SpokenEras};
-use crate::upstream::handshake::{HandshakeOutcome, HandshakePlan};
-use crate::upstream::probe::Hello;
 
 /// The remembered eras of a server.
 #[derive(Debug, Clone)]

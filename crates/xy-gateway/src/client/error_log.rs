@@ -6,10 +6,10 @@ use xy_protocol::error::CallError;
 
 use super::dispatch::Request;
 use super::{Client, RequestPhase};
+use crate::connection::probe::code_of;
 use crate::error_log::{self, FailedRequest};
 use crate::frontend::View;
 use crate::kind::Kind;
-use crate::upstream::probe::code_of;
 use crate::{names, reply};
 
 /// The methods that the log of open requests can name.

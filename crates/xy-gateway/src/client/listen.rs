@@ -16,13 +16,13 @@ use super::dispatch::{Outcome, Request};
 use super::{Client, ListVersion, RequestPhase};
 use crate::backend::Backend;
 use crate::budget::Reservation;
+use crate::connection::EventFilter;
 use crate::frontend::{Route, StreamNo, View};
 use crate::kind::Kind;
 use crate::modern::{self, SUBSCRIPTION};
 use crate::names::{self, quoted};
 use crate::ownership::Owner;
 use crate::reply;
-use crate::upstream::EventFilter;
 
 /// Maximum number of open listen requests of one client.
 const MAX_LISTENS: usize = 100;

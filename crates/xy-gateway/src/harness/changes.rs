@@ -3,8 +3,8 @@
 
 use super::*;
 use crate::catalog::{Known, Lists, Page};
+use crate::connection::Cause;
 use crate::kind::Kind;
-use crate::upstream::Cause;
 use crate::upstream_session::learn_lists;
 
 const CHANGED: &str = "notifications/tools/list_changed";

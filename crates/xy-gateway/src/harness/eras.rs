@@ -593,7 +593,7 @@ async fn subscription_waits_for_a_starting_server() {
     run_local(async {
         let mut harness = Harness::begin().await;
         let end = |harness: &Harness| {
-            harness.upstream.close(crate::upstream::Cause::end("`s` has ended"));
+            harness.upstream.close(crate::connection::Cause::end("`s` has ended"));
             harness.router.on_instance_end(&harness.server, &harness.upstream, "`s` has ended");
         };
         let filter = json!({ "resourceSubscriptions": ["xy://s/test://a", "xy://s/test://b"] });

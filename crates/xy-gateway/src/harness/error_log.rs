@@ -49,7 +49,7 @@ async fn unanswered_call_is_logged() {
         let client = harness.client(&json!({}));
         client.call("s3cr3t");
         harness.sent();
-        harness.upstream.close(crate::upstream::Cause::end("`s` has ended"));
+        harness.upstream.close(crate::connection::Cause::end("`s` has ended"));
         harness.router.on_instance_end(&harness.server, &harness.upstream, "`s` has ended");
         let parts = ["method=\"tools/call\"", "server=\"s\"", "outcome=\"", "code=-32"];
         assert_logged(&log, &parts);
@@ -63,7 +63,7 @@ async fn call_cancelled_while_queued_is_logged() {
         let log = Capture::begin();
         let harness = Harness::begin().await;
         let client = harness.client(&json!({}));
-        harness.upstream.close(crate::upstream::Cause::end("`s` has ended"));
+        harness.upstream.close(crate::connection::Cause::end("`s` has ended"));
         harness.router.on_instance_end(&harness.server, &harness.upstream, "`s` has ended");
         client.call("a");
         client.cancel("a");

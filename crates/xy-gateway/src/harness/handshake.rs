@@ -6,12 +6,12 @@ use std::collections::VecDeque;
 use tokio::sync::oneshot;
 
 use super::*;
+use crate::connection::handshake::{Handshake, HandshakePlan};
+use crate::connection::http_client::SessionError;
+use crate::connection::probe::Hello;
 use crate::era::{Era, SpokenEras};
 use crate::modern;
 use crate::revision::MODERN;
-use crate::upstream::handshake::{Handshake, HandshakePlan};
-use crate::upstream::http_client::SessionError;
-use crate::upstream::probe::Hello;
 
 /// A server's response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -114,7 +114,7 @@ impl IdleServer {
     /// Ends the process.
     fn end(&self) {
         self.watching.abort();
-        self.harness.upstream.close(crate::upstream::Cause::end("`s` exited"));
+        self.harness.upstream.close(crate::connection::Cause::end("`s` exited"));
         self.harness.router.on_instance_end(
             &self.harness.server,
             &self.harness.upstream,

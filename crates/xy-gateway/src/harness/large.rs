@@ -3,8 +3,8 @@
 use tokio::net::unix::pipe;
 
 use super::*;
+use crate::connection::pipes::Pipes;
 use crate::large::{LARGE_THRESHOLD, LargeMessage};
-use crate::upstream::pipes::Pipes;
 
 fn large(message: &Value) -> Arc<LargeMessage> {
     Arc::new(LargeMessage::read(message.to_string().into_bytes()))

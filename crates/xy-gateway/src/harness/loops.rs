@@ -8,11 +8,11 @@ use tokio::time::sleep;
 use super::*;
 use crate::backend::Availability;
 use crate::catalog::{Item, Known, Lists};
+use crate::connection::Cause;
+use crate::connection::handshake::{Handshake, HandshakePlan};
+use crate::connection::http_client::SessionError;
+use crate::connection::probe::Hello;
 use crate::kind::Kind;
-use crate::upstream::Cause;
-use crate::upstream::handshake::{Handshake, HandshakePlan};
-use crate::upstream::http_client::SessionError;
-use crate::upstream::probe::Hello;
 use crate::upstream_session::{Ended, learn_lists};
 
 /// Long enough for all messages to have been exchanged.

@@ -7,8 +7,8 @@ use xy_supervisor::instance::Holder;
 use super::*;
 use crate::backend::Availability;
 use crate::catalog::{Known, Lists, Page};
+use crate::connection::Delivery;
 use crate::kind::Kind;
-use crate::upstream::retry::Delivery;
 
 mod bounds;
 mod gone;
@@ -51,7 +51,7 @@ impl Harness {
 
     /// Kills the server.
     fn die(&self) {
-        self.upstream.close(crate::upstream::Cause::end("`s` was killed"));
+        self.upstream.close(crate::connection::Cause::end("`s` was killed"));
         self.router.on_instance_end(&self.server, &self.upstream, "`s` was killed");
     }
 

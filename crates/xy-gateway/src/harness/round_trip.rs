@@ -1,7 +1,7 @@
 //! Health requests: does a server answer?
 
 use super::*;
-use crate::upstream::RoundTrip;
+use crate::connection::RoundTrip;
 
 const WITHIN: Duration = Duration::from_secs(5);
 
@@ -66,7 +66,7 @@ async fn ended_server_is_broken_not_silent() {
         let asking =
             tokio::task::spawn_local(async move { upstream.round_trip(false, WITHIN).await });
         advance_time(SECOND).await;
-        harness.upstream.close(crate::upstream::Cause::end("`s` has ended"));
+        harness.upstream.close(crate::connection::Cause::end("`s` has ended"));
         let RoundTrip::Broken(why) = asking.await.unwrap() else { panic!("it is not broken") };
         assert!(why.contains("`s` has ended"), "{why}");
     })

@@ -86,7 +86,7 @@ async fn one_token_leaves_queue_places_for_others() {
         let park = ParkSettings { calls: 8, ..ParkSettings::default() };
         let mut harness = Harness::with_queue(park, CallRules::default(), false, &legacy()).await;
         let (greedy, other) = (client(&harness.router, 70), client(&harness.router, 71));
-        harness.upstream.close(crate::upstream::Cause::end("`s` has ended"));
+        harness.upstream.close(crate::connection::Cause::end("`s` has ended"));
         harness.router.on_instance_end(&harness.server, &harness.upstream, "`s` has ended");
         let params = json!({ "name": "s__x", "arguments": {} });
         for call in 0..6 {

@@ -5,8 +5,8 @@ use xy_supervisor::fleet::Member;
 
 use super::*;
 use crate::catalog::{Item, Known, Lists};
+use crate::connection::Cause;
 use crate::kind::Kind;
-use crate::upstream::Cause;
 
 /// A gateway whose server `s` is also named `t`.
 struct SharedProcess {

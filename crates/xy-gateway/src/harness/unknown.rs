@@ -121,7 +121,7 @@ async fn removed_server_is_not_offered_for_start() {
         let two = TwoServers::begin().await;
         let Harness { router, server, upstream, .. } = &two.harness;
         let client = two.client("default");
-        upstream.close(crate::upstream::Cause::end("`s` has ended"));
+        upstream.close(crate::connection::Cause::end("`s` has ended"));
         router.on_instance_end(server, upstream, "`s` has ended");
         client.received();
         client.call("1"); // The call waits for the next process.

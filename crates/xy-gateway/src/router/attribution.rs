@@ -7,32 +7,23 @@ use std::rc::Rc;
 
 use tokio::time::Instant;
 use xy_mcp::edit::Edits;
-use xy_mcp::envelope::{self, Outcome};
+use xy_mcp::envelope;
 use xy_supervisor::instance::{Holder, InstanceKey};
 
 use super::Router;
-use crate::bridge::StateBinding;
 use crate::bridge::pending_input::PendingInput;
 use crate::capabilities::{Capabilities, RequiredCapabilities};
 use crate::client::Client;
-use crate::frontend::{Route, StreamNo};
+use crate::connection::ServerMessage;
+use crate::frontend::Route;
 use crate::kind::Kind;
-use crate::large::LargeReader;
 use crate::level::Level;
 use crate::modern::RequestMeta;
 use crate::names;
-use crate::ownership::NewTask;
 use crate::params::Params;
 use crate::reply;
 use crate::tasks::{self, Related};
-use crate::upstream::{
-    CallOwner, Cause, ClientResponse, ResponseKind, ServerMessage, UnansweredCall, Upstream,
-    UpstreamEvents,
-};
-use crate::via::Via;
-
-/// The error code for a required URL elicitation.
-const URL_ELICITATION_REQUIRED: i64 = -32042;
+use crate::upstream::{CallOwner, Upstream, UpstreamEvents};
 
 /// The recipient of a server's message.
 enum Recipient {
@@ -257,22 +248,9 @@ fn check_question(
 /// The client to ask, or the error code and message for the server.
 type QuestionRecipient = Result<Recipient, (i64, &'static str)>;
 
-impl UpstreamEvents for Router {
-    fn on_broken_framing(&self, by: &Upstream) {
-        self.status.send_modify(|status| {
-            status.unframed.insert(by.key().server.clone());
-        });
-    }
-
-    fn large_reader(&self) -> &LargeReader {
-        &self.large
-    }
-
-    fn daemons_before(&self, upstream: &Upstream) -> Via {
-        Router::daemons_before(self, upstream)
-    }
-
-    fn on_notification(&self, by: &Rc<Upstream>, message: &ServerMessage<'_>) {
+impl Router {
+    /// Handles a notification of a server.
+    pub(super) fn on_notification(&self, by: &Rc<Upstream>, message: &ServerMessage<'_>) {
         let ServerMessage { method, params, line, related_call } = *message;
         let recipient = match method {
             "notifications/tools/list_changed"
@@ -314,7 +292,8 @@ impl UpstreamEvents for Router {
         }
     }
 
-    fn on_request(&self, by: &Rc<Upstream>, id: &str, request: &ServerMessage<'_>) {
+    /// Handles a request of a server; `id` is the server's own id of it.
+    pub(super) fn on_request(&self, by: &Rc<Upstream>, id: &str, request: &ServerMessage<'_>) {
         let ServerMessage { method, params, line, related_call } = *request;
         if related_call.is_none() {
             self.record_question(by);
@@ -362,52 +341,15 @@ impl UpstreamEvents for Router {
         }
     }
 
-    fn on_response<'t>(
+    /// Handles progress that belongs to no pending call. `token` is the upstream id, and `part` is
+    /// that token as written in `line`.
+    pub(super) fn on_unrelated_progress(
         &self,
         by: &Rc<Upstream>,
-        answer: &ClientResponse<'t>,
-    ) -> Option<(&'t str, String)> {
-        if by.is_modern() && answer.response_kind != &ResponseKind::Other {
-            self.track_modern_task(by.key(), answer);
-            return None;
-        }
-        let mut ownership = self.ownership.borrow_mut();
-        let (key, client) = (by.key(), answer.client.number());
-        match (answer.response_kind, answer.outcome) {
-            (ResponseKind::NewTask, Outcome::Result(result)) => {
-                let (id, life) = tasks::created_legacy(result)?;
-                let token = answer.token.map(|token| (answer.upstream_id, token.into()));
-                let alias = &answer.alias.name;
-                ownership.add_task(
-                    key,
-                    client,
-                    NewTask { id: &id, alias, life, token },
-                    Instant::now(),
-                );
-            }
-            (ResponseKind::Task, Outcome::Result(result)) => {
-                if let Some((id, true)) = tasks::status(result) {
-                    ownership.end_task(key, &id);
-                }
-            }
-            // The task ends with its result, successful or not.
-            (ResponseKind::TaskResult(id), _) => ownership.end_task(key, id),
-            (ResponseKind::TaskList, Outcome::Result(result)) if !key.holder.is_client() => {
-                return tasks::filter_list(result, |id| {
-                    ownership.owner_of_task(key, id) == Some(client)
-                });
-            }
-            _ => {}
-        }
-        if let Outcome::Error(error) = answer.outcome {
-            for id in elicitations_in(error) {
-                ownership.add_elicitation(key, client, &id);
-            }
-        }
-        None
-    }
-
-    fn on_progress(&self, by: &Rc<Upstream>, token: u64, part: &str, line: &[u8]) {
+        token: u64,
+        part: &str,
+        line: &[u8],
+    ) {
         let ownership = self.ownership.borrow();
         let found = ownership.by_token(by.key(), token).map(|(it, token)| (it, token.to_owned()));
         drop(ownership);
@@ -418,49 +360,12 @@ impl UpstreamEvents for Router {
             send_to_client(by, &client, to, &edits.to_vec());
         }
     }
-
-    fn on_call_end(&self, by: &Rc<Upstream>) {
-        if let Some(server) = self.server(by.key().server.as_str()) {
-            server.release();
-        }
-    }
-
-    fn on_calls_lost(&self, by: &Upstream, calls: Vec<UnansweredCall>, why: Cause<'_>) {
-        self.recover_calls(by, calls, why);
-    }
-
-    fn on_url_elicitation_error(
-        &self,
-        client: &Rc<Client>,
-        request: (&str, StreamNo),
-        request_meta: &RequestMeta,
-        binding: &StateBinding,
-        error: &str,
-    ) -> bool {
-        self.request_url_elicitation(client, request, request_meta, binding, error)
-    }
 }
 
 /// Sends a server's message to a client.
 fn send_to_client(by: &Rc<Upstream>, client: &Client, to: Route, line: &[u8]) {
     client.send(line, to);
     by.touch(client.number());
-}
-
-/// Returns the elicitations that an error requires to be completed.
-fn elicitations_in(error: &str) -> Vec<String> {
-    #[derive(serde::Deserialize)]
-    struct Named {
-        #[serde(default)]
-        code: i64,
-        #[serde(default)]
-        data: serde_json::Value,
-    }
-    let Ok(Named { code: URL_ELICITATION_REQUIRED, data }) = serde_json::from_str(error) else {
-        return Vec::new();
-    };
-    let all = data["elicitations"].as_array().into_iter().flatten();
-    all.filter_map(|it| it["elicitationId"].as_str()).map(str::to_owned).collect()
 }
 
 /// Returns true if a client accepts this notification.

@@ -11,9 +11,10 @@ use xy_supervisor::instance::InstanceKey;
 use super::Router;
 use crate::backend::{Backend, CallToQueue};
 use crate::catalog::Known;
+use crate::connection::{Cause, Delivery};
 use crate::reply;
-use crate::upstream::retry::{self, Delivery, Facts, Reason, Retry};
-use crate::upstream::{Cause, UnansweredCall, Upstream};
+use crate::upstream::retry::{self, Facts, Reason, Retry};
+use crate::upstream::{UnansweredCall, Upstream};
 
 /// Delays before a call is sent again to a server that seems alive. A dying server is noticed
 /// within them. Container engines report a death later, while something else may answer at the

@@ -16,6 +16,7 @@ use xy_mcp::envelope::Outcome;
 use super::Router;
 use crate::backend::Backend;
 use crate::client::Client;
+use crate::connection::result_of;
 use crate::era::Era;
 use crate::frontend::View;
 use crate::modern;
@@ -23,7 +24,7 @@ use crate::names::quoted;
 use crate::ownership::{MAX_ID_BYTES, MAX_TASKS, NewTask, Owner, TaskLookup};
 use crate::reply;
 use crate::tasks;
-use crate::upstream::{ClientResponse, ResponseKind, Upstream, result_of};
+use crate::upstream::{ClientResponse, ResponseKind, Upstream};
 
 /// How long a server may take to report a task before a list omits it.
 const TASK_TIMEOUT: Duration = Duration::from_secs(4);

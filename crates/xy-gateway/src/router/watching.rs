@@ -11,10 +11,11 @@ use xy_supervisor::instance::{Holder, InstanceKey};
 use super::Router;
 use crate::backend::Backend;
 use crate::client::Client;
+use crate::connection::EventFilter;
 use crate::era::Era;
 use crate::level::Level;
 use crate::names::quoted;
-use crate::upstream::{EventFilter, Upstream};
+use crate::upstream::Upstream;
 
 /// How long a server may take to start and to confirm a subscription.
 const WATCH_TIMEOUT: Duration = Duration::from_secs(10);
@@ -61,7 +62,7 @@ impl Router {
         for (uri, question) in requests {
             let answer = timeout_at(by, question.answer()).await;
             if let Ok(Ok(answer)) = answer
-                && crate::upstream::result_of(&answer).is_ok()
+                && crate::connection::result_of(&answer).is_ok()
             {
                 watched.insert(uri);
             }

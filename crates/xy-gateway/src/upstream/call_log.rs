@@ -65,7 +65,7 @@ impl CallLog {
     }
 
     /// Records the server's response.
-    pub(super) fn answered(mut self, outcome: Outcome<'_>) {
+    pub(crate) fn answered(mut self, outcome: Outcome<'_>) {
         self.outcome = match outcome {
             Outcome::Error(error) => {
                 let code = Members::read(error).and_then(|it| it.get("code"));

@@ -4,14 +4,14 @@ use std::rc::Rc;
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
-use xy_protocol::error::{CallError, ErrorKind};
+use xy_protocol::error::CallError;
 use xy_protocol::server::ServerName;
 
-use super::{State, Upstream};
 use crate::backend::Backend;
 use crate::bridge::EraTranslation;
 use crate::bridge::pending_input::{CallResult, PendingInput};
 use crate::client::{Client, Principal};
+use crate::connection::Answered;
 use crate::exclusive::Slot;
 use crate::frontend::StreamNo;
 use crate::modern::RequestMeta;
@@ -42,18 +42,11 @@ pub(crate) enum Caller {
     },
     /// A modern client that has to supply input first, and then comes back.
     PendingInput(Rc<PendingInput>),
-    /// Without a caller: the request was sent for its effect only.
+    /// No one, while the call passes from one caller to another.
     Detached,
-    /// A part of the gateway, which gets the whole response as written.
-    Internal(oneshot::Sender<Answered>),
     /// A user of the control socket, who gets the whole response as written.
     Admin(oneshot::Sender<Answered>),
-    /// The event subscription. It is answered only when it ends, and belongs to no client.
-    Subscription(oneshot::Sender<Answered>),
 }
-
-/// The whole response as written, or the error why there is none.
-pub(super) type Answered = Result<Box<str>, CallError>;
 
 /// The way in which the response to a call is inspected before it is forwarded.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,71 +71,6 @@ impl ResponseKind {
     }
 }
 
-/// A request of xy itself. Dropping it cancels it.
-pub(crate) struct InternalRequest {
-    pub(super) upstream: Rc<Upstream>,
-    pub(super) upstream_id: u64,
-    pub(super) answered: oneshot::Receiver<Answered>,
-}
-
-impl InternalRequest {
-    /// Returns the whole response, as written.
-    pub(crate) async fn answer(mut self) -> Result<Box<str>, CallError> {
-        self.answered().await
-    }
-
-    /// Waits for the whole response, as written. Cancel-safe; must not be called again once it has
-    /// returned.
-    pub(crate) async fn answered(&mut self) -> Result<Box<str>, CallError> {
-        let gone = || CallError::new(ErrorKind::NotRunning, "the server has ended");
-        (&mut self.answered).await.unwrap_or_else(|_| Err(gone()))
-    }
-
-    /// Holds back all later messages until the server has answered.
-    pub(crate) fn set_barrier(&self) {
-        self.upstream.wire.barrier(self.upstream_id);
-    }
-
-    /// Sends the request regardless of the limit on concurrent calls, as health checks need.
-    pub(crate) fn bypass_limit(&self) {
-        self.upstream.wire.bypass_limit(self.upstream_id);
-    }
-
-    /// Lets the request run and ignores its response.
-    pub(crate) fn detach(self) {
-        if let Some(call) = self.upstream.calls.borrow_mut().get_mut(&self.upstream_id) {
-            call.caller = Caller::Detached;
-        }
-    }
-
-    /// Drops the request without sending `notifications/cancelled`.
-    pub(crate) fn forget(self) {
-        self.upstream.wire.abandon(self.upstream_id);
-        self.upstream.calls.borrow_mut().remove(&self.upstream_id);
-    }
-}
-
-impl Drop for InternalRequest {
-    fn drop(&mut self) {
-        self.upstream.cancel(self.upstream_id, "the caller is gone");
-    }
-}
-
-impl Upstream {
-    /// Returns the number of the client that waits for this call.
-    pub(super) fn client_of(&self, upstream_id: u64) -> Option<u64> {
-        match &self.calls.borrow().get(&upstream_id)?.caller {
-            Caller::Client { client, .. } => Some(client.number()),
-            _ => None,
-        }
-    }
-
-    /// Returns true if the handshake comes before any request.
-    pub(super) fn needs_handshake(&self) -> bool {
-        matches!(*self.state.borrow(), State::Handshaking)
-    }
-}
-
 /// The owner of a call.
 pub(crate) enum CallOwner {
     /// A client, the stream on which it made the call, and the upstream id.
@@ -152,6 +80,14 @@ pub(crate) enum CallOwner {
 }
 
 impl Caller {
+    /// Returns the client that waits for the response, if it is one.
+    pub(super) fn client(&self) -> Option<&Rc<Client>> {
+        match self {
+            Self::Client { client, .. } => Some(client),
+            _ => None,
+        }
+    }
+
     /// Returns the owner of the call, if a client waits for the response.
     pub(super) fn owner(&self, upstream_id: u64) -> Option<CallOwner> {
         match self {
@@ -255,9 +191,7 @@ impl Caller {
             Self::Client { client, id, stream, .. } => client.respond_error(&id, stream, fault),
             Self::PendingInput(pending) => pending.set_result(CallResult::Fault(fault.clone())),
             // The receiver may be gone.
-            Self::Internal(answer) | Self::Admin(answer) | Self::Subscription(answer) => {
-                drop(answer.send(Err(fault.clone())));
-            }
+            Self::Admin(answer) => drop(answer.send(Err(fault.clone()))),
             Self::Cancelled { .. } | Self::Detached => {}
         }
     }

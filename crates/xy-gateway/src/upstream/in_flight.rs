@@ -1,7 +1,5 @@
 //! Attribution of a server's messages to clients, by the calls in flight.
 
-use std::rc::Rc;
-
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{CallOwner, Caller, PendingCall, ResponseKind, Upstream};
@@ -38,7 +36,7 @@ impl Upstream {
                     groups = groups.and(*group_id);
                 }
                 Caller::Cancelled { group_id: None, .. } | Caller::Admin(_) => return None,
-                Caller::Internal(_) | Caller::Subscription(_) | Caller::Detached => {}
+                Caller::Detached => {}
             }
         }
         let principal = calls.values().find_map(|call| call.caller.principal());
@@ -142,7 +140,7 @@ impl Upstream {
     }
 
     /// Records the end of a call, and reports it if requested.
-    pub(super) fn call_is_over(self: &Rc<Self>) {
+    pub(crate) fn call_is_over(&self) {
         self.record_call();
         if self.reports_finished_calls.get() {
             self.events.on_call_end(self);
@@ -153,55 +151,40 @@ impl Upstream {
     pub(super) fn give_up(&self, upstream_id: u64) -> Option<Caller> {
         let mut calls = self.calls.borrow_mut();
         let call = calls.get_mut(&upstream_id)?;
-        let since = Instant::now();
-        let next = match &call.caller {
+        let (group_id, response_kind) = match &call.caller {
             Caller::Cancelled { .. } | Caller::Detached => return None,
             Caller::Client { client, response_kind, .. } => {
-                let (group_id, response_kind) = (Some(client.group_id()), response_kind.clone());
-                Caller::Cancelled { since, group_id, response_kind }
+                (Some(client.group_id()), response_kind.clone())
             }
-            Caller::PendingInput(pending) => Caller::Cancelled {
-                since,
-                group_id: Some(pending.group_id),
-                response_kind: ResponseKind::Other,
-            },
-            Caller::Admin(_) => {
-                Caller::Cancelled { since, group_id: None, response_kind: ResponseKind::Other }
-            }
-            // It was no client's call: its response is ignored.
-            Caller::Internal(_) | Caller::Subscription(_) => {
-                return calls.remove(&upstream_id).map(|it| it.caller);
-            }
+            Caller::PendingInput(pending) => (Some(pending.group_id), ResponseKind::Other),
+            Caller::Admin(_) => (None, ResponseKind::Other),
         };
         (call.timer, call.retry_copy) = (None, None);
         if let Some(log) = call.log.take() {
             log.ended("given up");
         }
-        Some(std::mem::replace(&mut call.caller, next))
+        self.cancel_forwarded(upstream_id);
+        let cancelled = Caller::Cancelled { since: Instant::now(), group_id, response_kind };
+        Some(std::mem::replace(&mut call.caller, cancelled))
     }
 
     /// Handles the response to a cancelled call. If that created a task, no client can ever ask for
     /// it: the task is cancelled, and the server may report on it for a while.
-    pub(super) fn handle_late_response(
-        self: &Rc<Self>,
+    pub(crate) fn handle_late_response(
+        &self,
         upstream_id: u64,
-        cancelled: &Caller,
+        (group_id, response_kind): (Option<u64>, &ResponseKind),
         result: &str,
     ) {
-        let Caller::Cancelled { group_id, response_kind: ResponseKind::NewTask, .. } = cancelled
-        else {
+        if *response_kind != ResponseKind::NewTask {
             return;
-        };
-        let group_id = *group_id;
+        }
         let is_modern = self.is_modern();
         let begun =
             if is_modern { tasks::created_modern(result) } else { tasks::created_legacy(result) };
         let Some((id, _)) = begun else { return };
-        let caller = Caller::Cancelled {
-            since: Instant::now(),
-            group_id,
-            response_kind: ResponseKind::Other,
-        };
+        let (since, response_kind) = (Instant::now(), ResponseKind::Other);
+        let caller = Caller::Cancelled { since, group_id, response_kind };
         self.calls.borrow_mut().insert(upstream_id, PendingCall::new(caller, 0));
         self.prune_cancelled_later();
         let params = if is_modern {
@@ -221,17 +204,17 @@ impl Upstream {
 
     /// Starts a task that removes cancelled calls once no message can refer to them, unless it runs
     /// already.
-    pub(super) fn prune_cancelled_later(self: &Rc<Self>) {
-        if self.is_pruning.replace(true) {
+    pub(super) fn prune_cancelled_later(&self) {
+        if self.tasks.pruning.replace(true) {
             return;
         }
-        let forgetting = Rc::downgrade(self);
+        let forgetting = self.me.clone();
         tokio::task::spawn_local(async move {
             sleep(CANCELLED_RETENTION).await;
             while let Some(upstream) = forgetting.upgrade() {
                 upstream.prune_cancelled();
                 let Some(since) = upstream.first_cancelled() else {
-                    return upstream.is_pruning.set(false);
+                    return upstream.tasks.pruning.set(false);
                 };
                 drop(upstream);
                 sleep_until(since + CANCELLED_RETENTION).await;
@@ -251,23 +234,29 @@ impl Upstream {
 
     /// Adds the retained entries of this upstream to `counts`.
     pub(crate) fn count(&self, counts: &mut Retained) {
-        let calls = self.calls.borrow();
-        let given_up = |call: &&PendingCall| matches!(call.caller, Caller::Cancelled { .. });
-        let given_up = calls.values().filter(given_up).count();
-        counts.add("calls", calls.len() - given_up);
-        counts.add("calls_given_up", given_up);
+        let is_cancelled = |call: &&PendingCall| matches!(call.caller, Caller::Cancelled { .. });
+        counts.add("calls_given_up", self.calls.borrow().values().filter(is_cancelled).count());
         counts.add("call_copies_bytes", self.retry_copy_bytes.get());
-        counts.add("instance_users", self.users.borrow().len());
-        counts.add("log_bytes", self.unparsed_lines.borrow().len());
-        counts.add("wire", self.wire.retained());
-        self.subscription.add_retained(counts);
+        counts.add("instance_users", self.usage.users.borrow().len());
+        self.connection.count(counts);
     }
 
     /// Removes calls that were cancelled so long ago that no message can refer to them.
     fn prune_cancelled(&self) {
-        self.calls.borrow_mut().retain(|_, call| match &call.caller {
-            Caller::Cancelled { since, .. } => since.elapsed() < CANCELLED_RETENTION,
-            _ => true,
+        self.forget_calls(|call| match &call.caller {
+            Caller::Cancelled { since, .. } => since.elapsed() >= CANCELLED_RETENTION,
+            _ => false,
+        });
+    }
+
+    /// Removes calls whose responses are ignored.
+    pub(super) fn forget_calls(&self, is_meant: impl Fn(&PendingCall) -> bool) {
+        self.calls.borrow_mut().retain(|upstream_id, call| {
+            let is_over = is_meant(call);
+            if is_over {
+                self.forget_request(*upstream_id);
+            }
+            !is_over
         });
     }
 }

@@ -10,20 +10,10 @@ use xy_mcp::envelope::{self, Message, text_of};
 
 use super::ResponseKind;
 use crate::catalog::Known;
+use crate::connection::Delivery;
 use crate::frontend::View;
 use crate::kind;
 use crate::params::Params;
-
-/// The progress of a call's delivery.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Delivery {
-    /// Not a byte was sent.
-    Unwritten,
-    /// It was sent, and no byte of it was or will be read.
-    Unread,
-    /// The server may have read it.
-    Written,
-}
 
 /// The idempotency of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -92,14 +92,14 @@ impl CallTimer {
 impl Upstream {
     /// Starts the task that watches timeouts, unless it runs already.
     pub(crate) fn watch_timeouts(self: &Rc<Self>) {
-        if self.is_watched.replace(true) {
+        if self.tasks.timeouts.replace(true) {
             return;
         }
         let watched = Rc::downgrade(self);
         tokio::task::spawn_local(async move {
             while let Some(upstream) = watched.upgrade() {
                 let Some(next) = upstream.end_late_calls() else {
-                    return upstream.is_watched.set(false);
+                    return upstream.tasks.timeouts.set(false);
                 };
                 let earlier_timeout = upstream.earlier_timeout.clone();
                 drop(upstream);
@@ -120,7 +120,7 @@ impl Upstream {
 
     /// Records progress of this client's calls.
     pub(crate) fn touch(&self, client: u64) {
-        if !self.is_watched.get() {
+        if !self.tasks.timeouts.get() {
             return;
         }
         for call in self.calls.borrow().values() {
@@ -169,10 +169,7 @@ impl Upstream {
         if let Caller::PendingInput(pending) = &caller {
             pending.time_out(fault.clone());
         }
-        let message = format!(
-            r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{upstream_id},"reason":"it took too long"}}}}"#
-        );
-        self.notify_cancelled(upstream_id, message.as_bytes());
+        self.notify_given_up(upstream_id, "it took too long");
         if let Caller::Client { client, id, stream, .. } = caller {
             // The error already names the server as the client does.
             client.respond_error(&id, stream, fault);

@@ -35,16 +35,16 @@ impl Upstream {
     /// Starts the task that watches unread calls, unless it runs already or the system does not
     /// tell what was read.
     pub(crate) fn watch_reading(self: &Rc<Self>) {
-        if self.is_reading_watched.get() || self.wire.read_up_to().is_none() {
+        if self.tasks.reading.get() || self.wire().read_up_to().is_none() {
             return;
         }
-        self.is_reading_watched.set(true);
+        self.tasks.reading.set(true);
         let watched = Rc::downgrade(self);
         tokio::task::spawn_local(async move {
             let mut reading = None;
             while let Some(upstream) = watched.upgrade() {
                 let Some(next) = upstream.end_unread_calls(&mut reading) else {
-                    return upstream.is_reading_watched.set(false);
+                    return upstream.tasks.reading.set(false);
                 };
                 drop(upstream);
                 sleep_until(next).await;
@@ -55,7 +55,7 @@ impl Upstream {
     /// Fails the calls that were not read for too long. Returns when to check again, if that is
     /// necessary.
     fn end_unread_calls(self: &Rc<Self>, reading: &mut Option<Reading>) -> Option<Instant> {
-        let (now, up_to) = (Instant::now(), self.wire.read_up_to()?);
+        let (now, up_to) = (Instant::now(), self.wire().read_up_to()?);
         let since = match *reading {
             Some(it) if it.up_to == up_to => it.since,
             before => {
@@ -97,17 +97,14 @@ impl Upstream {
     fn withdraw(self: &Rc<Self>, upstream_id: u64, fault: &CallError) {
         let Some(caller) = self.give_up(upstream_id) else { return };
         self.prune_cancelled_later();
-        let message = format!(
-            r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{upstream_id},"reason":"it was not read in time"}}}}"#
-        );
-        self.notify_cancelled(upstream_id, message.as_bytes());
-        caller.fail(&self.key.server, fault);
+        self.notify_given_up(upstream_id, "it was not read in time");
+        caller.fail(&self.key().server, fault);
         self.call_is_over();
     }
 
     /// Returns the error of a call that the server has not read for `wait`.
     fn unread_fault(&self, read_up_to: u64, wait: Duration) -> CallError {
-        let server = &self.key.server;
+        let server = &self.key().server;
         let calls = self.calls.borrow();
         let begun = calls.values().filter(|call| call.offset < read_up_to && is_waited_for(call));
         let busy = match begun.max_by_key(|call| call.offset) {
@@ -119,7 +116,7 @@ impl Upstream {
             }
             None => "it reads nothing that it is sent".to_owned(),
         };
-        let apart = match self.key.holder {
+        let apart = match self.key().holder {
             Holder::Shared | Holder::Era(_) => "write `isolation \"client\"`, ",
             Holder::Client(_) => "",
         };

@@ -11,9 +11,10 @@ use xy_supervisor::health::Outcome;
 use xy_supervisor::protocol::{Checkup, CheckupReport};
 
 use crate::backend::Backend;
+use crate::connection::InternalRequest;
 use crate::era::Era;
 use crate::router::Router;
-use crate::upstream::{InternalRequest, Upstream};
+use crate::upstream::Upstream;
 
 /// The task of the latest checkup. Dropping it leaves that checkup unanswered.
 #[derive(Default)]
@@ -174,9 +175,9 @@ mod tests {
     use xy_supervisor::instance::InstanceKey;
 
     use super::*;
+    use crate::connection::http_client::HttpClient;
     use crate::era::Introduction;
     use crate::harness;
-    use crate::upstream::http_client::HttpClient;
 
     /// More calls than are sent concurrently over HTTP.
     const MANY: usize = 300;
@@ -219,7 +220,7 @@ mod tests {
         let key = InstanceKey::shared(settings.name.clone());
         let (driver_events, _) = mpsc::channel(64);
         let upstream = Upstream::new(key, driver_events, 1, false, transport.clone(), router);
-        transport.set_upstream(&upstream);
+        transport.set_connection(&upstream);
         let hello = format!(
             r#"{{"protocolVersion":"2025-11-25","capabilities":{capabilities},"serverInfo":{{}}}}"#
         );

@@ -17,12 +17,13 @@ use super::checkup::CheckupTask;
 use super::legacy_session::LegacySession;
 use super::{Ended, capabilities, describe_end, end_loop, idle_stop, learn_lists};
 use crate::backend::Backend;
+use crate::connection::Cause;
+use crate::connection::handshake::{Handshake, HandshakePlan, INITIALIZED, ResumeNote};
+use crate::connection::http_client::{ACCEPT_TIMEOUT, HttpClient, STABLE_AFTER, SessionError};
+use crate::connection::probe::{Hello, ProbeAnswer};
 use crate::era::{Era, Introduction, SpokenEras};
 use crate::router::Router;
-use crate::upstream::handshake::{Handshake, HandshakePlan, INITIALIZED, ResumeNote};
-use crate::upstream::http_client::{ACCEPT_TIMEOUT, HttpClient, STABLE_AFTER, SessionError};
-use crate::upstream::probe::{Hello, ProbeAnswer};
-use crate::upstream::{Cause, Upstream};
+use crate::upstream::Upstream;
 
 /// Delays between attempts to reach a server that was started here.
 const MIN_RETRY_DELAY: Duration = Duration::from_millis(25);
@@ -69,7 +70,7 @@ pub(super) async fn run(router: Rc<Router>, connection: Connection) {
     };
     let upstream =
         Upstream::new(key, events, note.first_id, is_adopted, transport.clone(), router.clone());
-    transport.set_upstream(&upstream);
+    transport.set_connection(&upstream);
     server.add(&upstream);
     let legacy = Rc::new(LegacySession::default());
     let session_task = HttpSession {

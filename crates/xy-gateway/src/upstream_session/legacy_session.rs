@@ -17,11 +17,12 @@ use xy_supervisor::protocol::DriverEvent;
 
 use super::http::HttpSession;
 use crate::backend::Backend;
+use crate::connection::Cause;
+use crate::connection::handshake::ResumeNote;
+use crate::connection::http_client::HttpClient;
 use crate::era::{Era, SpokenEras};
 use crate::router::Router;
-use crate::upstream::handshake::ResumeNote;
-use crate::upstream::http_client::HttpClient;
-use crate::upstream::{Cause, Upstream};
+use crate::upstream::Upstream;
 
 /// Capacity of the session's event channel, which is read here instead of by the supervisor.
 const EVENT_QUEUE: usize = 16;
@@ -103,7 +104,7 @@ impl HttpSession {
         let holder = Holder::Era(Era::Legacy);
         let key = InstanceKey { server: self.server.name.clone(), holder };
         let upstream = Upstream::new(key, sender, 1, false, transport.clone(), self.router.clone());
-        transport.set_upstream(&upstream);
+        transport.set_connection(&upstream);
         self.server.add(&upstream);
         *self.legacy.open.borrow_mut() = Some((upstream.clone(), transport.clone()));
         let is_refused = Rc::new(Cell::new(false));

@@ -12,14 +12,15 @@ use xy_protocol::error::CallError;
 
 use crate::backend::Backend;
 use crate::catalog::{Item, Known, Lists, MAX_BYTES, MAX_ITEMS, Page};
+use crate::connection::probe::code_of;
+use crate::connection::result_of;
 use crate::era::Introduction;
 use crate::kind::Kind;
 use crate::modern::UNSUPPORTED_VERSION;
 use crate::param_headers;
 use crate::revision::MODERN;
 use crate::router::Router;
-use crate::upstream::probe::code_of;
-use crate::upstream::{Upstream, result_of};
+use crate::upstream::Upstream;
 use crate::via::{self, Daemons};
 
 /// Maximum time for answering a list. After that, the server is shown without it.

@@ -168,7 +168,7 @@ async fn elapsed_time_survives_a_server_restart() {
         client.call("a");
         advance_time(4 * SECOND).await;
         let question = asked(&harness, &client);
-        harness.upstream.close(crate::upstream::Cause::end("`s` has ended"));
+        harness.upstream.close(crate::connection::Cause::end("`s` has ended"));
         harness.router.on_instance_end(&harness.server, &harness.upstream, "`s` has ended");
         answer_roots(&client, &question);
         assert_eq!(harness.server.waiting(), 1);

@@ -115,17 +115,17 @@ impl HttpClient {
     /// Orders the calls that wait for the session, which is about to open. They go behind calls
     /// that were sent before and may turn out not to be accepted.
     pub(crate) fn order_delayed_calls(&self) {
-        let Some(upstream) = self.upstream() else { return };
+        let Some(connection) = self.connection() else { return };
         let mut calls: Vec<u64> = self.calls.borrow().keys().copied().collect();
         calls.sort_unstable();
         let is_unsent = |call: &u64| self.unsent.borrow().contains(call);
         for call in calls.iter().copied().filter(is_unsent) {
-            if let Some(client) = upstream.client_of(call) {
+            if let Some(client) = connection.client_of(call) {
                 self.join(call, client);
             }
         }
         for call in calls.into_iter().filter(|call| !is_unsent(call)) {
-            let Some(client) = upstream.client_of(call) else { continue };
+            let Some(client) = connection.client_of(call) else { continue };
             if self.unanswered.borrow().contains(&call)
                 && let Some(client_order) = self.send_orders.orders.borrow_mut().get_mut(&client)
             {

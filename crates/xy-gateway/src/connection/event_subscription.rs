@@ -16,7 +16,7 @@ use xy_protocol::control::quoted;
 use xy_protocol::error::{CallError, ErrorKind};
 
 use super::probe::code_of;
-use super::{Caller, InternalRequest, Upstream, ids};
+use super::{Connection, InternalRequest, Origin, ids};
 use crate::modern::{self, LISTEN, SUBSCRIPTION};
 use crate::params::Params;
 use crate::retained::Retained;
@@ -85,7 +85,7 @@ struct OpenSubscription {
 
 impl Drop for OpenSubscription {
     fn drop(&mut self) {
-        let subscription = &self.request.upstream.subscription;
+        let subscription = &self.request.connection.subscription;
         subscription.count.set(subscription.count.get().saturating_sub(1));
     }
 }
@@ -128,7 +128,7 @@ impl EventSubscription {
     }
 }
 
-impl Upstream {
+impl Connection {
     /// Sets the filter, which replaces the one before. Returns the part of it that the server has
     /// accepted. The filter stays set also if the returned future is dropped.
     pub(crate) fn listen_to(
@@ -192,7 +192,7 @@ impl Upstream {
         self.subscription.current.set(None);
         self.subscription.is_settled.set(false);
         let mut keeper = SubscriptionKeeper {
-            upstream: self,
+            connection: self,
             open: None,
             retry_at: None,
             delay: MIN_RETRY_DELAY,
@@ -210,15 +210,15 @@ impl Upstream {
     pub(super) fn is_subscription(&self, upstream_id: u64) -> bool {
         self.subscription.count() > 0
             && self
-                .calls
+                .requests
                 .borrow()
                 .get(&upstream_id)
-                .is_some_and(|call| matches!(call.caller, Caller::Subscription(_)))
+                .is_some_and(|call| matches!(call.origin, Origin::Subscription(_)))
     }
 
     /// Handles a notification about a subscription itself. Returns true if it was one.
     pub(super) fn handle_subscription_notification(
-        self: &Rc<Self>,
+        &self,
         method: &str,
         params: Option<&str>,
     ) -> bool {
@@ -254,7 +254,7 @@ impl Upstream {
         let Some(params) = self.listen_params(filter) else {
             return Ok(OpenResult::NothingToWatch);
         };
-        let request = self.ask_with(LISTEN, Some(&params), Caller::Subscription)?;
+        let request = self.ask_with(LISTEN, Some(&params), Origin::Subscription)?;
         self.subscription.count.set(self.subscription.count.get() + 1);
         let upstream_id = request.upstream_id;
         let mut open =
@@ -315,7 +315,7 @@ impl Upstream {
 
 /// The task that keeps the subscription open.
 struct SubscriptionKeeper<'k> {
-    upstream: &'k Rc<Upstream>,
+    connection: &'k Rc<Connection>,
     open: Option<OpenSubscription>,
     /// The time of the next attempt.
     retry_at: Option<Instant>,
@@ -325,15 +325,15 @@ struct SubscriptionKeeper<'k> {
 impl SubscriptionKeeper<'_> {
     /// Opens a subscription with the current filter, and ends the old one.
     async fn open(&mut self) {
-        let subscription = &self.upstream.subscription;
+        let subscription = &self.connection.subscription;
         self.retry_at = None;
         // Later callers may set another filter.
         let (filter, waiters) = (subscription.filter.borrow().clone(), subscription.waiters.take());
-        let mut opened = self.upstream.try_open(&filter).await;
+        let mut opened = self.connection.try_open(&filter).await;
         if opened.is_err() && !filter.tasks.is_empty() {
             // A server that refuses tasks must not keep others from their resources.
             let rest = EventFilter { tasks: BTreeSet::new(), ..filter };
-            opened = self.upstream.try_open(&rest).await;
+            opened = self.connection.try_open(&rest).await;
         }
         let result = match opened {
             Ok(OpenResult::Open(open)) => {
@@ -357,24 +357,24 @@ impl SubscriptionKeeper<'_> {
     }
 
     fn replace(&mut self, open: Option<OpenSubscription>) {
-        let subscription = &self.upstream.subscription;
+        let subscription = &self.connection.subscription;
         subscription.current.set(open.as_ref().map(|open| open.request.upstream_id));
         if open.is_some() && subscription.is_behind.replace(false) {
-            self.upstream.lists_changed();
+            self.connection.lists_changed();
         }
         self.open = open;
         if let Some(earlier) = subscription.earlier.take() {
             let message = format!(
                 r#"{{"jsonrpc":"2.0","method":"{CANCELLED}","params":{{"requestId":{earlier}}}}}"#
             );
-            self.upstream.send(message.as_bytes());
+            self.connection.send(message.as_bytes());
         }
-        self.upstream.save_note();
+        self.connection.save_note();
     }
 
     /// Handles the end of the subscription.
     fn lost(&mut self, why: &str) {
-        let subscription = &self.upstream.subscription;
+        let subscription = &self.connection.subscription;
         subscription.current.set(None);
         subscription.is_behind.set(true);
         if self.open.take().is_some_and(|open| open.since.elapsed() >= STABLE_AFTER) {
@@ -384,7 +384,7 @@ impl SubscriptionKeeper<'_> {
     }
 
     fn fails(&mut self, why: &str) {
-        tracing::debug!(server = %self.upstream.key, why, "not listened to");
+        tracing::debug!(server = %self.connection.key, why, "not listened to");
         if self.open.is_none() {
             self.retry_at = Some(Instant::now() + self.delay);
             self.delay = (self.delay * 2).min(MAX_RETRY_DELAY);

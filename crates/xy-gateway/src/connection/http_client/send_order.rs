@@ -20,7 +20,7 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(2);
 /// it is sent.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The calls of one client by upstream id, which is the order in which they came.
+/// The calls of one client by connection id, which is the order in which they came.
 #[derive(Debug)]
 pub(super) struct SendOrder {
     calls: BTreeMap<u64, CallState>,

@@ -15,9 +15,9 @@ use super::fetch::{FetchError, next_piece};
 use super::response_class::{Refusal, ResponseClass, classify};
 use super::{HttpClient, LAST_EVENT, STABLE_AFTER, SessionError};
 use crate::budget::Reservation;
+use crate::connection::Connection;
 use crate::large::LARGE_THRESHOLD;
 use crate::message_text::MAX_MESSAGE;
-use crate::upstream::Upstream;
 
 /// Limits of the delay between two requests, whatever a server says.
 const MIN_DELAY: Duration = Duration::from_millis(20);
@@ -56,7 +56,7 @@ impl EventReader {
     /// Reads a stream to its end; `related_call` is the call that it belongs to.
     pub(super) async fn handle(
         &mut self,
-        upstream: &Rc<Upstream>,
+        connection: &Rc<Connection>,
         mut body: Incoming,
         related_call: Option<u64>,
         mut budget: Reservation,
@@ -65,7 +65,8 @@ impl EventReader {
         loop {
             // After the response, only the end of the stream is awaited, so that the connection can
             // be reused.
-            let is_over = related_call.is_some_and(|upstream_id| !upstream.has_call(upstream_id));
+            let is_over =
+                related_call.is_some_and(|upstream_id| !connection.is_pending(upstream_id));
             let next = next_piece(&mut body);
             let piece = if is_over {
                 timeout(STREAM_END_TIMEOUT, next).await.unwrap_or(Ok(None))?
@@ -75,9 +76,9 @@ impl EventReader {
             let Some(piece) = piece else { return Ok(()) };
             let mut rest = &*piece;
             while let Some(piece) = events.next(&mut rest) {
-                self.take(upstream, piece, related_call).await;
+                self.take(connection, piece, related_call).await;
             }
-            upstream.log_unparsed().await;
+            connection.log_unparsed().await;
             if !budget.resize(events.buffered_len()) {
                 let why = "too many of its answers are large and unfinished";
                 return Err(FetchError::Broken(why.to_owned()));
@@ -87,7 +88,7 @@ impl EventReader {
 
     async fn take(
         &mut self,
-        upstream: &Rc<Upstream>,
+        connection: &Rc<Connection>,
         piece: StreamItem,
         related_call: Option<u64>,
     ) {
@@ -99,16 +100,16 @@ impl EventReader {
                 }
                 self.last = event.id.or(self.last.take());
                 if !event.data.is_empty() && matches!(event.kind.as_str(), "" | "message") {
-                    handle(upstream, event.data, related_call).await;
+                    handle(connection, event.data, related_call).await;
                 }
             }
             StreamItem::Retry(millis) => self.retry = Some(Duration::from_millis(millis)),
             StreamItem::TooLong(head) => match related_call {
                 Some(upstream_id) if Head::of(&head).is_response => {
-                    upstream.too_long_for(upstream_id);
+                    connection.too_long_for(upstream_id);
                 }
-                None if self.is_only => upstream.too_long(&head),
-                _ => upstream.log_own("a message exceeded the size limit"),
+                None if self.is_only => connection.too_long(&head),
+                _ => connection.log_own("a message exceeded the size limit"),
             },
         }
     }
@@ -125,13 +126,13 @@ impl EventReader {
 }
 
 /// Handles a message, which may span several lines.
-async fn handle(upstream: &Rc<Upstream>, data: Vec<u8>, related_call: Option<u64>) {
+async fn handle(connection: &Rc<Connection>, data: Vec<u8>, related_call: Option<u64>) {
     if data.len() > LARGE_THRESHOLD || memchr::memchr2(b'\n', b'\r', &data).is_none() {
-        return upstream.handle_whole(data.into(), related_call).await;
+        return connection.handle_whole(data.into(), related_call).await;
     }
     let mut line = Vec::with_capacity(data.len());
     xy_mcp::edit::append_on_one_line(&mut line, &data);
-    upstream.handle(&line, related_call);
+    connection.handle(&line, related_call);
 }
 
 impl HttpClient {
@@ -146,9 +147,9 @@ impl HttpClient {
     pub(crate) async fn listen(self: Rc<Self>) {
         let mut reader = EventReader::default();
         let mut failures = 0;
-        while let Some(upstream) = self.upstream() {
+        while let Some(connection) = self.connection() {
             let began = Instant::now();
-            match self.listen_once(&upstream, &mut reader).await {
+            match self.listen_once(&connection, &mut reader).await {
                 Ok(()) if began.elapsed() >= STABLE_AFTER => (failures, reader.empty) = (0, 0),
                 Ok(()) => failures = 0,
                 Err(NoStream::NotOffered) => return,
@@ -166,7 +167,7 @@ impl HttpClient {
 
     async fn listen_once(
         &self,
-        upstream: &Rc<Upstream>,
+        connection: &Rc<Connection>,
         reader: &mut EventReader,
     ) -> Result<(), NoStream> {
         let mut request = self.request(Method::GET, self.url.clone(), Bytes::new());
@@ -185,7 +186,7 @@ impl HttpClient {
             ResponseClass::Events => {
                 // The stream is requested again, whether it ended or broke.
                 let budget = self.partial_budget();
-                let _ = reader.handle(upstream, response.into_body(), None, budget).await;
+                let _ = reader.handle(connection, response.into_body(), None, budget).await;
                 Ok(())
             }
             ResponseClass::Failed(_) | ResponseClass::Refused(Refusal::TooMany(_)) => Ok(()),
@@ -253,14 +254,14 @@ impl HttpClient {
 
     /// Reads the stream of a legacy SSE server to its end. Returns why it ended.
     async fn read_legacy_stream(&self, mut stream: LegacyStream, mut rest: Bytes) -> String {
-        let Some(upstream) = self.upstream() else { return String::new() };
+        let Some(connection) = self.connection() else { return String::new() };
         let mut reader = EventReader { is_only: true, ..EventReader::default() };
         loop {
             let mut bytes = &*rest;
             while let Some(piece) = stream.events.next(&mut bytes) {
-                reader.take(&upstream, piece, None).await;
+                reader.take(&connection, piece, None).await;
             }
-            upstream.log_unparsed().await;
+            connection.log_unparsed().await;
             match next_piece(&mut stream.body).await {
                 Ok(Some(piece)) => rest = piece,
                 Ok(None) => return "it ended its stream".to_owned(),

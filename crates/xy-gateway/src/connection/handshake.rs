@@ -11,7 +11,7 @@ use xy_supervisor::protocol::DriverEvent;
 
 use super::http_client::SessionError;
 use super::probe::{Hello, INITIALIZE_TIMEOUT, Next, ProbeAnswer, ProbeState};
-use super::{InternalRequest, State, Upstream, self_meta};
+use super::{Connection, InternalRequest, State, self_meta};
 use crate::era::{self, Era, Introduction, Introductions, SpokenEras};
 use crate::modern::DISCOVER;
 use crate::revision;
@@ -103,7 +103,7 @@ impl ResumeNote {
     }
 }
 
-impl Upstream {
+impl Connection {
     /// Negotiates the protocol. `read_answer` interprets the answer to each question. Returns the
     /// introduction in the era that is used, and the introductions in all eras that were asked.
     pub(crate) async fn negotiate(
@@ -202,7 +202,7 @@ impl Upstream {
     ) -> Result<InternalRequest, CallError> {
         match hello {
             Hello::Discover => {
-                let daemons = self.events.daemons_before(self);
+                let daemons = self.daemons_before();
                 self.ask(DISCOVER, Some(&self_meta::params(None, &daemons)))
             }
             Hello::Initialize => self.initialize(revision::LATEST, capabilities),
@@ -215,7 +215,7 @@ impl Upstream {
         revision: &str,
         capabilities: &str,
     ) -> Result<InternalRequest, CallError> {
-        let daemons = self.events.daemons_before(self);
+        let daemons = self.daemons_before();
         let params = era::initialize_params(revision, capabilities, Some(&daemons));
         self.ask("initialize", Some(&params))
     }
@@ -244,9 +244,9 @@ impl Upstream {
     }
 }
 
-impl Upstream {
+impl Connection {
     /// Returns an id that was never used towards this server.
-    pub(super) fn new_id(&self) -> u64 {
+    pub(crate) fn new_id(&self) -> u64 {
         let (id, is_recorded) = self.ids.borrow_mut().next();
         if !is_recorded {
             self.save_note();

@@ -29,7 +29,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 use xy_config::settings::Endpoint;
 
-use super::Upstream;
+use super::Connection;
 use crate::budget::Reservation;
 use crate::revision::MODERN;
 use crate::via;
@@ -82,7 +82,7 @@ const MAX_SESSION_ID: usize = 4096;
 /// The transport to an HTTP server.
 pub(crate) struct HttpClient {
     me: Weak<Self>,
-    upstream: RefCell<Weak<Upstream>>,
+    connection: RefCell<Weak<Connection>>,
     sender: RequestSender,
     url: Uri,
     /// The URL that messages are posted to: `url`, or what a legacy SSE server announces.
@@ -192,7 +192,7 @@ impl HttpClient {
         let (errors, error) = mpsc::channel(ERROR_QUEUE);
         let transport = Rc::new_cyclic(|me: &Weak<Self>| Self {
             me: me.clone(),
-            upstream: RefCell::default(),
+            connection: RefCell::default(),
             sender,
             post_url: RefCell::new((!endpoint.is_older).then(|| url.clone())),
             url,
@@ -232,9 +232,9 @@ impl HttpClient {
         Ok((transport, error))
     }
 
-    /// Sets the upstream whose messages are transported.
-    pub(crate) fn set_upstream(&self, upstream: &Rc<Upstream>) {
-        *self.upstream.borrow_mut() = Rc::downgrade(upstream);
+    /// Sets the connection whose messages are transported.
+    pub(crate) fn set_connection(&self, connection: &Rc<Connection>) {
+        *self.connection.borrow_mut() = Rc::downgrade(connection);
     }
 
     /// Returns true if the server runs on another machine.
@@ -310,7 +310,8 @@ impl HttpClient {
     pub(crate) async fn all_answered(&self) {
         let is_answered = || {
             let unsent = self.unsent.borrow();
-            let is_subscription = |call| self.upstream().is_some_and(|it| it.is_subscription(call));
+            let is_subscription =
+                |call| self.connection().is_some_and(|it| it.is_subscription(call));
             self.calls.borrow().keys().all(|call| unsent.contains(call) || is_subscription(*call))
         };
         while !is_answered() {
@@ -408,7 +409,7 @@ impl HttpClient {
     /// health check.
     fn bypasses_limit(&self, call: u64) -> bool {
         let is_subscription =
-            || self.upstream().is_some_and(|upstream| upstream.is_subscription(call));
+            || self.connection().is_some_and(|connection| connection.is_subscription(call));
         let is_unlimited = self.unlimited.borrow().contains(&call);
         self.begins_session(call)
             || self.probe.get() == Some(call)
@@ -438,8 +439,8 @@ impl HttpClient {
     fn forget_session(&self, count: u64) {
         if *self.session_count.borrow() == count && self.is_in_session() {
             self.session.take();
-            if let Some(upstream) = self.upstream() {
-                upstream.reset(); // No request may be sent without a session.
+            if let Some(connection) = self.connection() {
+                connection.reset(); // No request may be sent without a session.
             }
             self.is_forgotten.set(true);
             self.session_lost.notify_one();
@@ -454,8 +455,8 @@ impl HttpClient {
         }
     }
 
-    fn upstream(&self) -> Option<Rc<Upstream>> {
-        self.upstream.borrow().upgrade()
+    fn connection(&self) -> Option<Rc<Connection>> {
+        self.connection.borrow().upgrade()
     }
 }
 

@@ -83,7 +83,7 @@ impl HttpClient {
         };
         let Some(name) = name.and_then(text_of) else { return };
         insert(headers, NAME, &name);
-        let known = self.upstream().and_then(|upstream| upstream.known());
+        let known = self.connection().and_then(|connection| connection.known());
         let Some(known) = known.filter(|_| method == "tools/call") else { return };
         for param_header in self.tool_headers.of(&name, &known).iter().flat_map(|it| it.iter()) {
             let value = param_header.value(params.arguments());

@@ -1,4 +1,4 @@
-//! The transport to a stdio server: moves bytes between its pipes and its [`Upstream`].
+//! The transport to a stdio server: moves bytes between its pipes and its [`Connection`].
 //!
 //! Input is handled in place, in one buffer that all servers share. Only an incomplete last line is
 //! copied.
@@ -23,7 +23,7 @@ use tokio::time::{Instant, sleep_until};
 use xy_ipc::framing::{Line, LineSplitter};
 use xy_supervisor::protocol::DriverEvent;
 
-use super::Upstream;
+use super::Connection;
 use super::assembler::{Assembler, Step};
 use super::wire::Wire;
 use super::write_buffer::{ATOMIC, Block, WriteBuffer};
@@ -168,16 +168,16 @@ impl Pipes {
     /// Reads until the server closes its stdout. Cancel-safe: nothing that was read is lost.
     pub(crate) async fn read_all(
         &self,
-        upstream: &Rc<Upstream>,
+        connection: &Rc<Connection>,
         mut stdout: pipe::Receiver,
     ) -> io::Result<()> {
         loop {
-            self.handle_queued(upstream).await;
+            self.handle_queued(connection).await;
             let read = poll_fn(|context| {
                 with_scratch(|scratch| {
                     let mut buffer = ReadBuf::new(scratch);
                     Pin::new(&mut stdout).poll_read(context, &mut buffer).map_ok(|()| {
-                        self.take(upstream, buffer.filled());
+                        self.take(connection, buffer.filled());
                         !buffer.filled().is_empty()
                     })
                 })
@@ -186,25 +186,25 @@ impl Pipes {
                 biased;
                 read = read => read?,
                 () = self.until_overdue() => {
-                    self.release_held(upstream);
+                    self.release_held(connection);
                     true
                 }
             };
             if !is_more {
                 break;
             }
-            upstream.log_unparsed().await;
+            connection.log_unparsed().await;
         }
-        self.release_held(upstream);
+        self.release_held(connection);
         let rest = self.take_partial();
-        upstream.unparsed(&rest);
-        upstream.log_unparsed().await;
+        connection.unparsed(&rest);
+        connection.log_unparsed().await;
         Ok(())
     }
 
     /// Handles bytes from the server, line by line.
-    pub(crate) fn take(&self, upstream: &Rc<Upstream>, mut bytes: &[u8]) {
-        upstream.record_read();
+    pub(crate) fn take(&self, connection: &Rc<Connection>, mut bytes: &[u8]) {
+        connection.record_read();
         let mut lines = self.lines.borrow_mut();
         while let Some(line) = lines.next_line(&mut bytes) {
             match line {
@@ -212,10 +212,10 @@ impl Pipes {
                     let line = Bytes::copy_from_slice(line);
                     self.queued_lines.borrow_mut().push_back(line);
                 }
-                Line::Whole(line) => self.take_whole(upstream, line),
+                Line::Whole(line) => self.take_whole(connection, line),
                 Line::TooLong(head) => {
-                    self.release_held(upstream);
-                    upstream.too_long(head);
+                    self.release_held(connection);
+                    connection.too_long(head);
                 }
             }
         }
@@ -228,61 +228,61 @@ impl Pipes {
     }
 
     /// Handles the queued lines. Cancel-safe: a line leaves the queue when it is handled.
-    async fn handle_queued(&self, upstream: &Rc<Upstream>) {
+    async fn handle_queued(&self, connection: &Rc<Connection>) {
         loop {
             let Some(line) = self.queued_lines.borrow().front().cloned() else { return };
             if line.len() <= LARGE_THRESHOLD || !self.assembler.borrow().is_empty() {
-                self.take_whole(upstream, &line);
+                self.take_whole(connection, &line);
             } else {
                 let may_begin =
                     |line: &[u8]| self.assembler.borrow_mut().begin(line, Instant::now());
-                upstream.handle_large_unless(line, None, may_begin).await;
+                connection.handle_large_unless(line, None, may_begin).await;
             }
             let handled = self.queued_lines.borrow_mut().pop_front();
             handled.into_iter().for_each(large::free);
-            upstream.log_unparsed().await;
+            connection.log_unparsed().await;
         }
     }
 
     /// Handles the queued lines on this thread, for a server that has ended: there is no time for
     /// another thread.
-    pub(crate) fn handle_rest(&self, upstream: &Rc<Upstream>) {
+    pub(crate) fn handle_rest(&self, connection: &Rc<Connection>) {
         while let Some(line) = self.queued_lines.borrow_mut().pop_front() {
-            self.take_whole(upstream, &line);
+            self.take_whole(connection, &line);
         }
     }
 
-    fn take_whole(&self, upstream: &Rc<Upstream>, line: &[u8]) {
+    fn take_whole(&self, connection: &Rc<Connection>, line: &[u8]) {
         if self.assembler.borrow().is_empty() {
-            self.take_line(upstream, line);
+            self.take_line(connection, line);
         } else {
-            self.take_next(upstream, line);
+            self.take_next(connection, line);
         }
     }
 
     /// Handles a line that is a message, or may begin one.
-    fn take_line(&self, upstream: &Rc<Upstream>, line: &[u8]) {
+    fn take_line(&self, connection: &Rc<Connection>, line: &[u8]) {
         let may_begin = |line: &[u8]| self.assembler.borrow_mut().begin(line, Instant::now());
-        upstream.handle_unless(line, None, may_begin);
+        connection.handle_unless(line, None, may_begin);
     }
 
     /// Handles a line that may continue held lines.
-    fn take_next(&self, upstream: &Rc<Upstream>, line: &[u8]) {
+    fn take_next(&self, connection: &Rc<Connection>, line: &[u8]) {
         let step = self.assembler.borrow_mut().go_on(line);
         match step {
             Step::Held => {}
-            Step::Whole(text) => upstream.handle_lines(text),
+            Step::Whole(text) => connection.handle_lines(text),
             Step::NotMessage(lines) => {
-                handle_each(upstream, &lines);
-                self.take_line(upstream, line);
+                handle_each(connection, &lines);
+                self.take_line(connection, line);
             }
         }
     }
 
     /// Handles held lines one by one, as they are no message together.
-    fn release_held(&self, upstream: &Rc<Upstream>) {
+    fn release_held(&self, connection: &Rc<Connection>) {
         let held = self.assembler.borrow_mut().give_up();
-        handle_each(upstream, &held);
+        handle_each(connection, &held);
     }
 
     /// Waits until the held lines are overdue. Never resolves if none are held.
@@ -426,9 +426,9 @@ impl Pipes {
     }
 }
 
-fn handle_each(upstream: &Rc<Upstream>, lines: &[u8]) {
+fn handle_each(connection: &Rc<Connection>, lines: &[u8]) {
     for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-        upstream.handle(line, None);
+        connection.handle(line, None);
     }
 }
 

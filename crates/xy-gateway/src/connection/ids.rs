@@ -1,4 +1,4 @@
-//! Upstream ids: integers that are never used twice towards one server, not even by a later daemon.
+//! Connection ids: integers that are never used twice towards one server, not even by a later daemon.
 //! Pure.
 //!
 //! They begin small, since some servers store them in small integers. A daemon may be killed at any

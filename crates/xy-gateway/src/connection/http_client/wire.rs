@@ -7,7 +7,7 @@ use xy_mcp::envelope::{self, Message};
 
 use super::{CANCELLED_READ_TIMEOUT, HandshakeState, HttpClient, call};
 use crate::chunks::Chunks;
-use crate::upstream::wire::Wire;
+use crate::connection::wire::Wire;
 
 impl Wire for HttpClient {
     fn put(&self, call: Option<u64>, write: &mut dyn FnMut(&mut Chunks)) -> u64 {

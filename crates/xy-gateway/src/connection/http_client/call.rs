@@ -14,11 +14,11 @@ use super::fetch::{BodyError, FetchError, whole};
 use super::listen::EventReader;
 use super::response_class::{Refusal, ResponseClass, classify};
 use super::{Body, HttpClient, LAST_EVENT, SessionError, headers};
+use crate::connection::probe::code_of;
 use crate::message_text::MAX_MESSAGE;
 use crate::modern::{HEADER_MISMATCH, UNSUPPORTED_VERSION};
-use crate::upstream::probe::code_of;
-use crate::upstream::retry::Delivery;
-use crate::upstream::{Upstream, ids};
+
+use crate::connection::{Connection, Delivery, ids};
 
 /// Maximum time that a call waits until the server has accepted earlier notifications.
 const TURN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -35,18 +35,22 @@ const MAX_RESUMES: u32 = 5;
 /// Posts a call and reads its response.
 pub(super) async fn run(upstream_id: u64, body: Body) {
     let transport = body.transport.clone();
-    if let Some(upstream) = transport.upstream() {
-        let call =
-            HttpCall { transport: transport.clone(), upstream, upstream_id, session: Cell::new(0) };
+    if let Some(connection) = transport.connection() {
+        let call = HttpCall {
+            transport: transport.clone(),
+            connection,
+            upstream_id,
+            session: Cell::new(0),
+        };
         call.run(body).await;
-        call.upstream.log_unparsed().await;
+        call.connection.log_unparsed().await;
     }
     transport.finish_call(upstream_id);
 }
 
 struct HttpCall {
     transport: Rc<HttpClient>,
-    upstream: Rc<Upstream>,
+    connection: Rc<Connection>,
     upstream_id: u64,
     /// The number of the session in which it was sent.
     session: Cell<u64>,
@@ -118,12 +122,12 @@ impl HttpCall {
                 return None;
             }
             // An earlier call may have found no server: this one must not overtake it.
-            let is_clients = self.upstream.client_of(self.upstream_id).is_some();
-            if is_clients && self.upstream.needs_handshake() {
+            let is_clients = self.connection.client_of(self.upstream_id).is_some();
+            if is_clients && self.connection.needs_handshake() {
                 self.retry_unsent("it cannot be reached");
                 return None;
             }
-            if !self.upstream.is_wanted(self.upstream_id) {
+            if !self.connection.is_wanted(self.upstream_id) {
                 return None; // It was cancelled before it was sent.
             }
             let count = *self.transport.session_count.borrow();
@@ -181,7 +185,7 @@ impl HttpCall {
         let code = code_of(&text);
         if code == Some(HEADER_MISMATCH) && headers::is_of_tool(&request.text) {
             self.transport.unsent.borrow_mut().insert(self.upstream_id);
-            let _ = timeout(REFRESH_TIMEOUT, self.upstream.refresh_lists()).await;
+            let _ = timeout(REFRESH_TIMEOUT, self.connection.refresh_lists()).await;
             let (_, response) = self.post(request).await?;
             if !may_have_error_body(response.status()) {
                 return Some(response);
@@ -201,7 +205,7 @@ impl HttpCall {
         let is_answer = self.pass_on_error(text);
         if !is_answer {
             let refusal = Refusal::Other(status);
-            self.upstream.fail(self.upstream_id, &refusal.fault(self.server()));
+            self.connection.fail(self.upstream_id, &refusal.fault(self.server()));
         }
         if is_answer && code_of(text) != Some(UNSUPPORTED_VERSION) {
             return;
@@ -209,7 +213,7 @@ impl HttpCall {
         if !is_answer && headers::is_list(request) {
             self.transport.forget_session(self.session.get());
         } else {
-            self.upstream.lists_changed();
+            self.connection.lists_changed();
         }
     }
 
@@ -221,8 +225,8 @@ impl HttpCall {
         {
             return false;
         }
-        self.upstream.handle(&text, Some(self.upstream_id));
-        !self.upstream.is_open(self.upstream_id)
+        self.connection.handle(&text, Some(self.upstream_id));
+        !self.connection.is_open(self.upstream_id)
     }
 
     /// Waits for a session, and for the earlier delayed calls of the same client. Returns false if
@@ -246,17 +250,17 @@ impl HttpCall {
     async fn next_session(&self, count: u64) -> bool {
         let mut sessions = self.transport.session_count.subscribe();
         let next = sessions.wait_for(|now| *now > count);
-        matches!(timeout(self.upstream.queue_timeout(), next).await, Ok(Ok(_)))
+        matches!(timeout(self.connection.session_timeout.get(), next).await, Ok(Ok(_)))
     }
 
     fn not_sent(&self, failed: &FetchError) {
         let why = failed.words();
         match failed {
             FetchError::Unconnected(_) => {
-                let is_bearable = self.upstream.is_subscription(self.upstream_id)
+                let is_bearable = self.connection.is_subscription(self.upstream_id)
                     && self.transport.tolerates_connect_failure();
                 if !is_bearable {
-                    self.upstream.reset(); // Calls that come now wait too.
+                    self.connection.reset(); // Calls that come now wait too.
                 }
                 self.retry_unsent(&why);
                 if !is_bearable {
@@ -274,16 +278,16 @@ impl HttpCall {
     async fn read_message(&self, mut body: Incoming) {
         match whole(&mut body, MAX_MESSAGE, &mut self.transport.partial_budget()).await {
             Ok(text) => {
-                self.upstream.handle_whole(text, Some(self.upstream_id)).await;
-                if self.upstream.is_open(self.upstream_id) {
-                    self.upstream.fail_malformed_call(
+                self.connection.handle_whole(text, Some(self.upstream_id)).await;
+                if self.connection.is_open(self.upstream_id) {
+                    self.connection.fail_malformed_request(
                         self.upstream_id,
                         "its body has no response to this request",
                     );
                 }
             }
-            Err(BodyError::TooLong) => self.upstream.too_long_for(self.upstream_id),
-            Err(BodyError::TooMany) => self.upstream.fail(self.upstream_id, &self.too_many()),
+            Err(BodyError::TooLong) => self.connection.too_long_for(self.upstream_id),
+            Err(BodyError::TooMany) => self.connection.fail(self.upstream_id, &self.too_many()),
             Err(BodyError::Fetch(failed)) => self.retry_broken(failed.words()),
         }
     }
@@ -304,12 +308,12 @@ impl HttpCall {
             let ended = match body.take() {
                 Some(body) => {
                     let budget = self.transport.partial_budget();
-                    reader.handle(&self.upstream, body, Some(self.upstream_id), budget).await
+                    reader.handle(&self.connection, body, Some(self.upstream_id), budget).await
                 }
                 None => Ok(()),
             };
-            self.upstream.log_unparsed().await;
-            if !self.upstream.is_open(self.upstream_id) || self.transport.is_closed.get() {
+            self.connection.log_unparsed().await;
+            if !self.connection.is_open(self.upstream_id) || self.transport.is_closed.get() {
                 return;
             }
             // Without sessions, no stream can be resumed.
@@ -359,7 +363,7 @@ impl HttpCall {
     /// Fails a refused call, with the server's own error if the body holds one.
     async fn refused(&self, refusal: &Refusal, body: Incoming) {
         if !self.pass_on_error_body(body).await {
-            self.upstream.fail(self.upstream_id, &refusal.fault(self.server()));
+            self.connection.fail(self.upstream_id, &refusal.fault(self.server()));
         }
         // The call fails before the server is given up.
         self.transport.report(match refusal {
@@ -399,12 +403,12 @@ impl HttpCall {
         xy_mcp::edit::append_on_one_line(&mut answer, error.as_bytes());
         let error = String::from_utf8_lossy(&answer);
         let answer = format!(r#"{{"jsonrpc":"2.0","id":{},"error":{error}}}"#, self.upstream_id);
-        self.upstream.handle(answer.as_bytes(), Some(self.upstream_id));
-        !self.upstream.is_open(self.upstream_id)
+        self.connection.handle(answer.as_bytes(), Some(self.upstream_id));
+        !self.connection.is_open(self.upstream_id)
     }
 
     fn server(&self) -> &str {
-        self.upstream.key().server.as_str()
+        self.connection.key().server.as_str()
     }
 
     /// Fails a call that the server has not received: it waits until the server is back.
@@ -430,6 +434,6 @@ impl HttpCall {
 
     fn lose(&self, delivery: Delivery, why: &str, is_final: bool) {
         let why = format!("`{}`: {why}", self.server());
-        self.upstream.lose(self.upstream_id, delivery, &why, is_final);
+        self.connection.lose(self.upstream_id, delivery, &why, is_final);
     }
 }

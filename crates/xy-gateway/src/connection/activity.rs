@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use super::Upstream;
+use super::Connection;
 
 /// Counters of received messages and reads. Callers only compare them for equality.
 #[derive(Debug, Default)]
@@ -18,7 +18,7 @@ impl Activity {
     }
 }
 
-impl Upstream {
+impl Connection {
     /// Records that bytes were read from the server, whether or not they are a whole message.
     pub(super) fn record_read(&self) {
         self.activity.reads.set(self.activity.reads.get().wrapping_add(1));

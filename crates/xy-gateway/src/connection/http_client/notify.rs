@@ -76,9 +76,9 @@ impl HttpClient {
 
     pub(super) async fn log_lost(&self, result: Result<Result<(), String>, Elapsed>) {
         let late = |_| Err(format!("it was not accepted within {ACCEPT_TIMEOUT:?}"));
-        if let (Err(why), Some(upstream)) = (result.unwrap_or_else(late), self.upstream()) {
-            upstream.log_own(format_args!("a message was lost: {why}"));
-            upstream.log_unparsed().await;
+        if let (Err(why), Some(connection)) = (result.unwrap_or_else(late), self.connection()) {
+            connection.log_own(format_args!("a message was lost: {why}"));
+            connection.log_unparsed().await;
         }
     }
 

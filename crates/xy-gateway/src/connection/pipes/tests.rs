@@ -4,7 +4,7 @@ use std::io::{PipeReader, Read};
 use std::os::fd::OwnedFd;
 
 use super::*;
-use crate::upstream::wire::Wire;
+use crate::connection::wire::Wire;
 
 /// Returns the pipes to a server, and the server's reading end.
 async fn pipes() -> (Rc<Pipes>, PipeReader) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 
-use super::{Caller, Upstream};
+use super::{Connection, Origin};
 use crate::kind::Kind;
 
 /// The result of a round trip.
@@ -32,7 +32,7 @@ pub enum RoundTrip {
     Broken(String),
 }
 
-impl Upstream {
+impl Connection {
     /// Sends a request that the server must be able to answer. `is_other` requests a list instead,
     /// as some servers neither know `ping` nor say so.
     pub(crate) async fn round_trip(self: &Rc<Self>, is_other: bool, within: Duration) -> RoundTrip {
@@ -41,7 +41,7 @@ impl Upstream {
             (false, true) => "server/discover",
             (false, false) => "ping",
         };
-        let (before, activity) = (self.calls_of_clients(), self.activity_count());
+        let (before, activity) = (self.forwarded_requests(), self.activity_count());
         let silent =
             |calls| RoundTrip::Silent { calls, has_spoken: self.activity_count() != activity };
         let began_at = Instant::now();
@@ -53,7 +53,7 @@ impl Upstream {
         match timeout(within, request.answer()).await {
             Ok(Ok(_)) => RoundTrip::Answered { took: began_at.elapsed() },
             Ok(Err(fault)) => RoundTrip::Broken(fault.to_string()),
-            Err(_) => silent(before.max(self.calls_of_clients())),
+            Err(_) => silent(before.max(self.forwarded_requests())),
         }
     }
 
@@ -69,13 +69,9 @@ impl Upstream {
         lists.iter().find(|(has, _)| *has).map(|(_, kind)| kind.method())
     }
 
-    /// Returns the number of client calls that the server has not answered.
-    fn calls_of_clients(&self) -> usize {
-        let calls = self.calls.borrow();
-        let is_clients = |caller: &Caller| match caller {
-            Caller::Internal(_) | Caller::Subscription(_) | Caller::Detached => false,
-            _ => caller.is_waiting(),
-        };
-        calls.values().filter(|call| is_clients(&call.caller)).count()
+    /// Returns the number of forwarded requests that the server has not answered.
+    fn forwarded_requests(&self) -> usize {
+        let requests = self.requests.borrow();
+        requests.values().filter(|it| matches!(it.origin, Origin::Forwarded { .. })).count()
     }
 }
