@@ -10,7 +10,6 @@ use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 
 use xy_config::profile::OWN_TOOLS;
 use xy_config::settings::ServerSettings;
@@ -21,14 +20,16 @@ use xy_protocol::server::ServerName;
 use xy_supervisor::instance::Holder;
 
 use crate::bridge;
+use crate::call::{Alias, CallRequest, CallTimer, Counts};
 use crate::catalog::Known;
 use crate::client::{Client, RequestPhase};
+use crate::connection::Connection;
 use crate::era::Era;
 use crate::frontend::StreamNo;
 use crate::kind::Kind;
 use crate::manifest::Remembered;
 use crate::retained::Retained;
-use crate::upstream::{CallTimer, Caller, Request, Upstream};
+use crate::upstream::{Caller, Upstream};
 
 mod era_routing;
 mod exclusive;
@@ -38,7 +39,7 @@ mod queue_budget;
 mod sleep;
 
 pub(crate) use protocol_hint::ProtocolHint;
-pub(crate) use queue::{CallToQueue, QueuedCall, RetryState, outcome_unknown};
+pub(crate) use queue::{CallToQueue, QueuedCall};
 pub(crate) use queue_budget::QueueBudget;
 pub(crate) use sleep::{FailureReporter, ProgressReporter};
 
@@ -90,7 +91,8 @@ pub(crate) struct Backend {
     is_releasing: Cell<bool>,
     /// The limits and counts of waiting calls, shared by all servers.
     queue_budget: Rc<QueueBudget>,
-    pub(crate) counts: Counts,
+    /// The name, and the counters of the calls that were made under it.
+    pub(crate) alias: Rc<Alias>,
     /// The lists of an instance of this very configuration, as learned by this daemon.
     said: RefCell<Option<Rc<Known>>>,
     /// The era of the latest call, if the server speaks both.
@@ -99,19 +101,6 @@ pub(crate) struct Backend {
     remembered_era: Cell<Option<Era>>,
     /// The second process could not be started since the shared one began.
     is_second_refused: Cell<bool>,
-}
-
-/// The counters of a server's calls.
-#[derive(Debug, Default)]
-pub(crate) struct Counts {
-    /// Number of waiting calls. Read by other threads.
-    pub(crate) waiting: Arc<AtomicUsize>,
-    /// Number of calls that ever had to wait.
-    pub(crate) parked: Cell<u64>,
-    /// Number of calls that were ever sent again.
-    pub(crate) again: Cell<u64>,
-    /// Number of calls whose outcome is unknown.
-    pub(crate) unknown: Cell<u64>,
 }
 
 /// The status of a call after dispatch.
@@ -138,6 +127,7 @@ impl Backend {
             .map(|it| Rc::new(Known::new(settings.name.as_str(), it.introduction, it.lists)));
         Rc::new(Self {
             name: settings.name.clone(),
+            alias: Rc::new(Alias::new(settings.name.clone())),
             hint: RefCell::new(ProtocolHint::new(settings.clone(), eras, introductions)),
             settings: RefCell::new(settings),
             availability: RefCell::new(Availability::Up),
@@ -157,12 +147,16 @@ impl Backend {
             waiting_bytes: Cell::new(0),
             is_releasing: Cell::new(false),
             queue_budget,
-            counts: Counts::default(),
             said: RefCell::default(),
             last_called: Cell::new(last_called),
             remembered_era: Cell::new(last_called),
             is_second_refused: Cell::new(false),
         })
+    }
+
+    /// Returns the counters of the calls that were made under this name.
+    pub(crate) fn counts(&self) -> &Counts {
+        &self.alias.counts
     }
 
     /// Returns true if the lists are shown.
@@ -269,6 +263,12 @@ impl Backend {
         found.filter(|upstream| upstream.introduction().is_some() && !upstream.awaits_lists())
     }
 
+    /// Returns the upstream of this connection, if it still exists.
+    pub(crate) fn upstream_over(&self, connection: &Rc<Connection>) -> Option<Rc<Upstream>> {
+        let found = self.upstreams.borrow().get(&connection.key().holder).cloned();
+        found.filter(|upstream| Rc::ptr_eq(upstream.connection(), connection))
+    }
+
     /// Returns true if a client's calls go to a modern instance, as far as that is known.
     pub(crate) fn is_modern_to(&self, client: &Client) -> bool {
         self.upstream(self.holder(client)).is_some_and(|upstream| upstream.is_modern())
@@ -363,12 +363,13 @@ impl Backend {
         }
     }
 
-    /// Sends a client's request, or queues it. The request may use an alias of the server.
+    /// Sends a client's request, or queues it. `alias` is the server under the name that the client
+    /// used.
     pub(crate) fn call(
         self: &Rc<Self>,
-        client: &Rc<Client>,
-        mut request: Request<'_>,
-        stream: StreamNo,
+        (client, stream): (&Rc<Client>, StreamNo),
+        mut request: CallRequest<'_>,
+        alias: &Rc<Self>,
     ) -> Result<CallStatus, CallError> {
         let era = if request.request_meta.is_some() { Era::Modern } else { Era::Legacy };
         // Lists need no process of the client's era.
@@ -382,18 +383,18 @@ impl Backend {
             if !request.response_kind.is_of_task()
                 && self.must_wait(client, is_modern, &request.retry_state, &upstream)
             {
-                return self.enqueue_request(client, holder, &request, stream);
+                return self.enqueue_request((client, stream), (alias, holder), &request);
             }
             return self.send(client, &upstream, request, stream).map(CallStatus::Sent);
         }
-        if let Some(why) = request.alias.no_successor(holder) {
-            return Err(request.alias.down_for(holder, &why));
+        if let Some(why) = alias.no_successor(holder) {
+            return Err(alias.down_for(holder, &why));
         }
-        self.enqueue_request(client, holder, &request, stream)
+        self.enqueue_request((client, stream), (alias, holder), &request)
     }
 
     /// Returns the timer of a request, which started when it was first sent.
-    fn timer(&self, request: &Request<'_>) -> Option<Rc<CallTimer>> {
+    fn timer(&self, request: &CallRequest<'_>) -> Option<Rc<CallTimer>> {
         if let Some(timer) = &request.retry_state.rounds.timer {
             timer.touch();
             return Some(timer.clone());
@@ -410,7 +411,7 @@ impl Backend {
         &self,
         client: &Rc<Client>,
         upstream: &Rc<Upstream>,
-        mut request: Request<'_>,
+        mut request: CallRequest<'_>,
         stream: StreamNo,
     ) -> Result<RequestPhase, CallError> {
         request.timer = self.timer(&request);
@@ -452,7 +453,7 @@ impl Backend {
     fn check_not_management_tool(
         &self,
         upstream: &Upstream,
-        request: &Request<'_>,
+        request: &CallRequest<'_>,
     ) -> Result<(), CallError> {
         let is_gateway = upstream.introduction().is_some_and(|it| it.is_gateway);
         if !is_gateway || request.method_and_target.0 != "tools/call" {
@@ -477,17 +478,16 @@ impl Backend {
 
     fn enqueue_request(
         self: &Rc<Self>,
-        client: &Rc<Client>,
-        holder: Holder,
-        request: &Request<'_>,
-        stream: StreamNo,
+        (client, stream): (&Rc<Client>, StreamNo),
+        (alias, holder): (&Rc<Self>, Holder),
+        request: &CallRequest<'_>,
     ) -> Result<CallStatus, CallError> {
         self.check_room(request.text.len()) // Checked before the text is copied.
             .and_then(|()| self.check_share(client))
             .inspect_err(|_| client.limit_hit("calls that wait for a server"))?;
         let call = CallToQueue {
             client: client.clone(),
-            alias: request.alias.clone(),
+            alias: alias.clone(),
             holder,
             id: request.id.into(),
             text: request.text.store(),

@@ -9,6 +9,7 @@ mod backend;
 mod body;
 mod bridge;
 mod budget;
+mod call;
 mod capabilities;
 mod catalog;
 mod chunks;

@@ -24,16 +24,15 @@ use xy_protocol::server::ServerName;
 use xy_supervisor::instance::InstanceKey;
 use xy_supervisor::protocol::DriverEvent;
 
-use crate::backend::{Backend, RetryState};
 use crate::bridge::EraTranslation;
 use crate::bridge::pending_input::PendingInput;
+use crate::call::{Alias, CallTimer, ResponseKind, RetryState};
 use crate::catalog::Known;
 use crate::client::Client;
 use crate::connection::wire::Wire;
 use crate::connection::{Cause, Connection, ConnectionEvents, Delivery, Inbound};
 use crate::frontend::StreamNo;
 use crate::large::LargeReader;
-use crate::message_text::MessageText;
 use crate::modern::RequestMeta;
 use crate::tasks::CANCELLED_RETENTION;
 use crate::via::Via;
@@ -50,10 +49,9 @@ mod timeout;
 mod unread;
 
 use call_log::CallLog;
-pub(crate) use caller::{CallOwner, Caller, ResponseKind};
+pub(crate) use caller::{CallOwner, Caller};
 pub(crate) use ending::UnansweredCall;
 use retry_copy::RetryCopy;
-pub(crate) use timeout::CallTimer;
 
 /// Receiver of the events of an upstream.
 pub(crate) trait UpstreamEvents {
@@ -75,7 +73,7 @@ pub(crate) trait UpstreamEvents {
 pub(crate) struct ClientResponse<'t> {
     pub(crate) client: &'t Rc<Client>,
     /// The server, under the name that the client used.
-    pub(crate) alias: &'t Rc<Backend>,
+    pub(crate) alias: &'t Alias,
     /// The upstream id of the call.
     pub(crate) upstream_id: u64,
     /// The client's progress token.
@@ -186,39 +184,6 @@ impl PendingCall {
     }
 }
 
-/// A client's request that is to be forwarded: its text, and slices of it.
-pub(crate) struct Request<'t> {
-    /// The whole message.
-    pub(crate) text: MessageText<'t>,
-    /// The client's id of the request.
-    pub(crate) id: &'t str,
-    /// The client's progress token.
-    pub(crate) token: Option<&'t str>,
-    /// The slice that holds a name or URI, and its replacement for this server.
-    pub(crate) renamed: Option<(&'t str, String)>,
-    /// The method and its target (a name or URI), for messages to people.
-    pub(crate) method_and_target: (&'t str, Option<&'t str>),
-    /// The server, under the name that the client used.
-    pub(crate) alias: Rc<Backend>,
-    /// The way in which the response is inspected.
-    pub(crate) response_kind: ResponseKind,
-    /// The timeouts of the call.
-    pub(crate) timer: Option<Rc<CallTimer>>,
-    /// The text of the params.
-    pub(crate) params: Option<&'t str>,
-    /// The `_meta` of the params, if it is an object.
-    pub(crate) meta: Option<&'t str>,
-    /// The client metadata of a modern request.
-    #[expect(clippy::struct_field_names, reason = "the type has this name")]
-    pub(crate) request_meta: Option<Rc<RequestMeta>>,
-    /// The slice of `_meta` that a server of the same era must not see, and its replacement.
-    pub(crate) meta_override: Option<(&'t str, String)>,
-    /// The history of the request.
-    pub(crate) retry_state: RetryState,
-    /// The request carries a `requestState`: it repeats an earlier one.
-    pub(crate) has_state: bool,
-}
-
 impl Deref for Upstream {
     type Target = Rc<Connection>;
 
@@ -293,6 +258,11 @@ impl Upstream {
 
     fn me(&self) -> Rc<Self> {
         self.me.upgrade().expect("a caller of the upstream holds it")
+    }
+
+    /// Returns the connection.
+    pub(crate) fn connection(&self) -> &Rc<Connection> {
+        &self.connection
     }
 
     /// Sets how many bytes of retry copies are kept, and how long calls wait.
@@ -420,13 +390,13 @@ impl Upstream {
     /// Returns what a client may see of `known`, under the name that it used.
     pub(crate) fn shown_as(
         &self,
-        alias: &Backend,
+        alias: &ServerName,
         client: &Client,
         known: Rc<Known>,
     ) -> Option<Rc<Known>> {
-        let is_own = alias.name == self.key().server;
-        let known = if is_own { known } else { known.for_alias(&alias.name) };
-        client.visible(&alias.name, known)
+        let is_own = *alias == self.key().server;
+        let known = if is_own { known } else { known.for_alias(alias) };
+        client.visible(alias, known)
     }
 
     /// Records that the server has sent a client a request, during this call or during any call of

@@ -10,7 +10,8 @@ use std::rc::Rc;
 use xy_config::settings::Isolation;
 use xy_supervisor::instance::Holder;
 
-use super::{Backend, QueuedCall, RetryState};
+use super::{Backend, QueuedCall};
+use crate::call::RetryState;
 use crate::client::Client;
 use crate::exclusive::{self, Flight, Slot};
 use crate::upstream::Upstream;

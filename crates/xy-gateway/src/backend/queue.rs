@@ -15,40 +15,17 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
 use xy_config::settings::Isolation;
 use xy_protocol::error::{CallError, ErrorKind};
-use xy_protocol::server::ServerName;
 use xy_supervisor::instance::Holder;
 
 use super::queue_budget::{Load, Reservation};
 use super::{Availability, Backend, STOPPED};
-use crate::bridge::rounds::Rounds;
+use crate::call::RetryState;
 use crate::client::{Client, RequestPhase};
 use crate::era::Era;
 use crate::frontend::StreamNo;
 use crate::gateway_status::ADVICE;
 use crate::message_text::StoredText;
 use crate::reply;
-
-/// The history of a call.
-#[derive(Clone, Default)]
-pub(crate) struct RetryState {
-    /// The input rounds of the call, and its timer.
-    pub(crate) rounds: Rounds,
-    /// The position among the calls of its server, once it has one.
-    pub(crate) ticket: Option<u64>,
-    /// When the call began to wait, if it does.
-    pub(crate) waits_since: Option<Instant>,
-    /// The call was sent before.
-    pub(crate) was_sent: bool,
-    /// The call was sent before, and its server may have read it.
-    pub(crate) was_written: bool,
-}
-
-impl RetryState {
-    /// Returns true if the call has waited for its server, or is sent again.
-    pub(crate) fn has_waited(&self) -> bool {
-        self.waits_since.is_some() || self.was_sent
-    }
-}
 
 /// A call that waits for its server.
 pub(crate) struct QueuedCall {
@@ -67,6 +44,14 @@ pub(crate) struct QueuedCall {
     reservation: Option<(Reservation, WaitingCount)>,
     /// The timer that ends the wait.
     timer: Option<AbortHandle>,
+}
+
+impl QueuedCall {
+    /// Completes the call with an error.
+    fn fail(&self, fault: &CallError) {
+        let fault = self.alias.alias.failure(&self.retry_state, fault);
+        self.client.respond_error(&self.id, self.stream, &fault);
+    }
 }
 
 impl Drop for QueuedCall {
@@ -148,9 +133,9 @@ impl Backend {
             (self.ticket(&retry_state), retry_state.waits_since.unwrap_or_else(Instant::now));
         (retry_state.ticket, retry_state.waits_since) = (Some(ticket), Some(since));
         let timer = Some(self.set_timer(ticket, self.wait_ends_at(&retry_state, since)));
-        alias.counts.parked.set(alias.counts.parked.get() + 1);
+        alias.counts().parked.set(alias.counts().parked.get() + 1);
         let reservation =
-            Some((self.queue_budget.take(text.len()), WaitingCount::at(&alias.counts.waiting)));
+            Some((self.queue_budget.take(text.len()), WaitingCount::at(&alias.counts().waiting)));
         let waits = QueuedCall {
             ticket,
             client,
@@ -209,29 +194,7 @@ impl Backend {
 
     /// Fails a queued call.
     pub(crate) fn give_up(&self, waited: &QueuedCall, fault: &CallError) {
-        let fault = reply::with_alias(&waited.alias.name, &self.name, fault);
-        let call = (&*waited.id, waited.stream);
-        waited.alias.fail(&waited.client, call, &waited.retry_state, &fault);
-    }
-
-    /// Fails a call that was made under this name. If it was written to an earlier life, the
-    /// outcome is unknown.
-    pub(crate) fn fail(
-        &self,
-        client: &Client,
-        (id, stream): (&str, StreamNo),
-        retry_state: &RetryState,
-        fault: &CallError,
-    ) {
-        let is_unknown = fault.kind.is_outcome_unknown();
-        if !is_unknown && !retry_state.was_written {
-            return client.respond_error(id, stream, fault);
-        }
-        self.counts.unknown.set(self.counts.unknown.get() + 1);
-        if is_unknown {
-            return client.respond_error(id, stream, fault);
-        }
-        client.respond_error(id, stream, &outcome_unknown(fault, Some(&self.name)));
+        waited.fail(&reply::with_alias(&waited.alias.name, &self.name, fault));
     }
 
     /// Removes a call from the queue; `None` if it does not wait any more.
@@ -323,12 +286,7 @@ impl Backend {
     pub(crate) fn fail_all_under(&self, alias: &Self, why: &str) {
         let fault = alias.down(why);
         for waited in self.take_matching(|it| std::ptr::eq(Rc::as_ptr(&it.alias), alias)) {
-            waited.alias.fail(
-                &waited.client,
-                (&waited.id, waited.stream),
-                &waited.retry_state,
-                &fault,
-            );
+            waited.fail(&fault);
         }
     }
 
@@ -399,11 +357,6 @@ impl Backend {
     /// Returns the number of calls that wait for one instance.
     pub(crate) fn waiting_for(&self, holder: Holder) -> usize {
         self.waiting.borrow().iter().filter(|it| it.holder == holder).count()
-    }
-
-    /// Counts a call that was sent again.
-    pub(super) fn count_again(&self) {
-        self.counts.again.set(self.counts.again.get() + 1);
     }
 
     /// Returns the error of a call whose wait has ended.
@@ -483,17 +436,4 @@ fn wait_end(queue: Instant, in_all: Option<Instant>) -> (Instant, ErrorKind) {
         Some(in_all) => (in_all, ErrorKind::TimedOut),
         None => (queue, ErrorKind::QueueFull),
     }
-}
-
-/// Returns the error of a call that was written once and is not sent again.
-pub(crate) fn outcome_unknown(fault: &CallError, server: Option<&ServerName>) -> CallError {
-    let (whom, look) = match server {
-        Some(name) => (format!("`{name}`"), format!("; `xy logs {name}` shows its last output")),
-        None => ("its server".to_owned(), String::new()),
-    };
-    let once = format!("the call was sent to {whom} once, and not answered");
-    let why = fault.cause.as_ref().map_or(once.clone(), |cause| format!("{cause}; {once}"));
-    CallError::new(ErrorKind::OutcomeUnknown, format!("outcome unknown: {}", fault.message))
-        .cause(why)
-        .hint(format!("find out whether it was done before you repeat it{look}"))
 }

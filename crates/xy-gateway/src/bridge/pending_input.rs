@@ -26,13 +26,13 @@ pub(crate) use parked::{NewPendingInput, ParkedCalls, ParkedEntry, call_gone, re
 
 use super::EraTranslation;
 use super::state::StateBinding;
-use crate::backend::Backend;
 use crate::budget::Reservation;
+use crate::call::Alias;
 use crate::client::{Client, Principal};
+use crate::connection::Connection;
 use crate::frontend::StreamNo;
 use crate::modern::{RequestMeta, SERVER_INFO};
 use crate::reply;
-use crate::upstream::Upstream;
 
 /// How long a call waits for its client.
 pub(crate) const INPUT_TIMEOUT: Duration = Duration::from_mins(10);
@@ -62,9 +62,10 @@ pub(crate) struct PendingInput {
     pub(crate) request_meta: Rc<RequestMeta>,
     pub(crate) method: Box<str>,
     pub(crate) binding: StateBinding,
-    pub(crate) upstream: Weak<Upstream>,
+    /// The connection to the server that asks.
+    pub(crate) connection: Weak<Connection>,
     /// The server, by the alias that the client used.
-    pub(crate) alias: Rc<Backend>,
+    pub(crate) alias: Rc<Alias>,
     pub(crate) upstream_id: u64,
     /// The server's `serverInfo`, as JSON text.
     pub(crate) info: Option<String>,
@@ -202,9 +203,9 @@ impl PendingInput {
     }
 
     fn reject_questions(&self, state: &State, why: &str) {
-        let Some(upstream) = self.upstream.upgrade() else { return };
+        let Some(connection) = self.connection.upgrade() else { return };
         for question in state.delivered.iter().chain(&state.undelivered) {
-            upstream.send(&reply::error(&question.id, -32603, why));
+            connection.send(&reply::error(&question.id, -32603, why));
         }
     }
 

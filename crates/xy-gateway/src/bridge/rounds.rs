@@ -13,28 +13,18 @@ use xy_mcp::members::Members;
 use xy_protocol::error::{CallError, ErrorKind};
 
 use super::translation::{OriginalRequest, is_empty};
-use crate::backend::RetryState;
+use crate::call::{RetryState, Rounds};
 use crate::capabilities::RequiredCapabilities;
 use crate::client::Client;
 use crate::frontend::{Route, StreamNo};
 use crate::names::quoted;
 use crate::reply;
-use crate::upstream::CallTimer;
 
 /// Maximum number of rounds of one call.
 const MAX_ROUNDS: u8 = 16;
 
 /// Maximum number of questions in one round.
 const MAX_QUESTIONS: usize = 32;
-
-/// The rounds of a call so far.
-#[derive(Clone, Default)]
-pub(crate) struct Rounds {
-    /// Number of repetitions.
-    pub(crate) count: u8,
-    /// The timer of the call, since it was first sent.
-    pub(crate) timer: Option<Rc<CallTimer>>,
-}
 
 /// One round: the questions to the client and their answers.
 pub(crate) struct Round {

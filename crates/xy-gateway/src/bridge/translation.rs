@@ -5,16 +5,15 @@ use xy_mcp::envelope::Outcome;
 use xy_mcp::members::Members;
 use xy_protocol::error::{CallError, ErrorKind};
 
-use super::rounds::Rounds;
 use super::{StateBinding, StateError, pending_input};
 use crate::budget::Reservation;
+use crate::call::{CallRequest, Rounds};
 use crate::client::Client;
 use crate::era::Era;
 use crate::frontend::{Entry, View};
 use crate::message_text::StoredText;
 use crate::modern::{self, RequestError, RequestMeta};
 use crate::reply;
-use crate::upstream::Request;
 
 /// The translation of one call between a client and a server of different eras.
 pub(crate) enum EraTranslation {
@@ -66,7 +65,7 @@ pub(crate) fn binding(entry: &Entry, method: &str, params: Option<&str>) -> Stat
 /// Returns the translation between a client and a server of this era; `None` within one era.
 pub(crate) fn translation_for(
     client: &Client,
-    request: &Request<'_>,
+    request: &CallRequest<'_>,
     era: Era,
 ) -> Result<Option<Box<EraTranslation>>, CallError> {
     let method = request.method_and_target.0;
@@ -92,7 +91,7 @@ pub(crate) fn translation_for(
     Ok(Some(Box::new(translation)))
 }
 
-fn store_request(client: &Client, request: &Request<'_>) -> Result<OriginalRequest, CallError> {
+fn store_request(client: &Client, request: &CallRequest<'_>) -> Result<OriginalRequest, CallError> {
     let mut held = client.byte_budget();
     if !held.resize(request.text.len()) {
         let message = "too many requests are open at servers that may require input";
@@ -110,7 +109,7 @@ fn store_request(client: &Client, request: &Request<'_>) -> Result<OriginalReque
 
 impl EraTranslation {
     /// Rewrites the metadata of a request. `token` is xy's own progress token.
-    pub(crate) fn edit<'t>(&self, request: &Request<'t>, token: &str, edits: &mut Edits<'t>) {
+    pub(crate) fn edit<'t>(&self, request: &CallRequest<'t>, token: &str, edits: &mut Edits<'t>) {
         let token = request.token.map(|_| token);
         match (self, request.meta) {
             (Self::ToLegacy { .. }, Some(meta)) => {
@@ -166,7 +165,7 @@ impl EraTranslation {
 }
 
 /// Adds `_meta` to a request without one, and `params` if necessary.
-fn add_meta<'t>(request: &Request<'t>, meta: &str, edits: &mut Edits<'t>) {
+fn add_meta<'t>(request: &CallRequest<'t>, meta: &str, edits: &mut Edits<'t>) {
     if let Some(params) = request.params {
         // A malformed `_meta` carries nothing.
         if let Some(odd) = Members::read(params).and_then(|it| it.get("_meta")) {

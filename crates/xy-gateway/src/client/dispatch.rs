@@ -15,8 +15,9 @@ use xy_protocol::error::{CallError, ErrorKind};
 
 use super::error_log::method_word;
 use super::{Client, OpenRequest, RequestPhase};
-use crate::backend::{Backend, RetryState, STOPPED, outcome_unknown};
+use crate::backend::{Backend, STOPPED};
 use crate::bridge::rounds::Round;
+use crate::call::{RetryState, outcome_unknown};
 use crate::era::Era;
 use crate::frontend::{StreamNo, View};
 use crate::kind::Kind;

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use xy_mcp::envelope::{Malformed, Message};
 
 use super::{Client, MAX_OPEN_REQUESTS, RequestPhase, dispatch};
-use crate::backend::RetryState;
+use crate::call::RetryState;
 use crate::era::Era;
 use crate::frontend::{Disposition, Lifetime, MAX_BATCH, Route, StreamNo};
 use crate::message_text::MessageText;

@@ -8,8 +8,9 @@ use crate::bridge::pending_input::{
     self, NewPendingInput, ParkedEntry, PendingInput, ReplyTo, ResumeAction,
 };
 use crate::bridge::{self, StateError, rounds};
+use crate::call::ResponseKind;
 use crate::reply;
-use crate::upstream::{Caller, ResponseKind};
+use crate::upstream::Caller;
 use xy_protocol::error::CallError;
 
 impl Client {
@@ -43,7 +44,7 @@ impl Client {
         pending: &Rc<PendingInput>,
     ) -> Result<Outcome, CallError> {
         let (responses, next) = pending.resume(request.params.answers());
-        let upstream = pending.upstream.upgrade();
+        let upstream = self.router.upstream_of(pending);
         if let Some(upstream) = &upstream {
             for line in responses {
                 upstream.pass(&line);
@@ -93,7 +94,7 @@ impl Client {
             request_meta,
             method: pending.method.clone(),
             binding: pending.binding,
-            upstream: pending.upstream.clone(),
+            connection: pending.connection.clone(),
             alias: pending.alias.clone(),
             upstream_id: pending.upstream_id,
             info: pending.info.clone(),
@@ -101,7 +102,7 @@ impl Client {
         });
         let next = next.ok_or_else(|| self.router.parked.full_error())?;
         pending.move_questions_to(&next);
-        if let Some(upstream) = pending.upstream.upgrade() {
+        if let Some(upstream) = self.router.upstream_of(pending) {
             upstream.attach(pending.upstream_id, Caller::PendingInput(next.clone()));
         }
         self.router.flush_soon(next);

@@ -79,7 +79,7 @@ impl Harness {
     }
 
     fn counts(&self) -> (u64, u64) {
-        (self.server.counts.again.get(), self.server.counts.unknown.get())
+        (self.server.counts().again.get(), self.server.counts().unknown.get())
     }
 }
 

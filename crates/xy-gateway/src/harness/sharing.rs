@@ -47,7 +47,7 @@ impl SharedProcess {
 
     /// Returns how many calls wait under each name.
     fn waiting(&self) -> [usize; 2] {
-        let count = |it: &Backend| it.counts.waiting.load(std::sync::atomic::Ordering::Relaxed);
+        let count = |it: &Backend| it.counts().waiting.load(std::sync::atomic::Ordering::Relaxed);
         [count(&self.harness.server), count(&self.alias)]
     }
 }

@@ -11,6 +11,7 @@ use super::Router;
 use crate::bridge::EraTranslation;
 use crate::bridge::pending_input::CallResult;
 use crate::bridge::rounds::{self, Round};
+use crate::call::ResponseKind;
 use crate::client::Client;
 use crate::connection::{Cause, Inbound, ServerResponse, complete_request};
 use crate::frontend::{Route, StreamNo};
@@ -19,8 +20,7 @@ use crate::modern::RequestMeta;
 use crate::ownership::NewTask;
 use crate::tasks;
 use crate::upstream::{
-    Caller, ClientResponse, ProgressRecipient, ResponseKind, UnansweredCall, Upstream,
-    UpstreamEvents,
+    Caller, ClientResponse, ProgressRecipient, UnansweredCall, Upstream, UpstreamEvents,
 };
 use crate::via::Via;
 

@@ -53,7 +53,7 @@ impl Router {
     ) -> Rc<Backend> {
         self.server(settings.name.as_str()).unwrap_or_else(|| {
             let server = Backend::new(settings.clone(), remembered, self.queue_budget.clone());
-            let waiting = server.counts.waiting.clone();
+            let waiting = server.counts().waiting.clone();
             self.status
                 .send_modify(|status| drop(status.waiting.insert(server.name.clone(), waiting)));
             self.servers.borrow_mut().insert(server.name.clone(), server.clone());

@@ -66,7 +66,7 @@ impl Router {
             request_meta: request_meta.clone(),
             method: call.clone(),
             binding,
-            upstream: Rc::downgrade(by),
+            connection: Rc::downgrade(by),
             alias: alias.clone(),
             upstream_id,
             info,
@@ -111,7 +111,7 @@ impl Router {
             sleep(pending_input::QUESTION_BATCH_DELAY).await;
             router.flush(&pending);
             sleep(pending_input::MAX_SLOT_HOLD).await;
-            if let Some(upstream) = pending.upstream.upgrade() {
+            if let Some(upstream) = router.upstream_of(&pending) {
                 router.on_call_end(&upstream); // It no longer delays the client's other calls.
             }
         });
@@ -127,7 +127,7 @@ impl Router {
                 Err(fault) => client.respond_error(&id, stream, &fault),
             };
         }
-        if !pending.upstream.upgrade().is_some_and(|upstream| upstream.awaits_input(pending)) {
+        if !self.upstream_of(pending).is_some_and(|upstream| upstream.awaits_input(pending)) {
             // The call was cancelled meanwhile.
             self.parked.forget(pending.number);
             pending.end();
@@ -136,7 +136,7 @@ impl Router {
         let state = self.parked.state(pending.number, &pending.binding);
         client.respond(&id, stream, &reply::result(&id, &pending.input_required_result(&state)));
         self.start_expiry_task();
-        if let Some(upstream) = pending.upstream.upgrade() {
+        if let Some(upstream) = self.upstream_of(pending) {
             self.on_call_end(&upstream); // The call may no longer delay the client's other calls.
         }
     }
@@ -152,7 +152,7 @@ impl Router {
                 let (expired, next) = router.parked.take_expired();
                 for entry in expired {
                     if let ParkedEntry::Call(pending) = entry {
-                        abandon(&pending);
+                        router.abandon(&pending);
                     }
                 }
                 let Some(next) = next else { return router.is_sweeping.set(false) };
@@ -161,11 +161,28 @@ impl Router {
         });
     }
 
+    /// Cancels a call at its server, as the client did not come back.
+    fn abandon(&self, pending: &Rc<PendingInput>) {
+        if pending.end()
+            && let Some(upstream) = self.upstream_of(pending)
+            && upstream.awaits_input(pending)
+        {
+            upstream.cancel(pending.upstream_id, "its client did not come back");
+        }
+    }
+
+    /// Returns the upstream on which a parked call waits, if it still exists.
+    pub(crate) fn upstream_of(&self, pending: &PendingInput) -> Option<Rc<Upstream>> {
+        let connection = pending.connection.upgrade()?;
+        let server = self.server(connection.key().server.as_str())?;
+        server.upstream_over(&connection)
+    }
+
     /// Abandons the calls that only this client, now closed, could resume.
     pub(super) fn abandon_parked(&self, client: &Client) {
         for pending in self.parked.tied_to(client.number()) {
             self.parked.forget(pending.number);
-            abandon(&pending);
+            self.abandon(&pending);
         }
     }
 
@@ -196,16 +213,6 @@ impl Router {
         client.respond(id, stream, &reply::result(id, &result));
         self.start_expiry_task();
         true
-    }
-}
-
-/// Cancels a call at its server, as the client did not come back.
-fn abandon(pending: &Rc<PendingInput>) {
-    if pending.end()
-        && let Some(upstream) = pending.upstream.upgrade()
-        && upstream.awaits_input(pending)
-    {
-        upstream.cancel(pending.upstream_id, "its client did not come back");
     }
 }
 

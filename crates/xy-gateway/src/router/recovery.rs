@@ -76,12 +76,12 @@ impl Recovery<'_> {
             None => Some("it has been removed".to_owned()),
         };
         let retry = retry::decide(self.facts(&lost, no_successor.is_none()));
-        let fault = match (retry, server) {
+        let fault = match (retry, server.zip(alias.as_ref())) {
             (Retry::Drop, _) => return,
             (Retry::Resend, Some(_)) if key.as_ref() != Some(self.by.key()) => {
                 return redispatch(lost);
             }
-            (Retry::Resend, Some(server)) => match self.wait(&server, lost) {
+            (Retry::Resend, Some((server, alias))) => match self.wait((&server, alias), lost) {
                 None => return,
                 Some((lost, full)) => return self.fail(&lost, &full),
             },
@@ -97,14 +97,15 @@ impl Recovery<'_> {
     /// Fails a call, in the words of the alias that its client used.
     fn fail(&self, lost: &UnansweredCall, fault: &CallError) {
         let fault = reply::with_alias(&lost.alias.name, &self.by.key().server, fault);
-        lost.alias.fail(&lost.client, (&lost.id, lost.stream), &lost.retry_state, &fault);
+        let fault = lost.alias.failure(&lost.retry_state, &fault);
+        lost.client.respond_error(&lost.id, lost.stream, &fault);
     }
 
     fn facts(&self, lost: &UnansweredCall, has_successor: bool) -> Facts {
         let written = lost.request_text.as_deref().unwrap_or_default();
         let view = &lost.client.entry().view;
         // The tool's name depends on the client's view and the alias.
-        let shown = |known| self.by.shown_as(&lost.alias, &lost.client, known);
+        let shown = |known| self.by.shown_as(&lost.alias.name, &lost.client, known);
         let known = self.known.clone().and_then(shown);
         Facts {
             delivery: lost.delivery,
@@ -121,7 +122,7 @@ impl Recovery<'_> {
     /// Queues a call for the next life; returns it if there is no room.
     fn wait(
         &self,
-        server: &Rc<Backend>,
+        (server, alias): (&Rc<Backend>, &Rc<Backend>),
         mut lost: UnansweredCall,
     ) -> Option<(UnansweredCall, CallError)> {
         lost.retry_state.was_written |= lost.delivery == Delivery::Written;
@@ -131,7 +132,7 @@ impl Recovery<'_> {
         }
         let call = CallToQueue {
             client: lost.client.clone(),
-            alias: lost.alias.clone(),
+            alias: alias.clone(),
             holder: self.by.key().holder,
             id: lost.id.clone(),
             text,

@@ -82,7 +82,7 @@ impl HttpStatus for Router {
             (
                 "xy_server_calls_waiting",
                 "Calls that wait for a server to come up, or for their turn.",
-                &|it| it.counts.waiting.load(Ordering::Relaxed),
+                &|it| it.counts().waiting.load(Ordering::Relaxed),
             ),
         ];
         for (name, help, number) in numbers {
@@ -93,13 +93,13 @@ impl HttpStatus for Router {
         }
         let counters: [Counter<'_>; 3] = [
             ("xy_server_calls_parked_total", "Calls that had to wait.", &|it| {
-                it.counts.parked.get()
+                it.counts().parked.get()
             }),
             ("xy_server_calls_again_total", "Calls that were sent again.", &|it| {
-                it.counts.again.get()
+                it.counts().again.get()
             }),
             ("xy_server_calls_unknown_total", "Calls whose outcome is unknown.", &|it| {
-                it.counts.unknown.get()
+                it.counts().unknown.get()
             }),
         ];
         for (name, help, number) in counters {

@@ -15,6 +15,7 @@ use xy_mcp::envelope::Outcome;
 
 use super::Router;
 use crate::backend::Backend;
+use crate::call::ResponseKind;
 use crate::client::Client;
 use crate::connection::result_of;
 use crate::era::Era;
@@ -24,7 +25,7 @@ use crate::names::quoted;
 use crate::ownership::{MAX_ID_BYTES, MAX_TASKS, NewTask, Owner, TaskLookup};
 use crate::reply;
 use crate::tasks;
-use crate::upstream::{ClientResponse, ResponseKind, Upstream};
+use crate::upstream::{ClientResponse, Upstream};
 
 /// How long a server may take to report a task before a list omits it.
 const TASK_TIMEOUT: Duration = Duration::from_secs(4);

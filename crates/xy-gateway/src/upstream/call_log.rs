@@ -8,7 +8,8 @@ use xy_mcp::envelope::{Outcome, text_of};
 use xy_mcp::members::Members;
 use xy_protocol::control::quoted;
 
-use super::{Caller, Request};
+use super::Caller;
+use crate::call::CallRequest;
 use crate::client::Client;
 
 /// A call that is logged when it ends.
@@ -27,7 +28,7 @@ pub(crate) struct CallLog {
 impl CallLog {
     /// Begins an entry for a client's call, if the debug log is enabled.
     pub(super) fn begin(
-        request: &Request<'_>,
+        request: &CallRequest<'_>,
         caller: &Caller,
         upstream_id: u64,
     ) -> Option<Box<Self>> {

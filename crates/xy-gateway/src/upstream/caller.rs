@@ -7,9 +7,9 @@ use tokio::time::Instant;
 use xy_protocol::error::CallError;
 use xy_protocol::server::ServerName;
 
-use crate::backend::Backend;
 use crate::bridge::EraTranslation;
 use crate::bridge::pending_input::{CallResult, PendingInput};
+use crate::call::{Alias, ResponseKind};
 use crate::client::{Client, Principal};
 use crate::connection::Answered;
 use crate::exclusive::Slot;
@@ -26,7 +26,7 @@ pub(crate) enum Caller {
     Client {
         client: Rc<Client>,
         /// The server, under the name that the client used.
-        alias: Rc<Backend>,
+        alias: Rc<Alias>,
         /// The client's id of the request, as written.
         id: Box<str>,
         /// The stream on which the request came.
@@ -46,29 +46,6 @@ pub(crate) enum Caller {
     Detached,
     /// A user of the control socket, who gets the whole response as written.
     Admin(oneshot::Sender<Answered>),
-}
-
-/// The way in which the response to a call is inspected before it is forwarded.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum ResponseKind {
-    /// Forwarded without inspection.
-    Other,
-    /// May create a task.
-    NewTask,
-    /// Describes a task.
-    Task,
-    /// The result of this task.
-    TaskResult(Box<str>),
-    /// A list of tasks, some of which may belong to others.
-    TaskList,
-}
-
-impl ResponseKind {
-    /// Returns true if the call is about an existing task. The server names the task in what it
-    /// sends about it, so such calls need no exclusive access.
-    pub(crate) fn is_of_task(&self) -> bool {
-        matches!(self, Self::Task | Self::TaskResult(_) | Self::TaskList)
-    }
 }
 
 /// The owner of a call.
@@ -175,7 +152,7 @@ impl Caller {
     }
 
     /// Returns the server, under the name that the client used.
-    pub(super) fn alias(&self) -> Option<&Rc<Backend>> {
+    pub(super) fn alias(&self) -> Option<&Rc<Alias>> {
         match self {
             Self::Client { alias, .. } => Some(alias),
             Self::PendingInput(pending) => Some(&pending.alias),

@@ -12,8 +12,8 @@ use xy_protocol::error::CallError;
 
 use super::retry::CopyState;
 use super::retry_copy::RetryCopy;
-use super::{Caller, PendingCall, ResponseKind, Upstream};
-use crate::backend::{Backend, RetryState};
+use super::{Caller, PendingCall, Upstream};
+use crate::call::{Alias, ResponseKind, RetryState};
 use crate::client::Client;
 use crate::connection::{Cause, Delivery};
 use crate::frontend::StreamNo;
@@ -26,7 +26,7 @@ const DEATH_TIMEOUT: Duration = Duration::from_secs(2);
 pub(crate) struct UnansweredCall {
     pub(crate) client: Rc<Client>,
     /// The server, under the name that the client used.
-    pub(crate) alias: Rc<Backend>,
+    pub(crate) alias: Rc<Alias>,
     /// The client's id of the request.
     pub(crate) id: Box<str>,
     pub(crate) stream: StreamNo,

@@ -4,14 +4,19 @@ use xy_mcp::edit::Edits;
 use xy_protocol::error::{CallError, ErrorKind};
 
 use super::retry_copy::RetryCopy;
-use super::{CallLog, Caller, PendingCall, Request, Upstream, retry};
+use super::{CallLog, Caller, PendingCall, Upstream, retry};
+use crate::call::CallRequest;
 use crate::chunks::Chunks;
 use crate::connection::MAX_CALLS;
 use crate::message_text::MessageText;
 
 impl Upstream {
     /// Forwards a request under a new upstream id, and returns that id.
-    pub(crate) fn forward(&self, request: Request<'_>, caller: Caller) -> Result<u64, CallError> {
+    pub(crate) fn forward(
+        &self,
+        request: CallRequest<'_>,
+        caller: Caller,
+    ) -> Result<u64, CallError> {
         self.make_room();
         self.check_room().and_then(|()| self.check_share(&caller)).inspect_err(|fault| {
             if fault.kind == ErrorKind::QueueFull
@@ -88,7 +93,7 @@ impl Upstream {
         let Caller::Client { client, alias, response_kind, .. } = &call.caller else { return };
         let Some(retry_copy) = &mut call.retry_copy else { return };
         let Some(known) = self.known() else { return };
-        let known = self.shown_as(alias, client, known);
+        let known = self.shown_as(&alias.name, client, known);
         let (view, known) = (&client.entry().view, known.as_deref());
         let idempotency = match retry_copy.about() {
             Some((method, name)) => {

@@ -2,92 +2,12 @@
 //!
 //! One task per server watches all such calls, and only while there are any.
 
-use std::cell::Cell;
 use std::rc::Rc;
-use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
-use xy_config::settings::CallRules;
-use xy_protocol::error::{CallError, ErrorKind};
+use xy_protocol::error::CallError;
 
 use super::{Caller, Upstream};
-
-/// The timeouts of one call.
-pub(crate) struct CallTimer {
-    /// The method and its target, for error messages.
-    what: Box<str>,
-    rules: CallRules,
-    began: Instant,
-    /// The time of the last progress.
-    last_progress: Cell<Instant>,
-}
-
-/// The limit that was reached.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reached {
-    Idle(Duration),
-    Within(Duration),
-}
-
-impl CallTimer {
-    /// Starts the timeouts of a call. Returns `None` if it has none.
-    pub(crate) fn begin(rules: CallRules, what: impl FnOnce() -> String) -> Option<Rc<Self>> {
-        if rules == CallRules::default() {
-            return None;
-        }
-        let now = Instant::now();
-        Some(Rc::new(Self {
-            what: what().into(),
-            rules,
-            began: now,
-            last_progress: Cell::new(now),
-        }))
-    }
-
-    /// Records progress, which resets the idle timeout.
-    pub(crate) fn touch(&self) {
-        self.last_progress.set(Instant::now());
-    }
-
-    /// Returns when the total timeout ends the call, whatever progress is reported.
-    pub(crate) fn end(&self) -> Option<Instant> {
-        self.rules.within.map(|within| self.began + within)
-    }
-
-    /// Returns the error of a call that timed out while the server waited for its client's input.
-    pub(crate) fn late_answer(&self) -> CallError {
-        let within = self.rules.within.unwrap_or_default();
-        let cause = format!(
-            "it took longer than {within:?}; the server waited for an answer of the client, and was not asked again"
-        );
-        self.timed_out().cause(cause).hint("answer sooner, or allow more with `calls { within }`")
-    }
-
-    fn timed_out(&self) -> CallError {
-        CallError::new(ErrorKind::TimedOut, format!("{} timed out", self.what))
-    }
-
-    /// Returns when the next limit is reached, and which it is.
-    fn limit(&self) -> Option<(Instant, Reached)> {
-        let idle =
-            self.rules.idle.map(|idle| (self.last_progress.get() + idle, Reached::Idle(idle)));
-        let within = self.rules.within.zip(self.end()).map(|(it, end)| (end, Reached::Within(it)));
-        match (idle, within) {
-            (Some(idle), Some(within)) if idle.0 < within.0 => Some(idle),
-            (idle, within) => within.or(idle),
-        }
-    }
-
-    fn fault(&self, reached: Reached) -> CallError {
-        let (why, rule) = match reached {
-            Reached::Idle(idle) => (format!("no progress was reported for {idle:?}"), "idle"),
-            Reached::Within(within) => (format!("it took longer than {within:?}"), "within"),
-        };
-        self.timed_out()
-            .cause(format!("{why}; the server was told to stop, but may have completed the call"))
-            .hint(format!("find out whether it was done before you repeat it, or allow more with `calls {{ {rule} }}`"))
-    }
-}
 
 impl Upstream {
     /// Starts the task that watches timeouts, unless it runs already.

@@ -10,14 +10,14 @@ use xy_mcp::envelope::text_of;
 use xy_protocol::error::{CallError, ErrorKind};
 
 use super::{INPUT_TIMEOUT, PendingInput, ReplyTo, State};
-use crate::backend::Backend;
 use crate::bridge::state::{self, Key, StateBinding, StateError};
 use crate::budget::Reservation;
+use crate::call::Alias;
+use crate::connection::Connection;
 use crate::modern::RequestMeta;
 use crate::names::quoted;
 use crate::reply;
 use crate::retained::Retained;
-use crate::upstream::Upstream;
 
 /// One group may have at most one part in this many of all parked calls.
 const GROUP_SHARE: usize = 4;
@@ -59,8 +59,8 @@ pub(crate) struct NewPendingInput {
     pub(crate) request_meta: Rc<RequestMeta>,
     pub(crate) method: Box<str>,
     pub(crate) binding: StateBinding,
-    pub(crate) upstream: Weak<Upstream>,
-    pub(crate) alias: Rc<Backend>,
+    pub(crate) connection: Weak<Connection>,
+    pub(crate) alias: Rc<Alias>,
     pub(crate) upstream_id: u64,
     pub(crate) info: Option<String>,
     pub(crate) missing: Option<&'static str>,
@@ -128,7 +128,7 @@ impl ParkedCalls {
             request_meta,
             method,
             binding,
-            upstream,
+            connection,
             alias,
             upstream_id,
             info,
@@ -147,7 +147,7 @@ impl ParkedCalls {
             request_meta,
             method,
             binding,
-            upstream,
+            connection,
             alias,
             upstream_id,
             info,
@@ -244,10 +244,10 @@ impl ParkedCalls {
     }
 
     /// Removes a question that a server has cancelled.
-    pub(crate) fn cancel_question(&self, by: &Rc<Upstream>, id: &str) {
+    pub(crate) fn cancel_question(&self, by: &Rc<Connection>, id: &str) {
         for entry in self.entries.borrow().values() {
             if let ParkedEntry::Call(pending) = entry
-                && std::ptr::eq(pending.upstream.as_ptr(), Rc::as_ptr(by))
+                && std::ptr::eq(pending.connection.as_ptr(), Rc::as_ptr(by))
             {
                 pending.cancel_question(id);
             }

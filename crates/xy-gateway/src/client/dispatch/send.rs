@@ -9,12 +9,13 @@ use super::handshake::introduction_of;
 use super::{Outcome, Request};
 use crate::backend::{Backend, CallStatus, STOPPED};
 use crate::bridge::{StateError, pending_input, rounds};
+use crate::call::{CallRequest, ResponseKind};
 use crate::client::{Client, RequestPhase};
 use crate::era::{Era, Introduction};
 use crate::frontend::View;
 use crate::modern;
 use crate::reply;
-use crate::upstream::{self, ResponseKind, Upstream};
+use crate::upstream::Upstream;
 
 impl Client {
     /// Returns the client's capabilities without tasks, to hide that the client supports them.
@@ -99,14 +100,14 @@ impl Client {
             return Err(server.down(STOPPED));
         }
         let response_kind = self.response_kind(request, server);
-        let outgoing = upstream::Request {
+        let outgoing = CallRequest {
             text: request.text,
             id: request.id,
             token: request.params.own_token(),
             renamed,
             method_and_target: (request.method, request.params.name().or(request.params.uri())),
             meta_override: self.without_tasks(request, &response_kind),
-            alias: server.clone(),
+            alias: server.alias.clone(),
             response_kind,
             timer: None,
             params: request.params_text,
@@ -136,7 +137,7 @@ impl Client {
             self.router.check_room_for_task(self)?;
         }
         let primary = server.primary_or_self();
-        let status = primary.call(&self.me(), outgoing, request.stream);
+        let status = primary.call((&self.me(), request.stream), outgoing, server);
         match status.map_err(|fault| reply::with_alias(&server.name, &primary.name, &fault))? {
             CallStatus::Sent(phase) => Ok(Outcome::Pending(phase)),
             CallStatus::Queued { phase, for_first } => {
