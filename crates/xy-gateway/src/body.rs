@@ -5,6 +5,8 @@ use std::pin::Pin;
 
 use hyper::body::{Body as _, Bytes, Incoming};
 
+use crate::pace::Pace;
+
 /// The size of the chunks in which a body is collected.
 pub(crate) const CHUNK: usize = 64 * 1024;
 
@@ -18,9 +20,9 @@ pub(crate) struct BodyChunks {
 }
 
 impl BodyChunks {
-    /// Appends a piece. Yields after each chunk: the next piece of a fast peer is always ready, so
-    /// a long body would otherwise be read without a pause.
-    pub(crate) async fn append(&mut self, mut piece: &[u8]) {
+    /// Appends a piece. Gives way after each chunk: the next piece of a fast peer is always ready,
+    /// so a long body would otherwise be read without a pause.
+    pub(crate) async fn append(&mut self, mut piece: &[u8], pace: &Pace) {
         let before = self.chunks.len();
         while !piece.is_empty() {
             let last = match self.chunks.last_mut() {
@@ -35,7 +37,7 @@ impl BodyChunks {
             piece = rest;
         }
         if self.chunks.len() != before {
-            tokio::task::yield_now().await;
+            pace.give_way(CHUNK).await;
         }
     }
 

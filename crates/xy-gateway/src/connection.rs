@@ -24,6 +24,7 @@ use crate::catalog::Known;
 use crate::chunks::Chunks;
 use crate::era::{Era, Introduction};
 use crate::large::LargeReader;
+use crate::pace::Pace;
 use crate::retained::Retained;
 use crate::via::Via;
 
@@ -201,6 +202,11 @@ impl Connection {
     /// Sets how long a request waits for a session.
     pub(crate) fn set_session_timeout(&self, timeout: Duration) {
         self.session_timeout.set(timeout);
+    }
+
+    /// Returns the pace at which large messages are moved.
+    pub(crate) fn pace(&self) -> &Pace {
+        self.large.pace()
     }
 
     /// Calls the receiver of events, if it still exists.

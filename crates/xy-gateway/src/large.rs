@@ -1,6 +1,7 @@
 //! Messages so large that parsing them would delay other clients. They are parsed on threads of low
 //! priority; the gateway's thread gets only the positions of the parts that it needs.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -10,6 +11,7 @@ use xy_mcp::batch;
 use xy_mcp::envelope::{self, Malformed, Message, Outcome};
 
 use crate::body::BodyChunks;
+use crate::pace::Pace;
 use crate::params::{ParamRanges, Params, Span, span_of};
 
 /// The size above which a message is parsed on another thread. Below it, parsing takes less time
@@ -219,22 +221,30 @@ fn on_one_line(text: String) -> String {
     text.replace(['\n', '\r'], " ")
 }
 
-/// Parses large messages, one after another. Clones share the limit.
+/// Parses large messages, one after another. Clones share the limit and the pace.
 #[derive(Debug, Clone)]
-pub struct LargeReader(Arc<Semaphore>);
+pub struct LargeReader {
+    permits: Arc<Semaphore>,
+    pace: Rc<Pace>,
+}
 
 impl Default for LargeReader {
     fn default() -> Self {
-        Self(Arc::new(Semaphore::new(MAX_CONCURRENT_PARSES)))
+        Self { permits: Arc::new(Semaphore::new(MAX_CONCURRENT_PARSES)), pace: Rc::default() }
     }
 }
 
 impl LargeReader {
+    /// Returns the pace at which large messages are moved.
+    pub(crate) fn pace(&self) -> &Pace {
+        &self.pace
+    }
+
     /// Parses a message on a thread of its own. Returns `None` if no thread can be started. If the
     /// caller is dropped, the thread continues and counts against the limit until it ends.
     pub(crate) async fn read(&self, text: impl Into<BodyChunks>) -> Option<Arc<LargeMessage>> {
         let text = text.into();
-        let permit = self.0.clone().acquire_owned().await.ok()?;
+        let permit = self.permits.clone().acquire_owned().await.ok()?;
         let (sender, parsed) = oneshot::channel();
         let parse = move || {
             lower_priority();
@@ -248,7 +258,7 @@ impl LargeReader {
 
     #[cfg(test)]
     pub(crate) fn is_idle(&self) -> bool {
-        self.0.available_permits() == MAX_CONCURRENT_PARSES
+        self.permits.available_permits() == MAX_CONCURRENT_PARSES
     }
 }
 
@@ -386,7 +396,7 @@ mod tests {
     async fn messages_beyond_the_limit_wait() {
         let reader = LargeReader::default();
         let permits: Vec<_> = (0..MAX_CONCURRENT_PARSES)
-            .map(|_| reader.0.clone().try_acquire_owned().unwrap())
+            .map(|_| reader.permits.clone().try_acquire_owned().unwrap())
             .collect();
         let mut waiting = Box::pin(reader.read(Bytes::from_static(b"{}")));
         assert!(poll_once(&mut waiting).await.is_none());

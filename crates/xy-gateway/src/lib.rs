@@ -44,6 +44,7 @@ pub mod metrics;
 mod modern;
 mod names;
 mod ownership;
+mod pace;
 mod param_headers;
 mod params;
 mod reply;

@@ -385,7 +385,7 @@ async fn read_messages(
 ) -> io::Result<()> {
     let mut splitter = LineSplitter::new(MAX_MESSAGE);
     let mut deferred = Vec::new();
-    handle_lines(client_session, &mut splitter, &buffered, output, &mut deferred);
+    handle_lines((client_session, large), &mut splitter, &buffered, output, &mut deferred);
     drop(buffered);
     loop {
         // Nothing more is read until these are handled.
@@ -400,11 +400,16 @@ async fn read_messages(
                 output.push(&error);
             }
         }
+        let mut length = 0;
         let handle = |bytes: &[u8]| {
-            handle_lines(client_session, &mut splitter, bytes, output, &mut deferred);
+            length = bytes.len();
+            handle_lines((client_session, large), &mut splitter, bytes, output, &mut deferred);
         };
         if !socket.read(handle).await? {
             return Ok(());
+        }
+        if length == READ_BYTES {
+            large.pace().give_way(length).await;
         }
     }
 }
@@ -412,7 +417,7 @@ async fn read_messages(
 /// Handles all complete lines up to the first large one. That line and all later ones go to
 /// `deferred`, which keeps their order.
 fn handle_lines(
-    client_session: &dyn ClientSession,
+    (client_session, large): (&dyn ClientSession, &LargeReader),
     splitter: &mut LineSplitter,
     mut bytes: &[u8],
     output: &OutputQueue,
@@ -424,6 +429,7 @@ fn handle_lines(
                 deferred.push(Bytes::copy_from_slice(line));
             }
             Line::Whole(line) => {
+                large.pace().record_small();
                 if let Disposition::Rejected(error) = client_session.handle(line, 0) {
                     output.push(&error);
                 }

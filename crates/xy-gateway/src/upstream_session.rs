@@ -302,7 +302,7 @@ async fn read(session: Rc<PipeSession>, stdout: pipe::Receiver, ended: oneshot::
 async fn write(upstream: Rc<Upstream>, pipes: Rc<Pipes>, stdin: Rc<pipe::Sender>) {
     tokio::select! {
         // It only returns with an error.
-        _ = pipes.write_all(&stdin, |offset| upstream.drop_retry_copy(offset)) => {}
+        _ = pipes.write_all(&stdin, upstream.pace(), |offset| upstream.drop_retry_copy(offset)) => {}
         // Also without output: earlier output may never have been read.
         _ = stdin.ready(Interest::ERROR) => {}
     }

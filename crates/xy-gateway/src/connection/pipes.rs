@@ -30,7 +30,8 @@ use super::write_buffer::{ATOMIC, Block, WriteBuffer};
 use crate::chunks::Chunks;
 use crate::large::{self, LARGE_THRESHOLD};
 use crate::message_text::MAX_MESSAGE;
-use crate::scratch::with_scratch;
+use crate::pace::Pace;
+use crate::scratch::{READ_BYTES, with_scratch};
 
 /// Maximum size of one write of a long message before other tasks run, unless the pipe holds more.
 const MAX_WRITE: usize = 64 * 1024;
@@ -173,10 +174,12 @@ impl Pipes {
     ) -> io::Result<()> {
         loop {
             self.handle_queued(connection).await;
+            let mut length = 0;
             let read = poll_fn(|context| {
                 with_scratch(|scratch| {
                     let mut buffer = ReadBuf::new(scratch);
                     Pin::new(&mut stdout).poll_read(context, &mut buffer).map_ok(|()| {
+                        length = buffer.filled().len();
                         self.take(connection, buffer.filled());
                         !buffer.filled().is_empty()
                     })
@@ -194,6 +197,9 @@ impl Pipes {
                 break;
             }
             connection.log_unparsed().await;
+            if length == READ_BYTES {
+                connection.pace().give_way(length).await;
+            }
         }
         self.release_held(connection);
         let rest = self.take_partial();
@@ -323,6 +329,7 @@ impl Pipes {
     pub(crate) async fn write_all(
         &self,
         stdin: &pipe::Sender,
+        pace: &Pace,
         begun: impl Fn(u64),
     ) -> io::Result<()> {
         let capacity = capacity(stdin);
@@ -333,11 +340,13 @@ impl Pipes {
             while let Some(block) = self.next_block(stdin, capacity) {
                 self.is_writing.set(true);
                 match block {
-                    Block::AtOnce(bytes) => self.write_block(stdin, bytes, capacity).await?,
+                    Block::AtOnce(bytes) => {
+                        self.write_block(stdin, bytes, (capacity, pace)).await?;
+                    }
                     Block::InParts(bytes) => {
                         let offset = self.out.borrow().written();
                         self.announce().await;
-                        self.write_block(stdin, bytes, capacity).await?;
+                        self.write_block(stdin, bytes, (capacity, pace)).await?;
                         if bytes > capacity && self.is_written(offset) && is_begun(stdin, bytes) {
                             begun(offset);
                         }
@@ -365,19 +374,20 @@ impl Pipes {
         &self,
         stdin: &pipe::Sender,
         mut left: usize,
-        capacity: usize,
+        (capacity, pace): (usize, &Pace),
     ) -> io::Result<()> {
         loop {
             stdin.writable().await?;
-            match self.write_some(stdin, left.min(capacity.max(MAX_WRITE))) {
+            let written = match self.write_some(stdin, left.min(capacity.max(MAX_WRITE))) {
                 Ok(written) if written == left => return Ok(()),
-                Ok(written) => left -= written,
+                Ok(written) => written,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
                 Err(error) if error.kind() == io::ErrorKind::NotConnected => return Ok(()),
                 Err(error) => return Err(error),
-            }
-            // A server that reads fast always leaves room, so let other tasks run.
-            tokio::task::yield_now().await;
+            };
+            left -= written;
+            // A server that reads fast always leaves room.
+            pace.give_way(written).await;
         }
     }
 

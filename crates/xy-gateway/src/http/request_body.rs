@@ -13,6 +13,7 @@ use crate::budget::Reservation;
 use crate::frontend::{ClientSession, Disposition, StreamNo};
 use crate::large::LargeMessage;
 use crate::message_text::MessageText;
+use crate::pace::Pace;
 
 /// The body of a POST.
 #[derive(Debug)]
@@ -91,7 +92,7 @@ pub(super) fn request_ids(text: MessageText<'_>) -> Vec<Box<str>> {
 pub(super) async fn collect(
     body: &mut Option<Incoming>,
     max: usize,
-    timers: &ConnTimers,
+    (timers, pace): (&ConnTimers, &Pace),
     held: &mut Reservation,
 ) -> Result<CollectedBody, HttpError> {
     let Some(incoming) = body.as_mut() else { return Err(HttpError::BodyBroken) };
@@ -102,7 +103,7 @@ pub(super) async fn collect(
     let whole = if incoming.is_end_stream() {
         CollectedBody::Whole(first)
     } else {
-        CollectedBody::Chunks(collect_rest(incoming, &first, max, held).await?)
+        CollectedBody::Chunks(collect_rest(incoming, &first, (max, pace), held).await?)
     };
     *body = None;
     timers.finish_body();
@@ -145,16 +146,16 @@ impl CollectedBody {
 async fn collect_rest(
     body: &mut Incoming,
     first: &[u8],
-    max: usize,
+    (max, pace): (usize, &Pace),
     held: &mut Reservation,
 ) -> Result<BodyChunks, HttpError> {
     let mut whole = BodyChunks::default();
-    whole.append(first).await;
+    whole.append(first, pace).await;
     while let Some(piece) = next_piece(body).await? {
         if whole.len() + piece.len() > max {
             return Err(HttpError::BodyTooLarge { max });
         }
-        whole.append(&piece).await;
+        whole.append(&piece, pace).await;
         if !held.resize(whole.len()) {
             return Err(HttpError::TooManyBodies);
         }

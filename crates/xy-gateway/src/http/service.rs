@@ -339,7 +339,7 @@ impl HttpService {
     ) -> Result<(CollectedBody, Reservation), HttpError> {
         let mut held = Reservation::new(&self.bodies, BODIES_BYTES_MAX);
         let max = self.rules().body_max_bytes;
-        let body = request_body::collect(body, max, timers, &mut held).await?;
+        let body = request_body::collect(body, max, (timers, self.large.pace()), &mut held).await?;
         Ok((body, held))
     }
 
@@ -349,6 +349,7 @@ impl HttpService {
         (body, held): (CollectedBody, Reservation),
     ) -> Result<RequestBody, HttpError> {
         if body.len() <= LARGE_THRESHOLD {
+            self.large.pace().record_small();
             return Ok(RequestBody::Small(body.into_bytes()));
         }
         let read = self.large.read(body.into_chunks()).await;

@@ -276,7 +276,8 @@ impl HttpCall {
     }
 
     async fn read_message(&self, mut body: Incoming) {
-        match whole(&mut body, MAX_MESSAGE, &mut self.transport.partial_budget()).await {
+        let mut budget = self.transport.partial_budget();
+        match whole(&mut body, MAX_MESSAGE, (&mut budget, self.connection.pace())).await {
             Ok(text) => {
                 self.connection.handle_whole(text, Some(self.upstream_id)).await;
                 if self.connection.is_open(self.upstream_id) {
@@ -385,7 +386,8 @@ impl HttpCall {
 
     /// Reads the body of an error response.
     async fn error_body(&self, mut body: Incoming) -> Option<Bytes> {
-        whole(&mut body, MAX_ERROR_BODY, &mut self.transport.partial_budget()).await.ok()
+        let mut budget = self.transport.partial_budget();
+        whole(&mut body, MAX_ERROR_BODY, (&mut budget, self.connection.pace())).await.ok()
     }
 
     /// Passes on the server's own error. Returns true if the body holds one.

@@ -21,6 +21,7 @@ use tokio::sync::{OnceCell, oneshot};
 use super::endpoint::{is_same_origin, resolve, shown};
 use crate::body::{self, BodyChunks};
 use crate::budget::Reservation;
+use crate::pace::Pace;
 
 /// Maximum time for connecting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -243,21 +244,21 @@ pub(super) async fn next_piece(body: &mut Incoming) -> Result<Option<Bytes>, Fet
 pub(super) async fn whole(
     body: &mut Incoming,
     most: usize,
-    budget: &mut Reservation,
+    (budget, pace): (&mut Reservation, &Pace),
 ) -> Result<Bytes, BodyError> {
     let first = next_piece(body).await.map_err(BodyError::Fetch)?.unwrap_or_default();
     if body.is_end_stream() && first.len() <= most {
         return Ok(first); // The usual case: nothing is copied.
     }
     let mut all = BodyChunks::default();
-    all.append(&first).await;
+    all.append(&first, pace).await;
     while all.len() <= most {
         if !budget.resize(all.len()) {
             return Err(BodyError::TooMany);
         }
         match next_piece(body).await.map_err(BodyError::Fetch)? {
             None => return Ok(all.join().into()),
-            Some(piece) => all.append(&piece).await,
+            Some(piece) => all.append(&piece, pace).await,
         }
     }
     Err(BodyError::TooLong)

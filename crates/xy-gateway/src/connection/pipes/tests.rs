@@ -100,7 +100,7 @@ async fn message_not_started_at_close_is_never_written() {
     let pipes = Pipes::new(&stdin, events);
     let place = pipes.put(None, &mut |out| out.tail().extend_from_slice(b"late"));
     pipes.close();
-    pipes.write_block(&stdin, 5, ATOMIC).await.unwrap();
+    pipes.write_block(&stdin, 5, (ATOMIC, &Pace::default())).await.unwrap();
     assert!(!pipes.is_written(place));
     assert_eq!(rustix::io::ioctl_fionread(&reader).unwrap(), 0);
 }
@@ -121,7 +121,10 @@ async fn message_larger_than_the_pipe_is_started_once_it_is_written() {
     let begun = RefCell::new(Vec::new());
     let mut reader = pipe::Receiver::from_owned_fd(reader.into()).unwrap();
     let write = async {
-        pipes.write_all(&stdin, |place| begun.borrow_mut().push(place)).await.unwrap();
+        pipes
+            .write_all(&stdin, &Pace::default(), |place| begun.borrow_mut().push(place))
+            .await
+            .unwrap();
     };
     let read = async {
         let mut buffer = vec![0; capacity];
