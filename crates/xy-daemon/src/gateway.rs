@@ -9,9 +9,9 @@ use tokio::runtime::Handle;
 use xy_config::Paths;
 use xy_config::settings::GatewaySettings;
 use xy_gateway::HttpParts;
+use xy_gateway::ServerFault;
 use xy_gateway::control::{BoxFuture, Control, Requester};
 use xy_gateway::http::{Auth, Hosts, HttpRules, random_token, read_or_create_token};
-use xy_gateway::instance_failed;
 use xy_ipc::server::Answer;
 use xy_protocol::control::Request;
 use xy_protocol::error::{CallError, ErrorKind};
@@ -67,21 +67,12 @@ impl Control for ControlPlane {
         self.send(Actor::Client(by), request)
     }
 
-    fn hold(&self, server: &ServerName, holder: Holder) -> BoxFuture<Result<(), CallError>> {
+    fn hold(&self, server: &ServerName, holder: Holder) -> BoxFuture<Result<(), ServerFault>> {
         let (fleet, server) = (self.daemon.fleet.clone(), server.clone());
         Box::pin(async move {
-            let no_instance = |cause: &dyn std::fmt::Display| {
-                let whose = match holder {
-                    Holder::Shared => "",
-                    Holder::Client(_) => " for this client",
-                    Holder::Era(_) => " for clients of this MCP era",
-                };
-                let message = format!("no instance of `{server}`{whose}");
-                CallError::new(ErrorKind::NotRunning, message).cause(cause)
-            };
             let held = fleet.hold(&server, holder).await.map_err(|cause| match cause {
-                HoldError::NoRoom(full) => no_room(&server, &full),
-                cause => no_instance(&cause),
+                HoldError::NoRoom(full) => no_room(&full),
+                cause => ServerFault::NoInstance(holder, cause.to_string()),
             })?;
             let is_decided = |state| {
                 use ServerState::{Asleep, Failed, Running, Stopped};
@@ -92,9 +83,9 @@ impl Control for ControlPlane {
                 // An instance that is asleep again is woken when it is needed.
                 ServerState::Running | ServerState::Asleep => Ok(()),
                 ServerState::Failed if holder != Holder::Shared => {
-                    Err(instance_failed(&server, &held.explain()))
+                    Err(ServerFault::InstanceFailed(held.explain()))
                 }
-                _ => Err(no_instance(&now.life.reason)),
+                _ => Err(ServerFault::NoInstance(holder, now.life.reason.to_string())),
             }
         })
     }
@@ -108,17 +99,15 @@ impl Control for ControlPlane {
 /// Returns the error for a user whose request needs an instance that cannot be started.
 pub(crate) fn hold_error(server: &ServerName, why: &HoldError) -> CallError {
     match why {
-        HoldError::NoRoom(full) => no_room(server, full),
+        HoldError::NoRoom(full) => no_room(full).named(server),
         why => {
             CallError::new(ErrorKind::NotRunning, format!("`{server}` is not running")).cause(why)
         }
     }
 }
 
-/// Returns the error for a limit on instances that is reached.
-fn no_room(server: &ServerName, full: &NoRoom) -> CallError {
-    let message = format!("there is no room for an instance of `{server}`");
-    CallError::new(ErrorKind::QueueFull, message).cause(full).hint(full.hint())
+fn no_room(full: &NoRoom) -> ServerFault {
+    ServerFault::NoRoom { cause: full.to_string(), hint: full.hint().to_string() }
 }
 
 /// Returns the parts of the HTTP gateway that the files configure, and the problem that keeps it

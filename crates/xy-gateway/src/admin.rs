@@ -22,11 +22,12 @@ use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::InstanceClients;
 use xy_supervisor::instance::{Holder, InstanceKey};
 
-use crate::backend::{Availability, Backend, STOPPED, instance_failed};
+use crate::backend::{Availability, Backend, STOPPED};
 use crate::client::Visibility;
 use crate::client::dispatch::LIST_TIMEOUT;
 use crate::connection::RoundTrip;
 use crate::era;
+use crate::fault::ServerFault;
 use crate::frontend::{
     ClientSession, Disposition, Entry, Frontend, Lifetime, Responder, Route, StreamNo, View,
 };
@@ -260,7 +261,7 @@ async fn request(router: &Rc<Router>, ask: &RawRequest) -> Result<String, CallEr
     } else {
         server.upstream(ask.holder).ok_or_else(|| server.not_yet())?
     };
-    let under = |fault| reply::with_alias(&server.name, &upstream.key().server, &fault);
+    let under = |fault: ServerFault| fault.named(&server.name);
     let question = upstream.ask_for_admin(&ask.method, ask.params.as_deref()).map_err(under)?;
     match timeout_at(give_up_at, question.answer()).await {
         Ok(answer) => Ok(answer.map_err(under)?.into()),
@@ -281,7 +282,7 @@ async fn wait_until_started(
             return Ok(upstream);
         }
         if let Some(failure) = server.failure(holder) {
-            return Err(instance_failed(&server.name, &failure));
+            return Err(ServerFault::InstanceFailed(failure).named(&server.name));
         }
         if !matches!(timeout_at(give_up_at, changes.changed()).await, Ok(Ok(()))) {
             return Err(server.not_yet());

@@ -25,6 +25,7 @@ use crate::catalog::Known;
 use crate::client::{Client, RequestPhase};
 use crate::connection::Connection;
 use crate::era::Era;
+use crate::fault::ServerFault;
 use crate::frontend::StreamNo;
 use crate::kind::Kind;
 use crate::manifest::Remembered;
@@ -388,7 +389,7 @@ impl Backend {
             return self.send(client, &upstream, request, stream).map(CallStatus::Sent);
         }
         if let Some(why) = alias.no_successor(holder) {
-            return Err(alias.down_for(holder, &why));
+            return Err(alias.down_for(holder, &why).named(&alias.name));
         }
         self.enqueue_request((client, stream), (alias, holder), &request)
     }
@@ -431,7 +432,8 @@ impl Backend {
             request_meta: request.request_meta.clone(),
             translation,
         };
-        let upstream_id = upstream.forward(request, caller)?;
+        let upstream_id =
+            upstream.forward(request, caller).map_err(|fault| fault.named(&alias.name))?;
         upstream.add_user(client.group_id());
         if self.is_new_era(upstream) {
             client.remember(self);
@@ -484,7 +486,8 @@ impl Backend {
     ) -> Result<CallStatus, CallError> {
         self.check_room(request.text.len()) // Checked before the text is copied.
             .and_then(|()| self.check_share(client))
-            .inspect_err(|_| client.limit_hit("calls that wait for a server"))?;
+            .inspect_err(|_| client.limit_hit("calls that wait for a server"))
+            .map_err(|fault| fault.named(&alias.name))?;
         let call = CallToQueue {
             client: client.clone(),
             alias: alias.clone(),
@@ -501,40 +504,25 @@ impl Backend {
 
     /// Returns the error for calls to a server that is down.
     pub(crate) fn down(&self, why: &str) -> CallError {
-        let name = &self.name;
-        let fault =
-            CallError::new(ErrorKind::NotRunning, format!("`{name}` is not running")).cause(why);
-        if self.is_removed.get() {
-            return fault.hint("`xy list` shows the servers that there are");
-        }
-        fault.hint(format!(
-            "`xy logs {name}` shows its last output, and `xy start {name}` starts it"
-        ))
+        self.down_fault(why).named(&self.name)
     }
 
-    /// Returns why the instance of one holder cannot be asked.
-    pub(crate) fn down_for(&self, holder: Holder, why: &str) -> CallError {
+    /// Returns the reason why a server that is down does not answer.
+    pub(crate) fn down_fault(&self, why: &str) -> ServerFault {
+        ServerFault::Down { why: why.to_owned(), is_removed: self.is_removed.get() }
+    }
+
+    /// Returns why the instance of one holder does not answer.
+    pub(crate) fn down_for(&self, holder: Holder, why: &str) -> ServerFault {
         match (holder, self.primary().map_or_else(|| self.failure(holder), |it| it.failure(holder)))
         {
-            (Holder::Client(_), Some(failure)) => instance_failed(&self.name, &failure),
-            _ => self.down(why),
+            (Holder::Client(_), Some(failure)) => ServerFault::InstanceFailed(failure),
+            _ => self.down_fault(why),
         }
     }
 
     /// Returns the error for calls to a server that is about to start by itself.
     pub(crate) fn not_yet(&self) -> CallError {
-        let name = &self.name;
-        CallError::new(ErrorKind::NotRunning, format!("`{name}` is still starting"))
-            .cause("it is not ready yet")
-            .hint(format!("try again later; `xy status {name}` shows its state"))
+        ServerFault::Starting.named(&self.name)
     }
-}
-
-/// Returns the error for calls to a client's own instance that has failed, for the given reason.
-pub fn instance_failed(name: &ServerName, why: &str) -> CallError {
-    let hint = format!(
-        "fix the problem above, then run `xy restart {name}` or connect again; `xy status {name}` \
-         shows more"
-    );
-    CallError::new(ErrorKind::NotRunning, format!("`{name}` is not running")).cause(why).hint(hint)
 }

@@ -16,13 +16,13 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc, oneshot};
 use xy_mcp::edit::append_on_one_line;
-use xy_protocol::error::{CallError, ErrorKind};
 use xy_supervisor::instance::InstanceKey;
 use xy_supervisor::protocol::DriverEvent;
 
 use crate::catalog::Known;
 use crate::chunks::Chunks;
 use crate::era::{Era, Introduction};
+use crate::fault::{LossReason, ServerFault};
 use crate::large::LargeReader;
 use crate::pace::Pace;
 use crate::retained::Retained;
@@ -45,12 +45,12 @@ pub(crate) mod self_meta;
 pub(crate) mod wire;
 mod write_buffer;
 
-pub(crate) use ending::{Cause, Delivery};
+pub(crate) use ending::Delivery;
 pub(crate) use event_subscription::EventFilter;
 use event_subscription::EventSubscription;
 use ids::Ids;
 pub(crate) use inbound::{Inbound, ServerMessage, ServerResponse, complete_request};
-pub(crate) use own_request::{Answered, InternalRequest, server_gone};
+pub(crate) use own_request::{Answered, InternalRequest};
 pub(crate) use response::result_of;
 pub use round_trip::RoundTrip;
 use wire::Wire;
@@ -66,10 +66,16 @@ pub(crate) trait ConnectionEvents {
     /// Handles something that the server has sent.
     fn on_inbound(&self, inbound: Inbound<'_>);
     /// Handles a forwarded request that failed with this error.
-    fn on_request_failed(&self, upstream_id: u64, fault: &CallError);
+    fn on_request_failed(&self, upstream_id: u64, fault: &ServerFault);
     /// Handles a forwarded request whose connection broke. With `is_final`, a retry would have the
     /// same result.
-    fn on_request_lost(&self, upstream_id: u64, delivery: Delivery, why: &str, is_final: bool);
+    fn on_request_lost(
+        &self,
+        upstream_id: u64,
+        delivery: Delivery,
+        why: LossReason,
+        is_final: bool,
+    );
     /// Records that the server has written a message over several lines.
     fn on_broken_framing(&self);
     /// Returns the daemons among the clients of the server, for loop detection.
@@ -276,27 +282,19 @@ impl Connection {
     }
 
     /// Checks that the server can be sent another request.
-    pub(crate) fn check_room(&self) -> Result<(), CallError> {
-        let server = &self.key.server;
-        let full = |why: String| {
-            CallError::new(ErrorKind::QueueFull, format!("`{server}` cannot take more calls"))
-                .cause(why)
-        };
+    pub(crate) fn check_room(&self) -> Result<(), ServerFault> {
         if matches!(*self.state.borrow(), State::Closed) {
-            return Err(CallError::new(
-                ErrorKind::NotRunning,
-                format!("`{server}` is not running"),
-            ));
+            return Err(ServerFault::Closed);
         }
         if self.requests.borrow().len() >= MAX_CALLS {
             // Cancelled requests must not keep out those that someone waits for.
             self.requests.borrow_mut().retain(|_, request| request.origin.is_waiting());
         }
         if self.requests.borrow().len() >= MAX_CALLS {
-            return Err(full(format!("{MAX_CALLS} are open")));
+            return Err(ServerFault::TooManyOpen(MAX_CALLS));
         }
         if self.wire.waiting() > MAX_BUFFERED_BYTES {
-            return Err(full("it does not read what it is sent".to_owned()));
+            return Err(ServerFault::NotReading);
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 
+use crate::fault::ServerFault;
 use xy_protocol::control::Request;
 use xy_protocol::error::CallError;
 use xy_protocol::server::ServerName;
@@ -35,7 +36,7 @@ pub trait Control: Send + Sync + 'static {
     }
 
     /// Starts the instance of a holder, unless it runs.
-    fn hold(&self, server: &ServerName, holder: Holder) -> BoxFuture<Result<(), CallError>>;
+    fn hold(&self, server: &ServerName, holder: Holder) -> BoxFuture<Result<(), ServerFault>>;
 
     /// Releases the instance of a client that is gone.
     fn release(&self, server: &ServerName, client: u64) -> BoxFuture<()>;

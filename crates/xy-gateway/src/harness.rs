@@ -30,6 +30,7 @@ use crate::chunks::Chunks;
 use crate::connection::wire::Wire;
 use crate::control::{BoxFuture, Control};
 use crate::era::Introduction;
+use crate::fault::{Cause, LossReason, ServerFault};
 use crate::frontend::{ClientSession, Entry, Frontend, Lifetime, Responder, Route, View};
 use crate::gateway_status::GatewayStatus;
 use crate::manifest::Manifests;
@@ -71,7 +72,7 @@ impl Control for NoDaemon {
         Box::pin(std::future::pending())
     }
 
-    fn hold(&self, _: &ServerName, _: Holder) -> BoxFuture<Result<(), CallError>> {
+    fn hold(&self, _: &ServerName, _: Holder) -> BoxFuture<Result<(), ServerFault>> {
         Box::pin(std::future::pending())
     }
 
@@ -176,8 +177,8 @@ impl Harness {
 
     /// Ends the server's process and starts its next one.
     async fn restart(&mut self) {
-        self.upstream.close(crate::connection::Cause::end("`s` has ended"));
-        self.router.on_instance_end(&self.server, &self.upstream, "`s` has ended");
+        self.upstream.close(&Cause::end(LossReason::server("has ended")));
+        self.router.on_instance_end(&self.server, &self.upstream, &LossReason::server("has ended"));
         let (events, received) = mpsc::channel(64);
         self.events = received;
         self.sent = Rc::default();

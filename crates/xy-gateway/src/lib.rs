@@ -22,6 +22,7 @@ mod error_log;
 mod exclusive;
 #[cfg(test)]
 mod fake;
+mod fault;
 pub mod frontend;
 mod gateway;
 mod gateway_status;
@@ -63,8 +64,8 @@ mod upstream_session;
 mod via;
 
 pub use admin::{RawRequest, Tool, Users};
-pub use backend::instance_failed;
 pub use connection::RoundTrip;
+pub use fault::{Awaited, Cause, LossReason, RefusalKind, ServerFault, WaitTimeout};
 pub use gateway::{Admin, Connections, Gateway, GatewayDriver, HttpParts, Parts, Shutdown, driver};
 pub use generation::Generation;
 pub use large::LargeMessage;

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use xy_protocol::server::ServerName;
 use xy_supervisor::instance::InstanceKey;
 
+use crate::fault::LossReason;
 use crate::retained::Retained;
 use crate::tasks::CANCELLED_RETENTION;
 
@@ -80,7 +81,7 @@ enum State {
     Working,
     Over,
     /// Its server has ended, for this reason.
-    Lost(String),
+    Lost(LossReason),
 }
 
 /// A task that a server has begun.
@@ -102,7 +103,7 @@ pub(crate) enum TaskLookup {
     /// The task is at this instance, under this alias.
     At(InstanceKey, ServerName),
     /// The task was at this instance, under this alias, and ended with it for this reason.
-    Lost(InstanceKey, ServerName, String),
+    Lost(ServerName, LossReason),
     /// Several servers have a task of this id.
     Ambiguous,
 }
@@ -249,7 +250,7 @@ impl Ownership {
             }
             found = match (&task.state, found) {
                 (State::Lost(why), TaskLookup::NotFound) => {
-                    TaskLookup::Lost(at.clone(), task.alias.clone(), why.clone())
+                    TaskLookup::Lost(task.alias.clone(), why.clone())
                 }
                 (State::Lost(_), found) => found,
                 (_, TaskLookup::At(..) | TaskLookup::Ambiguous) => TaskLookup::Ambiguous,
@@ -367,11 +368,11 @@ impl Ownership {
     }
 
     /// Marks the tasks of an ended instance as lost.
-    pub(crate) fn lose_instance(&mut self, at: &InstanceKey, why: &str) {
+    pub(crate) fn lose_instance(&mut self, at: &InstanceKey, why: &LossReason) {
         self.elicitations.remove(at);
         let Some(tasks) = self.tasks.get_mut(at) else { return };
         tasks.retain(|_, task| {
-            task.state = State::Lost(why.to_owned());
+            task.state = State::Lost(why.clone());
             task.token = None;
             task.owner != Owner::Unclear
         });
@@ -424,7 +425,7 @@ mod tests {
     }
 
     fn lost() -> TaskLookup {
-        TaskLookup::Lost(at("s"), ServerName::new("n").unwrap(), "it crashed".to_owned())
+        TaskLookup::Lost(ServerName::new("n").unwrap(), LossReason::server("crashed"))
     }
 
     fn found(server: &str) -> TaskLookup {
@@ -473,7 +474,7 @@ mod tests {
         let token = Some((7, "\"p\"".into()));
         all.add_task(&at("s"), 1, NewTask { token, ..new("t") }, now);
         assert_eq!(all.by_token(&at("s"), 7), Some((1, "\"p\"")));
-        all.lose_instance(&at("s"), "it crashed");
+        all.lose_instance(&at("s"), &LossReason::server("crashed"));
         assert_eq!(all.find(1, "t"), lost());
         assert_eq!((all.by_token(&at("s"), 7), all.owner_of_task(&at("s"), "t")), (None, None));
         assert_eq!(all.all_of(1), []);
@@ -497,7 +498,7 @@ mod tests {
         all.add_elicitation(&at("s"), 2, "f");
         all.remove_client(1, Instant::now());
         assert_eq!(all.complete_elicitation(&at("s"), "e"), None);
-        all.lose_instance(&at("s"), "");
+        all.lose_instance(&at("s"), &LossReason::server(""));
         assert_eq!((all.complete_elicitation(&at("s"), "f"), all.len()), (None, 0));
     }
 
@@ -539,7 +540,7 @@ mod tests {
         all.add_task_for(&at("r"), other, new("t"), now);
         assert_eq!(find(&all, mine), found("s"), "at the other it was given to two");
         assert_eq!((find(&all, other), all.owner_of(&at("r"), "t")), (TaskLookup::NotFound, None));
-        all.lose_instance(&at("s"), "it crashed");
+        all.lose_instance(&at("s"), &LossReason::server("crashed"));
         assert_eq!(find(&all, mine), lost());
     }
 

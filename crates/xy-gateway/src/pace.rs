@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-/// How many bytes are moved in a second while small messages arrive.
-const RATE: f64 = 96.0 * 1024.0 * 1024.0;
+/// Bytes of large messages that are moved in a second while small messages arrive.
+const RATE: u64 = 96 * 1024 * 1024;
 
-/// How many bytes are moved without a pause after a rest.
-const BURST: f64 = 2.0 * 1024.0 * 1024.0;
+/// Bytes that are moved without a pause after a rest.
+const BURST: u64 = 2 * 1024 * 1024;
 
 /// How long large messages are moved with pauses after a small one.
 const ACTIVE_TIME: Duration = Duration::from_millis(100);
@@ -23,8 +23,9 @@ const ACTIVE_TIME: Duration = Duration::from_millis(100);
 pub(crate) struct Pace {
     /// When the last small message arrived.
     last_small: Cell<Option<Instant>>,
-    /// Number of bytes by which `BURST` is used up, as of the time.
-    used: Cell<Option<(f64, Instant)>>,
+    /// The time that the bytes of this burst take at `RATE`, less the time that has passed, as of
+    /// the instant.
+    used: Cell<Option<(Duration, Instant)>>,
 }
 
 impl Pace {
@@ -48,13 +49,17 @@ impl Pace {
             self.used.set(None);
             return None;
         }
-        let (before, at) = self.used.get().unwrap_or((0.0, now));
-        let regained = now.duration_since(at).as_secs_f64() * RATE;
-        #[expect(clippy::cast_precision_loss, reason = "a step is far below 2^52 bytes")]
-        let used = (before - regained).max(0.0) + bytes as f64;
+        let (before, at) = self.used.get().unwrap_or((Duration::ZERO, now));
+        let rest = before.saturating_sub(now.duration_since(at));
+        let used = rest + time_at_rate(bytes as u64);
         self.used.set(Some((used, now)));
-        (used > BURST).then(|| Duration::from_secs_f64((used - BURST) / RATE))
+        used.checked_sub(time_at_rate(BURST)).filter(|pause| !pause.is_zero())
     }
+}
+
+/// Returns how long it takes to move these bytes at `RATE`.
+fn time_at_rate(bytes: u64) -> Duration {
+    Duration::from_nanos(bytes.saturating_mul(1_000_000_000) / RATE)
 }
 
 #[cfg(test)]

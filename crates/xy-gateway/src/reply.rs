@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use xy_protocol::error::{CallError, ErrorKind};
-use xy_protocol::server::ServerName;
 
 use crate::names::quoted;
 
@@ -51,41 +50,9 @@ pub(crate) fn format_duration(time: Duration) -> String {
     if time.is_zero() { "0s".to_owned() } else { format!("{time:?}") }
 }
 
-/// Replaces the primary's name by the alias that the client used. Names stand in backticks, alone
-/// or at the end of a command.
-pub(crate) fn with_alias(alias: &ServerName, owner: &ServerName, fault: &CallError) -> CallError {
-    if alias == owner {
-        return fault.clone();
-    }
-    let renamed = |text: &str| {
-        let text = text.replace(&format!("`{owner}`"), &format!("`{alias}`"));
-        text.replace(&format!(" {owner}`"), &format!(" {alias}`"))
-    };
-    CallError {
-        kind: fault.kind,
-        message: renamed(&fault.message),
-        cause: fault.cause.as_deref().map(renamed),
-        hint: fault.hint.as_deref().map(renamed),
-        problems: fault.problems.clone(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn error_uses_the_alias_of_the_call() {
-        let (a, b) = (ServerName::new("a").unwrap(), ServerName::new("b-2").unwrap());
-        let fault = CallError::new(ErrorKind::NotRunning, "`a` is not a running `xy a b`")
-            .cause("`ab` and `b__a` are others; `a` died")
-            .hint("`xy logs a` says more, and so does a");
-        let under_b = with_alias(&b, &a, &fault);
-        assert_eq!(under_b.message, "`b-2` is not a running `xy a b`");
-        assert_eq!(under_b.cause.unwrap(), "`ab` and `b__a` are others; `b-2` died");
-        assert_eq!(under_b.hint.unwrap(), "`xy logs b-2` says more, and so does a");
-        assert_eq!(with_alias(&a, &a, &fault).to_string(), fault.to_string());
-    }
 
     #[test]
     fn zero_duration_has_no_nanoseconds() {

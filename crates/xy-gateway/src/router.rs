@@ -38,6 +38,7 @@ use crate::client::Client;
 use crate::connection::InternalRequest;
 use crate::control::Control;
 use crate::era::Era;
+use crate::fault::LossReason;
 use crate::frontend::{ClientSession, Entry, Frontend, Refusal, Responder, View};
 use crate::gateway_status::GatewayStatus;
 use crate::generation::Generation;
@@ -283,9 +284,9 @@ impl Router {
         }
         *server.availability.borrow_mut() = availability.clone();
         if let Availability::Down(why) = availability {
-            let fault = server.down(&why);
+            let fault = server.down_fault(&why);
             for waited in server.take_all_waiting(None) {
-                server.give_up(&waited, &fault);
+                waited.fail(&fault);
             }
         }
         self.lists_changed();
@@ -466,7 +467,12 @@ impl Router {
     }
 
     /// Removes an ended instance and all its state.
-    pub(crate) fn on_instance_end(&self, server: &Rc<Backend>, upstream: &Rc<Upstream>, why: &str) {
+    pub(crate) fn on_instance_end(
+        &self,
+        server: &Rc<Backend>,
+        upstream: &Rc<Upstream>,
+        why: &LossReason,
+    ) {
         server.drop_upstream(upstream);
         self.drop_instance_state(upstream, why);
         if server.is_removed.get() {
@@ -478,10 +484,11 @@ impl Router {
 
     /// Drops the state of a server that lost its session: its requests and tasks are void.
     pub(crate) fn on_session_reset(&self, upstream: &Rc<Upstream>) {
-        self.drop_instance_state(upstream, "it has forgotten the session");
+        let why = LossReason::Other("it has forgotten the session".into());
+        self.drop_instance_state(upstream, &why);
     }
 
-    fn drop_instance_state(&self, upstream: &Rc<Upstream>, why: &str) {
+    fn drop_instance_state(&self, upstream: &Rc<Upstream>, why: &LossReason) {
         self.ownership.borrow_mut().lose_instance(upstream.key(), why);
         for client in self.clients() {
             client.cancel_all_from(upstream);

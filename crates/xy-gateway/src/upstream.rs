@@ -19,7 +19,6 @@ use tokio::time::Instant;
 use xy_config::settings::ParkSettings;
 use xy_mcp::edit::Edits;
 use xy_mcp::envelope::Outcome;
-use xy_protocol::error::CallError;
 use xy_protocol::server::ServerName;
 use xy_supervisor::instance::InstanceKey;
 use xy_supervisor::protocol::DriverEvent;
@@ -30,7 +29,8 @@ use crate::call::{Alias, CallTimer, ResponseKind, RetryState};
 use crate::catalog::Known;
 use crate::client::Client;
 use crate::connection::wire::Wire;
-use crate::connection::{Cause, Connection, ConnectionEvents, Delivery, Inbound};
+use crate::connection::{Connection, ConnectionEvents, Delivery, Inbound};
+use crate::fault::{Cause, LossReason, ServerFault};
 use crate::frontend::StreamNo;
 use crate::large::LargeReader;
 use crate::modern::RequestMeta;
@@ -66,7 +66,7 @@ pub(crate) trait UpstreamEvents {
     /// Handles the end of a client's call, at a server that serves its clients in turns.
     fn on_call_end(&self, by: &Upstream);
     /// Recovers calls that the server will not answer, in the order in which they were sent.
-    fn on_calls_lost(&self, by: &Upstream, calls: Vec<UnansweredCall>, why: Cause<'_>);
+    fn on_calls_lost(&self, by: &Upstream, calls: Vec<UnansweredCall>, why: &Cause);
 }
 
 /// A server's response to a client's call.
@@ -198,11 +198,17 @@ impl ConnectionEvents for Upstream {
         self.events.on_inbound(&self.me(), inbound);
     }
 
-    fn on_request_failed(&self, upstream_id: u64, fault: &CallError) {
+    fn on_request_failed(&self, upstream_id: u64, fault: &ServerFault) {
         self.fail_call(upstream_id, fault);
     }
 
-    fn on_request_lost(&self, upstream_id: u64, delivery: Delivery, why: &str, is_final: bool) {
+    fn on_request_lost(
+        &self,
+        upstream_id: u64,
+        delivery: Delivery,
+        why: LossReason,
+        is_final: bool,
+    ) {
         self.lose_call(upstream_id, delivery, why, is_final);
     }
 

@@ -19,7 +19,6 @@ use xy_supervisor::lifecycle::Exit;
 use xy_supervisor::protocol::{Connection, DriverCommand, DriverEvent, Handover, ServerIo};
 
 use crate::backend::Backend;
-use crate::connection::Cause;
 use crate::connection::handshake::{
     Handshake, HandshakeOutcome, HandshakePlan, INITIALIZED, ResumeNote,
 };
@@ -27,6 +26,7 @@ use crate::connection::http_client::SessionError;
 use crate::connection::pipes::Pipes;
 use crate::connection::probe::{Hello, ProbeAnswer};
 use crate::era::{Era, Introduction, SpokenEras};
+use crate::fault::{Cause, LossReason};
 use crate::router::Router;
 use crate::upstream::Upstream;
 use crate::via;
@@ -128,7 +128,7 @@ async fn run_on_pipes(router: Rc<Router>, connection: Connection) {
                     session.cut_off();
                 }
             }
-            Some(DriverCommand::HandOver(reply)) => break (String::new(), Some(reply)),
+            Some(DriverCommand::HandOver(reply)) => break (LossReason::taken_over(), Some(reply)),
             Some(DriverCommand::Exited(exit)) => {
                 // Its last output is still in the pipe.
                 if timeout(DRAIN_TIMEOUT, at_end).await.is_err() {
@@ -141,7 +141,7 @@ async fn run_on_pipes(router: Rc<Router>, connection: Connection) {
                 }
                 break (describe_end(&upstream, exit, by_xy), None);
             }
-            None => break (format!("`{}` has ended", server.name), None),
+            None => break (LossReason::server("has ended"), None),
         }
     };
     for task in tasks {
@@ -154,7 +154,7 @@ async fn run_on_pipes(router: Rc<Router>, connection: Connection) {
             session.server.hint.borrow_mut().ended(&session.settings, shown);
         }
         writer.abort();
-        upstream.close(Cause::end(&why));
+        upstream.close(&Cause::end(why.clone()));
         return router.on_instance_end(&server, &upstream, &why);
     };
     upstream.stop_accepting();
@@ -165,7 +165,7 @@ async fn run_on_pipes(router: Rc<Router>, connection: Connection) {
     upstream.log_unparsed().await;
     let _ = reply.send(pipes.take_partial()); // The receiver may be gone.
     upstream.hand_over();
-    router.on_instance_end(&server, &upstream, "another daemon took over");
+    router.on_instance_end(&server, &upstream, &why);
 }
 
 /// Opens the pipes of a server. Reports a failure as a protocol error.
@@ -259,8 +259,7 @@ impl PipeSession {
 
     /// Closes the connection of a server that has closed its stdout and runs on.
     fn cut_off(&self) {
-        let upstream = &self.upstream;
-        upstream.close(Cause::breach(&format!("`{}` closed its stdout", upstream.key().server)));
+        self.upstream.close(&Cause::breach(LossReason::server("closed its stdout")));
     }
 
     /// Handles the exit of the server. If a question was open that it need not know, that may be
@@ -307,7 +306,7 @@ async fn write(upstream: Rc<Upstream>, pipes: Rc<Pipes>, stdin: Rc<pipe::Sender>
         _ = stdin.ready(Interest::ERROR) => {}
     }
     sleep(EXIT_TIMEOUT).await;
-    upstream.close(Cause::breach(&format!("`{}` closed its stdin", upstream.key().server)));
+    upstream.close(&Cause::breach(LossReason::server("closed its stdin")));
     upstream.report(DriverEvent::ProtocolError("it closed its stdin".to_owned())).await;
 }
 
@@ -441,12 +440,11 @@ fn read_answer(of: Hello, answer: Result<Box<str>, CallError>) -> ProbeAnswer {
 }
 
 /// Describes how a server ended: by itself, or by xy, which then sent any signal.
-fn describe_end(upstream: &Upstream, exit: Exit, by_xy: bool) -> String {
-    let server = &upstream.key().server;
+fn describe_end(upstream: &Upstream, exit: Exit, by_xy: bool) -> LossReason {
     match by_xy {
-        true if upstream.is_hung() => format!("`{server}` hung and was ended by xy"),
-        true => format!("`{server}` was ended by xy"),
-        false => format!("`{server}` {exit}"),
+        true if upstream.is_hung() => LossReason::server("hung and was ended by xy"),
+        true => LossReason::server("was ended by xy"),
+        false => LossReason::server(exit.to_string()),
     }
 }
 

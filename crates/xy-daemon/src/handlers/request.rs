@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::value::RawValue;
 use tokio::time::{Instant, timeout_at};
 use xy_config::settings::Isolation;
-use xy_gateway::instance_failed;
+use xy_gateway::ServerFault;
 use xy_protocol::control::{REQUEST_TIMEOUT, RawRequest};
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::{ServerState, Wanted};
@@ -79,7 +79,8 @@ async fn wait_until_running(
     let name = &member.settings.name;
     match timeout_at(give_up_at, instance.settled()).await {
         Ok(now) if now.state() == ServerState::Running => Ok(()),
-        Ok(_) => Err(instance_failed(name, &instance.explain())
+        Ok(_) => Err(ServerFault::InstanceFailed(instance.explain())
+            .named(name)
             .hint(format!("fix the problem above and retry; `xy logs {name}` shows more"))),
         Err(_) => {
             let now = instance.now();

@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
 use xy_config::settings::Isolation;
-use xy_protocol::error::{CallError, ErrorKind};
+use xy_protocol::error::ErrorKind;
 use xy_supervisor::instance::Holder;
 
 use super::queue_budget::{Load, Reservation};
@@ -22,10 +22,9 @@ use super::{Availability, Backend, STOPPED};
 use crate::call::RetryState;
 use crate::client::{Client, RequestPhase};
 use crate::era::Era;
+use crate::fault::{Awaited, ServerFault, WaitTimeout};
 use crate::frontend::StreamNo;
-use crate::gateway_status::ADVICE;
 use crate::message_text::StoredText;
-use crate::reply;
 
 /// A call that waits for its server.
 pub(crate) struct QueuedCall {
@@ -48,8 +47,9 @@ pub(crate) struct QueuedCall {
 
 impl QueuedCall {
     /// Completes the call with an error.
-    fn fail(&self, fault: &CallError) {
-        let fault = self.alias.alias.failure(&self.retry_state, fault);
+    pub(crate) fn fail(&self, fault: &ServerFault) {
+        let fault = fault.named(&self.alias.name);
+        let fault = self.alias.alias.failure(&self.retry_state, &fault);
         self.client.respond_error(&self.id, self.stream, &fault);
     }
 }
@@ -98,15 +98,13 @@ impl Backend {
     }
 
     /// Checks that there is room for one more call of this length.
-    pub(crate) fn check_room(&self, length: usize) -> Result<(), CallError> {
+    pub(crate) fn check_room(&self, length: usize) -> Result<(), ServerFault> {
         let here = Load { calls: self.waiting(), bytes: self.waiting_bytes.get() };
-        self.queue_budget
-            .exceeded(here, length)
-            .map_or(Ok(()), |bound| Err(bound.fault(&self.name)))
+        self.queue_budget.exceeded(here, length).map_or(Ok(()), |limit| Err(limit.fault()))
     }
 
     /// Checks that the client's token leaves room for calls of others.
-    pub(crate) fn check_share(&self, client: &Client) -> Result<(), CallError> {
+    pub(crate) fn check_share(&self, client: &Client) -> Result<(), ServerFault> {
         let (token, all, most) = (client.token(), self.waiting(), self.queue_budget.park.calls);
         if token.may_take(all, all, most) {
             return Ok(()); // Holds even if all calls are its own.
@@ -116,12 +114,7 @@ impl Backend {
         if token.may_take(own, all, most) {
             return Ok(());
         }
-        let message = format!("too many calls of this token wait for `{}`", self.name);
-        Err(CallError::new(ErrorKind::QueueFull, message)
-            .cause(format!("{own} of them wait, and the rest of {most} is for others"))
-            .hint(
-                "try again later, or raise `park { calls … }` in `xy.kdl` and restart the daemon",
-            ))
+        Err(ServerFault::QueueShare { own, most })
     }
 
     /// Queues a call, for which there must be room. Returns its phase, and whether it is the first
@@ -187,14 +180,9 @@ impl Backend {
         let queue = self.queue_budget.park.queue;
         let since = waited.retry_state.waits_since.unwrap_or_else(Instant::now);
         let kind = self.wait_end_kind(&waited.retry_state, since);
-        let fault = self.wait_timeout_error(&waited, kind, since.elapsed().min(queue));
-        self.give_up(&waited, &fault);
+        let fault = self.wait_timeout(&waited, kind, since.elapsed().min(queue));
+        waited.fail(&fault);
         self.release(); // Other calls may have waited behind it.
-    }
-
-    /// Fails a queued call.
-    pub(crate) fn give_up(&self, waited: &QueuedCall, fault: &CallError) {
-        waited.fail(&reply::with_alias(&waited.alias.name, &self.name, fault));
     }
 
     /// Removes a call from the queue; `None` if it does not wait any more.
@@ -284,7 +272,7 @@ impl Backend {
 
     /// Fails all calls that wait under this name, which was stopped.
     pub(crate) fn fail_all_under(&self, alias: &Self, why: &str) {
-        let fault = alias.down(why);
+        let fault = alias.down_fault(why);
         for waited in self.take_matching(|it| std::ptr::eq(Rc::as_ptr(&it.alias), alias)) {
             waited.fail(&fault);
         }
@@ -307,7 +295,7 @@ impl Backend {
             }
             let fault = self.down_for(*holder, why);
             for waited in waiting {
-                self.give_up(&waited, &fault);
+                waited.fail(&fault);
             }
         }
         *self.down.borrow_mut() = down;
@@ -326,8 +314,8 @@ impl Backend {
         for waited in self.take_matching(is_hopeless) {
             let since = waited.retry_state.waits_since.unwrap_or_else(Instant::now);
             let kind = self.wait_end_kind(&waited.retry_state, since);
-            let fault = self.wait_timeout_error(&waited, kind, since.elapsed());
-            self.give_up(&waited, &fault);
+            let fault = self.wait_timeout(&waited, kind, since.elapsed());
+            waited.fail(&fault);
         }
     }
 
@@ -360,73 +348,19 @@ impl Backend {
     }
 
     /// Returns the error of a call whose wait has ended.
-    fn wait_timeout_error(
-        &self,
-        waited: &QueuedCall,
-        kind: ErrorKind,
-        limit: Duration,
-    ) -> CallError {
-        let name = &self.name;
-        // A call that reached its total timeout was not ended by the queue timeout.
-        let bound = (kind == ErrorKind::QueueFull).then_some(self.queue_budget.park.queue);
-        if self.upstream(waited.holder).is_none() {
-            let message =
-                format!("`{name}` did not come up within {}", reply::format_duration(limit));
-            let not_sent = (!waited.retry_state.was_written).then_some("the call was not sent");
-            if let Some(failure) = self.failure(waited.holder) {
-                let cause = not_sent.map_or(failure.clone(), |it| format!("{it}; {failure}"));
-                return CallError::new(kind, format!("`{name}` did not come up"))
-                    .cause(cause)
-                    .hint(format!("fix the problem above; `xy status {name}` shows more"));
-            }
-            let fault = |message| CallError {
-                cause: join_cause(not_sent, bound),
-                ..CallError::new(kind, message)
-            };
-            return match self.progress(waited.holder) {
-                Some(progress) => {
-                    fault(format!("{message}, as it is still {progress}")).hint(with_queue_advice(
-                        format!(
-                            "that goes on: try again later; `xy status {name}` says how far it is"
-                        ),
-                        bound,
-                    ))
-                }
-                None => fault(message)
-                    .hint(with_queue_advice(format!("`xy status {name}` shows its state"), bound)),
-            };
-        }
-        let is_shared = !waited.holder.is_client();
-        let (with, one, hint) = if is_shared {
-            let hint = format!("{ADVICE} in the file of `{name}`, or try again later");
-            ("another client", "client", hint)
+    fn wait_timeout(&self, call: &QueuedCall, kind: ErrorKind, waited: Duration) -> ServerFault {
+        let awaited = if self.upstream(call.holder).is_some() {
+            Awaited::Busy { is_shared: !call.holder.is_client() }
+        } else if let Some(failure) = self.failure(call.holder) {
+            Awaited::Failed(failure)
         } else {
-            let hint = "make fewer calls of it at once, or try again later";
-            ("another call", "call", hint.to_owned())
+            Awaited::Start(self.progress(call.holder).map(|progress| progress.to_string()))
         };
-        let message =
-            format!("`{name}` was busy with {with} for {}", reply::format_duration(limit));
-        let why = format!("it asks questions, so it serves one {one} at a time");
-        let cause = join_cause(Some(&format!("{why}; the call was not sent")), bound);
-        CallError { cause, ..CallError::new(kind, message) }.hint(with_queue_advice(hint, bound))
+        // A call that reached its total timeout was not ended by the queue timeout.
+        let queue = (kind == ErrorKind::QueueFull).then_some(self.queue_budget.park.queue);
+        let was_written = call.retry_state.was_written;
+        ServerFault::WaitTimeout(WaitTimeout { kind, waited, queue, was_written, awaited })
     }
-}
-
-/// Joins `reason` and the queue timeout that ended a wait.
-fn join_cause(reason: Option<&str>, bound: Option<Duration>) -> Option<String> {
-    let bound = bound.map(|most| format!("calls wait at most {most:?} (`park {{ queue }}`)"));
-    match (reason, bound) {
-        (Some(reason), Some(bound)) => Some(format!("{reason}; {bound}")),
-        (reason, bound) => reason.map(str::to_owned).or(bound),
-    }
-}
-
-/// Adds advice to raise the queue timeout, if that ended the wait.
-fn with_queue_advice(advice: String, bound: Option<Duration>) -> String {
-    if bound.is_none() {
-        return advice;
-    }
-    advice + "; or raise `park { queue }` and restart the daemon"
 }
 
 /// Returns when a wait ends and with which error kind: by the queue timeout, or earlier by the

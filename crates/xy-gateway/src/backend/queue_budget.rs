@@ -3,9 +3,8 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use crate::fault::ServerFault;
 use xy_config::settings::ParkSettings;
-use xy_protocol::error::{CallError, ErrorKind};
-use xy_protocol::server::ServerName;
 use xy_protocol::size::Size;
 
 /// The limits and counts of waiting calls, shared by all servers of a gateway.
@@ -104,23 +103,15 @@ pub(super) enum Limit {
 }
 
 impl Limit {
-    /// Returns the error for the caller: which limit it is, and what to do.
-    pub(super) fn fault(self, server: &ServerName) -> CallError {
-        let (whom, word, most) = match self {
-            Self::Calls(most) => (format!("`{server}`"), "calls", most.to_string()),
-            Self::Bytes(most) => (format!("`{server}`"), "bytes", Size(most).to_string()),
-            Self::TotalCalls(most) => {
-                ("all servers together".to_owned(), "total-calls", most.to_string())
-            }
-            Self::TotalBytes(most) => {
-                ("all servers together".to_owned(), "total-bytes", Size(most).to_string())
-            }
+    /// Returns the error for the caller.
+    pub(super) fn fault(self) -> ServerFault {
+        let (is_total, setting, most) = match self {
+            Self::Calls(most) => (false, "calls", most.to_string()),
+            Self::Bytes(most) => (false, "bytes", Size(most).to_string()),
+            Self::TotalCalls(most) => (true, "total-calls", most.to_string()),
+            Self::TotalBytes(most) => (true, "total-bytes", Size(most).to_string()),
         };
-        CallError::new(ErrorKind::QueueFull, format!("too many calls wait for {whom}"))
-            .cause(format!("at most {most} may wait (`park {{ {word} }}`)"))
-            .hint(format!(
-                "try again later, or raise `park {{ {word} … }}` in `xy.kdl` and restart the daemon"
-            ))
+        ServerFault::QueueFull { is_total, setting, most }
     }
 }
 
@@ -142,9 +133,9 @@ mod tests {
         assert_eq!(exceeded(load(1, 1), load(4, 4)), Some(Limit::TotalCalls(3)));
         assert_eq!(exceeded(load(1, 1), load(2, 16)), Some(Limit::TotalBytes(15)));
 
-        let name = ServerName::new("a").unwrap();
+        let name = xy_protocol::server::ServerName::new("a").unwrap();
         let told = |limit: Limit| {
-            let fault = limit.fault(&name);
+            let fault = limit.fault().named(&name);
             format!("{}: {}; {}", fault.message, fault.cause.unwrap(), fault.hint.unwrap())
         };
         for (limit, whom, word, most) in [

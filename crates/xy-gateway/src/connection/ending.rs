@@ -1,30 +1,10 @@
 //! Requests that end without a response, and the end of the connection.
 
 use xy_mcp::head::Head;
-use xy_protocol::error::{CallError, ErrorKind};
 
 use super::{Connection, Origin, State, ids};
+use crate::fault::{Cause, LossReason, ServerFault};
 use crate::message_text::MAX_MESSAGE;
-
-/// The reason why a server does not answer, for people.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Cause<'w> {
-    /// Only the connection broke; the server may still run.
-    is_breach: bool,
-    words: &'w str,
-}
-
-impl<'w> Cause<'w> {
-    /// The server has ended, or gets no more requests.
-    pub(crate) fn end(words: &'w str) -> Self {
-        Self { is_breach: false, words }
-    }
-
-    /// The connection to the server broke.
-    pub(crate) fn breach(words: &'w str) -> Self {
-        Self { is_breach: true, words }
-    }
-}
 
 /// The progress of a request's delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,8 +61,7 @@ impl Connection {
 
     /// Completes this request with an error, as its response is malformed.
     pub(super) fn fail_malformed_request(&self, upstream_id: u64, reason: &str) {
-        let message = format!("`{}` sent a malformed response", self.key.server);
-        self.fail(upstream_id, &CallError::new(ErrorKind::Internal, message).cause(reason));
+        self.fail(upstream_id, &ServerFault::Malformed(reason.to_owned()));
     }
 
     /// Handles the beginning of a line that exceeds the message limit. If the line seems to be a
@@ -103,7 +82,7 @@ impl Connection {
         drop(open);
         drop(requests);
         if let Some(upstream_id) = named.or(only) {
-            self.fail_too_long(upstream_id);
+            self.fail(upstream_id, &ServerFault::TooLong);
         }
     }
 
@@ -111,18 +90,11 @@ impl Connection {
     pub(super) fn too_long_for(&self, upstream_id: u64) {
         let limit = MAX_MESSAGE >> 20;
         self.log_own(format_args!("it sent a message longer than {limit} MiB"));
-        self.fail_too_long(upstream_id);
-    }
-
-    fn fail_too_long(&self, upstream_id: u64) {
-        let (server, limit) = (&self.key.server, MAX_MESSAGE >> 20);
-        let message = format!("the answer of `{server}` is longer than {limit} MiB");
-        let fault = CallError::new(ErrorKind::Internal, message);
-        self.fail(upstream_id, &fault.cause("xy does not pass on such answers"));
+        self.fail(upstream_id, &ServerFault::TooLong);
     }
 
     /// Completes a request with an error.
-    pub(super) fn fail(&self, upstream_id: u64, fault: &CallError) {
+    pub(super) fn fail(&self, upstream_id: u64, fault: &ServerFault) {
         let request = self.requests.borrow_mut().remove(&upstream_id);
         match request.map(|request| request.origin) {
             Some(Origin::Forwarded { .. } | Origin::Cancelled) => {
@@ -137,7 +109,13 @@ impl Connection {
 
     /// Handles a request whose connection broke. With `is_final`, a retry would have the same
     /// result.
-    pub(crate) fn lose(&self, upstream_id: u64, delivery: Delivery, why: &str, is_final: bool) {
+    pub(crate) fn lose(
+        &self,
+        upstream_id: u64,
+        delivery: Delivery,
+        why: LossReason,
+        is_final: bool,
+    ) {
         let request = self.requests.borrow_mut().remove(&upstream_id);
         match request.map(|request| request.origin) {
             Some(Origin::Forwarded { .. } | Origin::Cancelled) => {
@@ -147,7 +125,8 @@ impl Connection {
             }
             Some(Origin::Internal(answer) | Origin::Subscription(answer)) => {
                 let is_written = delivery == Delivery::Written;
-                drop(answer.send(Err(self.lost_error(is_written, Cause::breach(why)))));
+                let cause = Cause::breach(why);
+                drop(answer.send(Err(ServerFault::Lost { is_written, cause })));
             }
             Some(Origin::Detached) | None => {}
         }
@@ -155,7 +134,7 @@ impl Connection {
 
     /// Stops using the connection. Fails xy's own requests, and returns the forwarded ones in the
     /// order in which they were sent.
-    pub(crate) fn hang_up(&self, why: Cause<'_>) -> Vec<(u64, Delivery)> {
+    pub(crate) fn hang_up(&self, why: &Cause) -> Vec<(u64, Delivery)> {
         let requests = std::mem::take(&mut *self.requests.borrow_mut());
         let unread_from = self.wire.unread_from();
         let mut forwarded = Vec::new();
@@ -167,7 +146,8 @@ impl Connection {
                 }
                 Origin::Internal(answer) | Origin::Subscription(answer) => {
                     let is_written = delivery == Delivery::Written;
-                    drop(answer.send(Err(self.lost_error(is_written, why))));
+                    let cause = why.clone();
+                    drop(answer.send(Err(ServerFault::Lost { is_written, cause })));
                 }
                 Origin::Detached => {}
             }
@@ -221,23 +201,5 @@ impl Connection {
     /// Returns true if a request is pending, cancelled or not.
     pub(super) fn is_pending(&self, upstream_id: u64) -> bool {
         self.requests.borrow().contains_key(&upstream_id)
-    }
-
-    /// Returns the error for a call that gets no response.
-    pub(crate) fn lost_error(&self, is_written: bool, why: Cause<'_>) -> CallError {
-        let (server, words) = (&self.key.server, why.words);
-        if is_written && why.is_breach {
-            CallError::new(ErrorKind::TransportFailed, format!("outcome unknown: {words}"))
-                .cause(format!("the call was sent to `{server}`, and the connection broke before it answered"))
-                .hint(format!("find out whether it was done before you repeat it; `xy status {server}` shows how it is"))
-        } else if is_written {
-            CallError::new(ErrorKind::OutcomeUnknown, format!("outcome unknown: {words}"))
-                .cause(format!("the call was sent to `{server}`, and not answered"))
-                .hint(format!("find out whether it was done before you repeat it; `xy logs {server}` shows its last output"))
-        } else {
-            CallError::new(ErrorKind::NotRunning, format!("not done: {words}"))
-                .cause(format!("the call was not sent to `{server}` yet"))
-                .hint("try again")
-        }
     }
 }

@@ -17,6 +17,7 @@ use xy_protocol::error::{CallError, ErrorKind};
 
 use super::probe::code_of;
 use super::{Connection, InternalRequest, Origin, ids};
+use crate::fault::ServerFault;
 use crate::modern::{self, LISTEN, SUBSCRIPTION};
 use crate::params::Params;
 use crate::retained::Retained;
@@ -145,19 +146,12 @@ impl Connection {
         }
         async move {
             if !has_room {
-                let message =
-                    format!("too many requests wait to subscribe to events of `{server}`");
-                return Err(CallError::new(ErrorKind::QueueFull, message).hint("try again later"));
+                return Err(ServerFault::TooManySubscribing.named(&server));
             }
-            let gone = || {
-                CallError::new(
-                    ErrorKind::NotRunning,
-                    format!("there is no event subscription at `{server}`"),
-                )
-            };
+            let gone = |tried| ServerFault::NotSubscribed(tried).named(&server);
             match timeout(SUBSCRIBE_TIMEOUT, result).await {
-                Ok(result) => result.unwrap_or_else(|_| Err(gone())),
-                Err(_) => Err(gone().cause(format!("it took longer than {SUBSCRIBE_TIMEOUT:?}"))),
+                Ok(result) => result.unwrap_or_else(|_| Err(gone(None))),
+                Err(_) => Err(gone(Some(SUBSCRIBE_TIMEOUT))),
             }
         }
     }
@@ -240,8 +234,7 @@ impl Connection {
                 if let Some(upstream_id) =
                     ended.filter(|upstream_id| self.is_subscription(*upstream_id))
                 {
-                    let fault = CallError::new(ErrorKind::NotRunning, "the server has ended it");
-                    self.fail(upstream_id, &fault);
+                    self.fail(upstream_id, &ServerFault::Cancelled);
                 }
                 true
             }
@@ -262,9 +255,7 @@ impl Connection {
         let (opening, mut opened) = oneshot::channel();
         self.subscription.opening.replace(Some((upstream_id, opening)));
         let server = &self.key.server;
-        let fault = |kind, why: String| {
-            CallError::new(kind, format!("could not subscribe to events of `{server}`")).cause(why)
-        };
+        let fault = |kind, why: String| ServerFault::SubscriptionFailed(kind, why).named(server);
         let answer = tokio::select! {
             biased;
             Ok(accepted) = &mut opened => {

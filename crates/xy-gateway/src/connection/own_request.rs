@@ -5,13 +5,14 @@ use std::rc::Rc;
 
 use tokio::sync::oneshot;
 use xy_mcp::edit::append_on_one_line;
-use xy_protocol::error::{CallError, ErrorKind};
+use xy_protocol::error::CallError;
 
 use super::{Connection, Origin, SentRequest, self_meta};
 use crate::chunks::Chunks;
+use crate::fault::ServerFault;
 
 /// The whole response as written, or the error why there is none.
-pub(crate) type Answered = Result<Box<str>, CallError>;
+pub(crate) type Answered = Result<Box<str>, ServerFault>;
 
 /// A request of xy itself. Dropping it cancels it.
 pub(crate) struct InternalRequest {
@@ -29,7 +30,8 @@ impl InternalRequest {
     /// Waits for the whole response, as written. Cancel-safe; must not be called again once it has
     /// returned.
     pub(crate) async fn answered(&mut self) -> Result<Box<str>, CallError> {
-        (&mut self.answered).await.unwrap_or_else(|_| Err(server_gone()))
+        let answered = (&mut self.answered).await.unwrap_or(Err(ServerFault::Gone));
+        answered.map_err(|fault| fault.named(&self.connection.key.server))
     }
 
     /// Holds back all later messages until the server has answered.
@@ -62,11 +64,6 @@ impl Drop for InternalRequest {
     }
 }
 
-/// Returns the error of a request whose server has ended.
-pub(crate) fn server_gone() -> CallError {
-    CallError::new(ErrorKind::NotRunning, "the server has ended")
-}
-
 impl Connection {
     /// Sends a request of xy itself.
     pub(crate) fn ask(
@@ -83,7 +80,7 @@ impl Connection {
         params: Option<&str>,
         origin: fn(oneshot::Sender<Answered>) -> Origin,
     ) -> Result<InternalRequest, CallError> {
-        self.check_room()?;
+        self.check_room().map_err(|fault| fault.named(&self.key.server))?;
         let upstream_id = self.new_id();
         let text = self.request_text(upstream_id, method, params);
         let write = &mut |out: &mut Chunks| append_on_one_line(out.tail(), text.as_bytes());

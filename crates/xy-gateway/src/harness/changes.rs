@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::catalog::{Known, Lists, Page};
-use crate::connection::Cause;
+use crate::fault::{Cause, LossReason};
 use crate::kind::Kind;
 use crate::upstream_session::learn_lists;
 
@@ -164,7 +164,10 @@ async fn remembered_lists_expire_if_server_does_not_list() {
         learn(&fixture.harness);
         tokio::time::sleep(Duration::from_millis(100)).await;
         fixture.harness.sent();
-        fixture.harness.upstream.fail_all(Cause::breach("the way broke"));
+        fixture
+            .harness
+            .upstream
+            .fail_all(&Cause::breach(LossReason::Other("the way broke".into())));
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert_eq!(fixture.listed(), ["s__kept"]);
         tokio::time::sleep(32 * SECOND).await;

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::bridge::pending_input::MAX_SLOT_HOLD;
+use crate::fault::{Cause, LossReason};
 use crate::{capabilities, modern};
 use xy_supervisor::instance::Holder;
 
@@ -593,8 +594,8 @@ async fn subscription_waits_for_a_starting_server() {
     run_local(async {
         let mut harness = Harness::begin().await;
         let end = |harness: &Harness| {
-            harness.upstream.close(crate::connection::Cause::end("`s` has ended"));
-            harness.router.on_instance_end(&harness.server, &harness.upstream, "`s` has ended");
+            harness.upstream.close(&Cause::end(LossReason::server("has ended")));
+            harness.router.on_instance_end(&harness.server, &harness.upstream, &LossReason::server("has ended"));
         };
         let filter = json!({ "resourceSubscriptions": ["xy://s/test://a", "xy://s/test://b"] });
         let params = json!({ "notifications": filter, "_meta": meta(&json!({}), &json!({})) });

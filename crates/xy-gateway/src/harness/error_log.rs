@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::error_log::capture::Capture;
+use crate::fault::{Cause, LossReason};
 
 #[track_caller]
 fn assert_logged(log: &Capture, parts: &[&str]) {
@@ -49,8 +50,12 @@ async fn unanswered_call_is_logged() {
         let client = harness.client(&json!({}));
         client.call("s3cr3t");
         harness.sent();
-        harness.upstream.close(crate::connection::Cause::end("`s` has ended"));
-        harness.router.on_instance_end(&harness.server, &harness.upstream, "`s` has ended");
+        harness.upstream.close(&Cause::end(LossReason::server("has ended")));
+        harness.router.on_instance_end(
+            &harness.server,
+            &harness.upstream,
+            &LossReason::server("has ended"),
+        );
         let parts = ["method=\"tools/call\"", "server=\"s\"", "outcome=\"", "code=-32"];
         assert_logged(&log, &parts);
     })
@@ -63,8 +68,12 @@ async fn call_cancelled_while_queued_is_logged() {
         let log = Capture::begin();
         let harness = Harness::begin().await;
         let client = harness.client(&json!({}));
-        harness.upstream.close(crate::connection::Cause::end("`s` has ended"));
-        harness.router.on_instance_end(&harness.server, &harness.upstream, "`s` has ended");
+        harness.upstream.close(&Cause::end(LossReason::server("has ended")));
+        harness.router.on_instance_end(
+            &harness.server,
+            &harness.upstream,
+            &LossReason::server("has ended"),
+        );
         client.call("a");
         client.cancel("a");
         let parts = ["method=\"tools/call\"", "server=\"s\"", "outcome=\"cancelled\""];

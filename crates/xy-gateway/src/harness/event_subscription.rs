@@ -5,6 +5,7 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::connection::EventFilter;
+use crate::fault::{Cause, LossReason};
 use crate::modern::SUBSCRIPTION;
 
 /// Returns a harness whose server is modern, and the task that keeps listening to it.
@@ -227,7 +228,7 @@ async fn pending_subscription_fails_when_the_server_ends() {
         let (harness, keeping) = modern("{}").await;
         let received = harness.subscribe(&["a:1"]);
         advance_time(Duration::ZERO).await;
-        harness.upstream.close(crate::connection::Cause::end("`s` has ended"));
+        harness.upstream.close(&Cause::end(LossReason::server("has ended")));
         advance_time(Duration::ZERO).await;
         assert!(received.await.unwrap().is_err());
         keeping.abort();

@@ -11,6 +11,7 @@ use xy_supervisor::protocol::IdleStop;
 
 use super::*;
 use crate::catalog::{Known, Lists, Page};
+use crate::fault::{Cause, LossReason, ServerFault};
 use crate::kind::Kind;
 use crate::upstream_session::idle_stop;
 
@@ -24,7 +25,7 @@ const ALMOST: Duration = Duration::from_millis(7999);
 struct RecordedHolds {
     asked: Mutex<usize>,
     /// The error of the next hold requests.
-    refuses: Mutex<Option<CallError>>,
+    refuses: Mutex<Option<ServerFault>>,
     /// If set, the next hold request waits for this.
     announced: Mutex<Option<oneshot::Receiver<()>>>,
 }
@@ -41,7 +42,7 @@ impl Control for RecordedHolds {
         Box::pin(std::future::pending())
     }
 
-    fn hold(&self, server: &ServerName, holder: Holder) -> BoxFuture<Result<(), CallError>> {
+    fn hold(&self, server: &ServerName, holder: Holder) -> BoxFuture<Result<(), ServerFault>> {
         assert_eq!((server.as_str(), holder), ("s", Holder::Shared));
         *self.asked.lock().unwrap() += 1;
         let refused = self.refuses.lock().unwrap().clone();
@@ -114,11 +115,11 @@ impl IdleServer {
     /// Ends the process.
     fn end(&self) {
         self.watching.abort();
-        self.harness.upstream.close(crate::connection::Cause::end("`s` exited"));
+        self.harness.upstream.close(&Cause::end(LossReason::server("exited")));
         self.harness.router.on_instance_end(
             &self.harness.server,
             &self.harness.upstream,
-            "`s` exited",
+            &LossReason::server("exited"),
         );
     }
 
@@ -381,11 +382,12 @@ async fn waiting_client_learns_why_the_wake_failed() {
         let client = one.harness.client(&json!({}));
         one.end();
         one.set_away(true);
-        let full = CallError::new(xy_protocol::error::ErrorKind::QueueFull, "all places are taken");
+        let full =
+            ServerFault::NoRoom { cause: "all places are taken".to_owned(), hint: String::new() };
         *one.control.refuses.lock().unwrap() = Some(full);
         client.call("c");
         advance_time(Duration::ZERO).await;
-        assert_eq!(client.error(), "all places are taken");
+        assert!(client.error().starts_with("there is no room for an instance of `s`: all places"));
         one.set_away(true);
         assert_eq!(one.control.asked(), 1, "no call needs the server any more");
     })

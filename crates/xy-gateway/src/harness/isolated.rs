@@ -4,6 +4,7 @@
 use super::search::{call_result, search};
 use super::*;
 use crate::catalog::{Known, Page};
+use crate::fault::LossReason;
 use crate::kind::Kind;
 use crate::router::FIRST_LISTS_TIMEOUT;
 
@@ -143,7 +144,11 @@ async fn tools_added_by_one_instance_belong_to_its_client() {
         );
         assert_eq!(own.calls(), ["secret"]);
         // Search results end with the instance.
-        alone.router.on_instance_end(&alone.server, &own.upstream, "`s` has ended");
+        alone.router.on_instance_end(
+            &alone.server,
+            &own.upstream,
+            &LossReason::server("has ended"),
+        );
         assert_eq!(search(&ada, &json!({ "query": "secret" })), Vec::<String>::new());
     })
     .await;

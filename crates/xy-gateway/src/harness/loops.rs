@@ -8,10 +8,10 @@ use tokio::time::sleep;
 use super::*;
 use crate::backend::Availability;
 use crate::catalog::{Item, Known, Lists};
-use crate::connection::Cause;
 use crate::connection::handshake::{Handshake, HandshakePlan};
 use crate::connection::http_client::SessionError;
 use crate::connection::probe::Hello;
+use crate::fault::{Cause, LossReason};
 use crate::kind::Kind;
 use crate::upstream_session::{Ended, learn_lists};
 
@@ -164,8 +164,12 @@ impl Daemons {
                 is_loop.set(true);
                 router.hide_loop(&server);
                 router.set_availability(&server, Availability::Down("it leads back".to_owned()));
-                upstream.close(Cause::end("it leads back"));
-                router.on_instance_end(&server, &upstream, "it leads back");
+                upstream.close(&Cause::end(LossReason::Other("it leads back".into())));
+                router.on_instance_end(
+                    &server,
+                    &upstream,
+                    &LossReason::Other("it leads back".into()),
+                );
             }
         });
         link

@@ -8,6 +8,7 @@ use super::*;
 use crate::backend::Availability;
 use crate::catalog::{Known, Lists, Page};
 use crate::connection::Delivery;
+use crate::fault::{Cause, LossReason};
 use crate::kind::Kind;
 
 mod bounds;
@@ -51,8 +52,12 @@ impl Harness {
 
     /// Kills the server.
     fn die(&self) {
-        self.upstream.close(crate::connection::Cause::end("`s` was killed"));
-        self.router.on_instance_end(&self.server, &self.upstream, "`s` was killed");
+        self.upstream.close(&Cause::end(LossReason::server("was killed")));
+        self.router.on_instance_end(
+            &self.server,
+            &self.upstream,
+            &LossReason::server("was killed"),
+        );
     }
 
     /// Starts the next process, which has not reported its tools yet.
@@ -481,8 +486,18 @@ async fn call_lost_by_a_running_server_is_retried_later() {
         a.call_tool("read", "1");
         a.call_tool("x", "2");
         let calls = harness.calls();
-        harness.upstream.lose(calls[0].0, Delivery::Written, "`s`: it broke", false);
-        harness.upstream.lose(calls[1].0, Delivery::Written, "`s`: it broke", false);
+        harness.upstream.lose(
+            calls[0].0,
+            Delivery::Written,
+            LossReason::Report("it broke".to_owned()),
+            false,
+        );
+        harness.upstream.lose(
+            calls[1].0,
+            Delivery::Written,
+            LossReason::Report("it broke".to_owned()),
+            false,
+        );
         assert_eq!(a.outcomes(), [unknown("2")]);
         a.call_tool("x", "3");
         b.call_tool("x", "4");
@@ -490,12 +505,22 @@ async fn call_lost_by_a_running_server_is_retried_later() {
         advance_time(SECOND).await;
         let calls = harness.calls();
         assert_eq!(calls.iter().map(|it| it.1.as_str()).collect::<Vec<_>>(), ["1", "3"]);
-        harness.upstream.lose(calls[0].0, Delivery::Written, "`s`: it broke", false);
+        harness.upstream.lose(
+            calls[0].0,
+            Delivery::Written,
+            LossReason::Report("it broke".to_owned()),
+            false,
+        );
         assert_eq!(a.outcomes(), [unknown("1")]);
         // A call that would fail in the same way is not sent again.
         a.call_tool("read", "5");
         let (upstream_id, _) = harness.calls()[0];
-        harness.upstream.lose(upstream_id, Delivery::Written, "`s`: it answered 500", true);
+        harness.upstream.lose(
+            upstream_id,
+            Delivery::Written,
+            LossReason::Report("it answered 500".to_owned()),
+            true,
+        );
         assert_eq!(a.outcomes(), [unknown("5")]);
     })
     .await;
@@ -513,7 +538,12 @@ async fn unwritten_calls_keep_their_order() {
         harness.upstream.reset();
         client.call_tool("x", "4");
         for at in [1, 2, 0] {
-            harness.upstream.lose(calls[at].0, Delivery::Unwritten, "`s`: refused", false);
+            harness.upstream.lose(
+                calls[at].0,
+                Delivery::Unwritten,
+                LossReason::Report("refused".to_owned()),
+                false,
+            );
         }
         harness.die();
         harness.come_back().await;

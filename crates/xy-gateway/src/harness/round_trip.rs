@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::connection::RoundTrip;
+use crate::fault::{Cause, LossReason};
 
 const WITHIN: Duration = Duration::from_secs(5);
 
@@ -66,7 +67,7 @@ async fn ended_server_is_broken_not_silent() {
         let asking =
             tokio::task::spawn_local(async move { upstream.round_trip(false, WITHIN).await });
         advance_time(SECOND).await;
-        harness.upstream.close(crate::connection::Cause::end("`s` has ended"));
+        harness.upstream.close(&Cause::end(LossReason::server("has ended")));
         let RoundTrip::Broken(why) = asking.await.unwrap() else { panic!("it is not broken") };
         assert!(why.contains("`s` has ended"), "{why}");
     })

@@ -1,6 +1,7 @@
 //! One token gets its share of each limit, and leaves the rest to other tokens.
 
 use super::*;
+use crate::fault::{Cause, LossReason};
 
 fn client(router: &Rc<Router>, who: u64) -> TestClient {
     let view = View::Profile("default".to_owned());
@@ -86,8 +87,12 @@ async fn one_token_leaves_queue_places_for_others() {
         let park = ParkSettings { calls: 8, ..ParkSettings::default() };
         let mut harness = Harness::with_queue(park, CallRules::default(), false, &legacy()).await;
         let (greedy, other) = (client(&harness.router, 70), client(&harness.router, 71));
-        harness.upstream.close(crate::connection::Cause::end("`s` has ended"));
-        harness.router.on_instance_end(&harness.server, &harness.upstream, "`s` has ended");
+        harness.upstream.close(&Cause::end(LossReason::server("has ended")));
+        harness.router.on_instance_end(
+            &harness.server,
+            &harness.upstream,
+            &LossReason::server("has ended"),
+        );
         let params = json!({ "name": "s__x", "arguments": {} });
         for call in 0..6 {
             greedy.ask(&json!(call), "tools/call", &params);

@@ -5,7 +5,7 @@ use xy_supervisor::fleet::Member;
 
 use super::*;
 use crate::catalog::{Item, Known, Lists};
-use crate::connection::Cause;
+use crate::fault::{Cause, LossReason};
 use crate::kind::Kind;
 
 /// A gateway whose server `s` is also named `t`.
@@ -41,8 +41,8 @@ impl SharedProcess {
     /// Ends the process, without a successor.
     fn end(&self) {
         let Harness { router, server, upstream, .. } = &self.harness;
-        upstream.close(Cause::end("`s` has ended"));
-        router.on_instance_end(server, upstream, "`s` has ended");
+        upstream.close(&Cause::end(LossReason::server("has ended")));
+        router.on_instance_end(server, upstream, &LossReason::server("has ended"));
     }
 
     /// Returns how many calls wait under each name.

@@ -7,6 +7,7 @@ use tokio::sync::mpsc;
 use xy_config::settings::{CallRules, ParkSettings};
 
 use super::{NoDaemon, RecordedWire, empty, legacy, run_local, settings, start_upstream};
+use crate::fault::LossReason;
 
 /// A process may start before its server is announced, and end before that too: the server may have
 /// been removed meanwhile.
@@ -23,7 +24,7 @@ async fn unannounced_server_is_removed_with_its_only_process() {
             let sent = Rc::new(RecordedWire::default());
             let upstream = start_upstream(&router, &server, events, sent, false, &legacy()).await;
             assert!(router.server("s").is_some());
-            router.on_instance_end(&server, &upstream, "`s` has ended");
+            router.on_instance_end(&server, &upstream, &LossReason::server("has ended"));
             assert_eq!(router.server("s").is_some(), is_told_of);
         }
     })

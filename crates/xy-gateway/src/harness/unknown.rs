@@ -3,6 +3,7 @@
 use super::scopes::TwoServers;
 use super::*;
 use crate::catalog::{Item, Known, Lists};
+use crate::fault::{Cause, LossReason};
 use crate::kind::Kind;
 
 /// Returns the error message for a call of an unknown tool.
@@ -121,8 +122,8 @@ async fn removed_server_is_not_offered_for_start() {
         let two = TwoServers::begin().await;
         let Harness { router, server, upstream, .. } = &two.harness;
         let client = two.client("default");
-        upstream.close(crate::connection::Cause::end("`s` has ended"));
-        router.on_instance_end(server, upstream, "`s` has ended");
+        upstream.close(&Cause::end(LossReason::server("has ended")));
+        router.on_instance_end(server, upstream, &LossReason::server("has ended"));
         client.received();
         client.call("1"); // The call waits for the next process.
         server.is_removed.set(true);

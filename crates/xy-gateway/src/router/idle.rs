@@ -4,12 +4,12 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use xy_protocol::error::CallError;
 use xy_supervisor::instance::Holder;
 
 use super::Router;
 use crate::backend::Backend;
 use crate::client::Client;
+use crate::fault::ServerFault;
 use crate::idle::{IdleDecision, Idleness, Use};
 use crate::upstream::Upstream;
 
@@ -115,13 +115,13 @@ impl Router {
     pub(crate) fn second_failed(&self, server: &Rc<Backend>, second: Holder, why: &str) {
         let is_needed = server.waiting_for(second) > 0;
         if is_needed || !self.watched(server, second).uris.is_empty() {
-            self.fall_back_to_shared(server, second, &server.down(why));
+            self.fall_back_to_shared(server, second, &server.down_fault(why));
         }
     }
 
     /// Serves the clients of a second process that does not start from the shared one.
-    fn fall_back_to_shared(&self, server: &Rc<Backend>, second: Holder, why: &CallError) {
-        server.refuse_second(&why.to_string());
+    fn fall_back_to_shared(&self, server: &Rc<Backend>, second: Holder, why: &ServerFault) {
+        server.refuse_second(&why.named(&server.name).to_string());
         self.move_watchers_to_shared(server);
         server.send_again_all(second);
     }
@@ -159,7 +159,7 @@ impl Router {
                 }
                 Err(fault) => {
                     for waited in server.take_all_waiting(Some(holder)) {
-                        server.give_up(&waited, &fault);
+                        waited.fail(&fault);
                     }
                 }
             }

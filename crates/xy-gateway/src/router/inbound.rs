@@ -13,7 +13,8 @@ use crate::bridge::pending_input::CallResult;
 use crate::bridge::rounds::{self, Round};
 use crate::call::ResponseKind;
 use crate::client::Client;
-use crate::connection::{Cause, Inbound, ServerResponse, complete_request};
+use crate::connection::{Inbound, ServerResponse, complete_request};
+use crate::fault::Cause;
 use crate::frontend::{Route, StreamNo};
 use crate::large::LargeReader;
 use crate::modern::RequestMeta;
@@ -59,7 +60,7 @@ impl UpstreamEvents for Router {
         }
     }
 
-    fn on_calls_lost(&self, by: &Upstream, calls: Vec<UnansweredCall>, why: Cause<'_>) {
+    fn on_calls_lost(&self, by: &Upstream, calls: Vec<UnansweredCall>, why: &Cause) {
         self.recover_calls(by, calls, why);
     }
 }

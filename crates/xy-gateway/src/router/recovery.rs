@@ -11,8 +11,8 @@ use xy_supervisor::instance::InstanceKey;
 use super::Router;
 use crate::backend::{Backend, CallToQueue};
 use crate::catalog::Known;
-use crate::connection::{Cause, Delivery};
-use crate::reply;
+use crate::connection::Delivery;
+use crate::fault::{Cause, ServerFault};
 use crate::upstream::retry::{self, Facts, Reason, Retry};
 use crate::upstream::{UnansweredCall, Upstream};
 
@@ -24,7 +24,7 @@ const CONTAINER_RESEND_DELAY: Duration = Duration::from_secs(3);
 
 impl Router {
     /// Recovers the calls that a life left unanswered, in the order in which they were sent.
-    pub(crate) fn recover_calls(&self, by: &Upstream, calls: Vec<UnansweredCall>, why: Cause<'_>) {
+    pub(crate) fn recover_calls(&self, by: &Upstream, calls: Vec<UnansweredCall>, why: &Cause) {
         if calls.is_empty() {
             return;
         }
@@ -57,7 +57,7 @@ impl Router {
 struct Recovery<'l> {
     router: &'l Router,
     by: &'l Upstream,
-    why: Cause<'l>,
+    why: &'l Cause,
     /// The lists of the instance.
     known: Option<Rc<Known>>,
 }
@@ -83,22 +83,16 @@ impl Recovery<'_> {
             }
             (Retry::Resend, Some((server, alias))) => match self.wait((&server, alias), lost) {
                 None => return,
-                Some((lost, full)) => return self.fail(&lost, &full),
+                Some((lost, full)) => return fail(&lost, &full.named(&lost.alias.name)),
             },
-            (Retry::Resend, None) => self.not_executed(None, None, Reason::NoSuccessor),
+            (Retry::Resend, None) => self.not_executed(&lost, None, Reason::NoSuccessor),
             (Retry::NotSent(why), _) => {
-                self.not_executed(alias.as_ref(), no_successor.as_deref(), why)
+                let down = alias.zip(no_successor).map(|(alias, why)| alias.down_fault(&why));
+                self.not_executed(&lost, down, why)
             }
-            (Retry::Unknown(why), _) => self.outcome_unknown(why),
+            (Retry::Unknown(why), _) => self.outcome_unknown(&lost, why),
         };
-        self.fail(&lost, &fault);
-    }
-
-    /// Fails a call, in the words of the alias that its client used.
-    fn fail(&self, lost: &UnansweredCall, fault: &CallError) {
-        let fault = reply::with_alias(&lost.alias.name, &self.by.key().server, fault);
-        let fault = lost.alias.failure(&lost.retry_state, &fault);
-        lost.client.respond_error(&lost.id, lost.stream, &fault);
+        fail(&lost, &fault);
     }
 
     fn facts(&self, lost: &UnansweredCall, has_successor: bool) -> Facts {
@@ -124,7 +118,7 @@ impl Recovery<'_> {
         &self,
         (server, alias): (&Rc<Backend>, &Rc<Backend>),
         mut lost: UnansweredCall,
-    ) -> Option<(UnansweredCall, CallError)> {
+    ) -> Option<(UnansweredCall, ServerFault)> {
         lost.retry_state.was_written |= lost.delivery == Delivery::Written;
         let text = lost.request_text.take().unwrap_or_default();
         if let Err(full) = server.check_room(text.len()) {
@@ -145,17 +139,18 @@ impl Recovery<'_> {
         None
     }
 
-    /// Returns the error for a call that the server never received.
+    /// Returns the error for a call that the server never received. `down` says why there is no
+    /// other instance.
     fn not_executed(
         &self,
-        server: Option<&Rc<Backend>>,
-        no_successor: Option<&str>,
+        lost: &UnansweredCall,
+        down: Option<ServerFault>,
         why: Reason,
     ) -> CallError {
-        if let (Some(server), Some(down)) = (server, no_successor) {
-            return server.down(down);
+        if let Some(down) = down {
+            return down.named(&lost.alias.name);
         }
-        let fault = self.by.lost_error(false, self.why);
+        let fault = self.lost(lost, false);
         match why.words() {
             Some(words) => fault.cause(words),
             None => fault,
@@ -163,8 +158,8 @@ impl Recovery<'_> {
     }
 
     /// Returns the error for a call that the server may have executed.
-    fn outcome_unknown(&self, why: Reason) -> CallError {
-        let fault = self.by.lost_error(true, self.why);
+    fn outcome_unknown(&self, lost: &UnansweredCall, why: Reason) -> CallError {
+        let fault = self.lost(lost, true);
         match (why.words(), fault.cause.clone()) {
             (Some(words), Some(cause)) => {
                 fault.cause(format!("{cause}; it was not sent again: {words}"))
@@ -172,6 +167,15 @@ impl Recovery<'_> {
             _ => fault,
         }
     }
+
+    fn lost(&self, lost: &UnansweredCall, is_written: bool) -> CallError {
+        ServerFault::Lost { is_written, cause: self.why.clone() }.named(&lost.alias.name)
+    }
+}
+
+fn fail(lost: &UnansweredCall, fault: &CallError) {
+    let fault = lost.alias.failure(&lost.retry_state, fault);
+    lost.client.respond_error(&lost.id, lost.stream, &fault);
 }
 
 /// Dispatches a call again, since its client now uses another instance.

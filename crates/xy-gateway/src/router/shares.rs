@@ -5,13 +5,13 @@
 
 use std::rc::Rc;
 
-use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::ServerName;
 use xy_supervisor::fleet::MAX_CLIENT_INSTANCES;
 use xy_supervisor::instance::Holder;
 
 use super::Router;
 use crate::backend::Backend;
+use crate::fault::ServerFault;
 use crate::http::{ANONYMOUS, HttpStatus as _};
 use crate::share;
 
@@ -48,7 +48,7 @@ impl Router {
         &self,
         server: &ServerName,
         holder: Holder,
-    ) -> Result<(), CallError> {
+    ) -> Result<(), ServerFault> {
         let Holder::Client(number) = holder else { return Ok(()) };
         let Some(token) = self.token_of(number) else { return Ok(()) };
         // All other holders: the new one is already among them.
@@ -71,13 +71,7 @@ impl Router {
         });
         let Some((own, most)) = full else { return Ok(()) };
         self.limit_hit("instances", Some(token.id));
-        let message = format!("there is no room for another instance of `{server}`");
-        Err(CallError::new(ErrorKind::QueueFull, message)
-            .cause(format!(
-                "clients with this token have {own} of the {most} instances that there may be, \
-                 and the rest is for others"
-            ))
-            .hint("end some of these clients, or raise `most` in `instances { … }` of xy.kdl"))
+        Err(ServerFault::InstanceShare { own, most: *most })
     }
 
     /// Returns the token of a client or of a client group.

@@ -46,7 +46,7 @@ impl Router {
                 .server_at(&at, &alias)
                 .ok_or_else(|| unknown_task(id).cause("its server is gone")),
             TaskLookup::At(..) | TaskLookup::NotFound => Err(unknown_task(id)),
-            TaskLookup::Lost(at, alias, why) => Err(lost_task(id, &why, &at.server, &alias)),
+            TaskLookup::Lost(alias, why) => Err(lost_task(id, &why.named(&alias))),
             TaskLookup::Ambiguous => Err(ambiguous_task()),
         }
     }
@@ -72,7 +72,7 @@ impl Router {
                 Err(CallError::new(ErrorKind::MethodNotFound, "no server supports tasks"))
             }
             TaskLookup::NotFound => Err(unknown_task(id)),
-            TaskLookup::Lost(at, alias, why) => Err(lost_task(id, &why, &at.server, &alias)),
+            TaskLookup::Lost(alias, why) => Err(lost_task(id, &why.named(&alias))),
             TaskLookup::Ambiguous => Err(ambiguous_task()),
         }
     }
@@ -207,7 +207,7 @@ impl Router {
             return Ok(());
         }
         match ownership.find(client.number(), id) {
-            TaskLookup::Lost(at, alias, why) => Err(lost_task(id, &why, &at.server, &alias)),
+            TaskLookup::Lost(alias, why) => Err(lost_task(id, &why.named(&alias))),
             _ => Err(unknown_task(id)),
         }
     }
@@ -305,11 +305,10 @@ fn ambiguous_task() -> CallError {
 }
 
 /// Returns the error for a task that has ended with its server.
-fn lost_task(id: &str, why: &str, owner: &ServerName, alias: &ServerName) -> CallError {
-    let fault = unknown_task(id)
+fn lost_task(id: &str, why: &str) -> CallError {
+    unknown_task(id)
         .cause(format!("{why}, and its tasks have ended with it"))
-        .hint("find out what was done before you begin it again");
-    reply::with_alias(alias, owner, &fault)
+        .hint("find out what was done before you begin it again")
 }
 
 #[cfg(test)]

@@ -4,11 +4,11 @@ use std::rc::Rc;
 
 use tokio::sync::oneshot;
 use xy_mcp::edit::append_on_one_line;
-use xy_protocol::error::CallError;
 
 use super::{Caller, PendingCall, Upstream};
 use crate::chunks::Chunks;
-use crate::connection::{Answered, server_gone};
+use crate::connection::Answered;
+use crate::fault::ServerFault;
 
 /// A request of a user of the control socket. Dropping it cancels it.
 pub(crate) struct AdminRequest {
@@ -19,8 +19,8 @@ pub(crate) struct AdminRequest {
 
 impl AdminRequest {
     /// Returns the whole response, as written.
-    pub(crate) async fn answer(mut self) -> Result<Box<str>, CallError> {
-        (&mut self.answered).await.unwrap_or_else(|_| Err(server_gone()))
+    pub(crate) async fn answer(mut self) -> Answered {
+        (&mut self.answered).await.unwrap_or(Err(ServerFault::Gone))
     }
 }
 
@@ -36,7 +36,7 @@ impl Upstream {
         self: &Rc<Self>,
         method: &str,
         params: Option<&str>,
-    ) -> Result<AdminRequest, CallError> {
+    ) -> Result<AdminRequest, ServerFault> {
         let method = crate::names::quoted(method);
         self.is_fresh.set(false);
         self.check_room()?;

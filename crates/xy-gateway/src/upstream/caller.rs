@@ -4,8 +4,6 @@ use std::rc::Rc;
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
-use xy_protocol::error::CallError;
-use xy_protocol::server::ServerName;
 
 use crate::bridge::EraTranslation;
 use crate::bridge::pending_input::{CallResult, PendingInput};
@@ -13,9 +11,9 @@ use crate::call::{Alias, ResponseKind};
 use crate::client::{Client, Principal};
 use crate::connection::Answered;
 use crate::exclusive::Slot;
+use crate::fault::ServerFault;
 use crate::frontend::StreamNo;
 use crate::modern::RequestMeta;
-use crate::reply;
 
 /// The party that waits for a response.
 pub(crate) enum Caller {
@@ -160,13 +158,15 @@ impl Caller {
         }
     }
 
-    /// Completes the call with an error, in which the server has the name that the client used.
-    pub(super) fn fail(self, by: &ServerName, fault: &CallError) {
-        let renamed = self.alias().map(|alias| reply::with_alias(&alias.name, by, fault));
-        let fault = renamed.as_ref().unwrap_or(fault);
+    /// Completes the call with an error.
+    pub(super) fn fail(self, fault: &ServerFault) {
         match self {
-            Self::Client { client, id, stream, .. } => client.respond_error(&id, stream, fault),
-            Self::PendingInput(pending) => pending.set_result(CallResult::Fault(fault.clone())),
+            Self::Client { client, alias, id, stream, .. } => {
+                client.respond_error(&id, stream, &fault.named(&alias.name));
+            }
+            Self::PendingInput(pending) => {
+                pending.set_result(CallResult::Fault(fault.named(&pending.alias.name)));
+            }
             // The receiver may be gone.
             Self::Admin(answer) => drop(answer.send(Err(fault.clone()))),
             Self::Cancelled { .. } | Self::Detached => {}

@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 use xy_mcp::edit::Edits;
-use xy_protocol::error::CallError;
 
 use super::retry::CopyState;
 use super::retry_copy::RetryCopy;
 use super::{Caller, PendingCall, Upstream};
 use crate::call::{Alias, ResponseKind, RetryState};
 use crate::client::Client;
-use crate::connection::{Cause, Delivery};
+use crate::connection::Delivery;
+use crate::fault::{Cause, LossReason, ServerFault};
 use crate::frontend::StreamNo;
 use crate::message_text::StoredText;
 
@@ -111,9 +111,9 @@ impl Upstream {
     }
 
     /// Completes a call with an error.
-    pub(super) fn fail_call(&self, upstream_id: u64, fault: &CallError) {
+    pub(super) fn fail_call(&self, upstream_id: u64, fault: &ServerFault) {
         if let Some(call) = self.take_call(upstream_id) {
-            call.caller.fail(&self.key().server, fault);
+            call.caller.fail(fault);
             self.call_is_over();
         }
     }
@@ -123,7 +123,7 @@ impl Upstream {
         &self,
         upstream_id: u64,
         delivery: Delivery,
-        why: &str,
+        why: LossReason,
         is_final: bool,
     ) {
         let has_admin = |call: &PendingCall| matches!(call.caller, Caller::Admin(_));
@@ -136,34 +136,34 @@ impl Upstream {
 
     /// Handles the broken call after a delay. If the server turns out to have died meanwhile, the
     /// admin user gets that error instead.
-    fn lose_later(&self, upstream_id: u64, why: &str) {
-        let (upstream, why) = (self.me(), why.to_owned());
+    fn lose_later(&self, upstream_id: u64, why: LossReason) {
+        let upstream = self.me();
         tokio::task::spawn_local(async move {
             sleep(DEATH_TIMEOUT).await;
-            upstream.lose_now(upstream_id, Delivery::Written, &why, false);
+            upstream.lose_now(upstream_id, Delivery::Written, why, false);
         });
     }
 
-    fn lose_now(&self, upstream_id: u64, delivery: Delivery, why: &str, is_final: bool) {
-        let why = Cause::breach(why);
+    fn lose_now(&self, upstream_id: u64, delivery: Delivery, why: LossReason, is_final: bool) {
+        let cause = Cause::breach(why);
         let Some(call) = self.take_call(upstream_id) else { return };
         match UnansweredCall::of(call, delivery) {
             Ok(mut lost) => {
                 if is_final {
                     lost.copy = CopyState::Useless;
                 }
-                self.events.on_calls_lost(self, vec![lost], why);
+                self.events.on_calls_lost(self, vec![lost], &cause);
             }
             Err(caller) => {
-                let fault = self.lost_error(delivery == Delivery::Written, why);
-                caller.fail(&self.key().server, &fault);
+                let is_written = delivery == Delivery::Written;
+                caller.fail(&ServerFault::Lost { is_written, cause });
             }
         }
         self.call_is_over();
     }
 
     /// Fails or recovers all pending calls, for this reason.
-    pub(crate) fn fail_all(&self, why: Cause<'_>) {
+    pub(crate) fn fail_all(&self, why: &Cause) {
         let deliveries: HashMap<u64, Delivery> = self.hang_up(why).into_iter().collect();
         let calls = std::mem::take(&mut *self.calls.borrow_mut());
         let mut calls: Vec<(u64, PendingCall)> = calls.into_iter().collect();
@@ -175,8 +175,8 @@ impl Upstream {
             match UnansweredCall::of(call, delivery) {
                 Ok(call) => lost.push(call),
                 Err(caller) => {
-                    let fault = self.lost_error(delivery == Delivery::Written, why);
-                    caller.fail(&self.key().server, &fault);
+                    let is_written = delivery == Delivery::Written;
+                    caller.fail(&ServerFault::Lost { is_written, cause: why.clone() });
                 }
             }
         }
@@ -184,7 +184,7 @@ impl Upstream {
     }
 
     /// Closes the connection: accepts no more requests, and fails or recovers all pending calls.
-    pub(crate) fn close(&self, why: Cause<'_>) {
+    pub(crate) fn close(&self, why: &Cause) {
         self.stop_accepting();
         self.fail_all(why);
     }
@@ -193,12 +193,13 @@ impl Upstream {
     /// connections are closed, and they know best what to repeat.
     pub(crate) fn hand_over(&self) {
         self.stop_accepting();
-        let why = Cause::end("another daemon took over");
-        self.hang_up(why);
+        let cause = Cause::end(LossReason::taken_over());
+        self.hang_up(&cause);
+        let lost = ServerFault::Lost { is_written: true, cause };
         for call in std::mem::take(&mut *self.calls.borrow_mut()).into_values() {
             match call.caller {
                 Caller::Client { client, id, .. } => client.forget_request(&id),
-                caller => caller.fail(&self.key().server, &self.lost_error(true, why)),
+                caller => caller.fail(&lost),
             }
         }
     }

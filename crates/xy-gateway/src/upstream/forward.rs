@@ -1,13 +1,14 @@
 //! Forwards requests of clients under upstream ids, if the server has room for them.
 
 use xy_mcp::edit::Edits;
-use xy_protocol::error::{CallError, ErrorKind};
+use xy_protocol::error::ErrorKind;
 
 use super::retry_copy::RetryCopy;
 use super::{CallLog, Caller, PendingCall, Upstream, retry};
 use crate::call::CallRequest;
 use crate::chunks::Chunks;
 use crate::connection::MAX_CALLS;
+use crate::fault::ServerFault;
 use crate::message_text::MessageText;
 
 impl Upstream {
@@ -16,10 +17,10 @@ impl Upstream {
         &self,
         request: CallRequest<'_>,
         caller: Caller,
-    ) -> Result<u64, CallError> {
+    ) -> Result<u64, ServerFault> {
         self.make_room();
         self.check_room().and_then(|()| self.check_share(&caller)).inspect_err(|fault| {
-            if fault.kind == ErrorKind::QueueFull
+            if fault.kind() == ErrorKind::QueueFull
                 && let Caller::Client { client, .. } = &caller
             {
                 client.limit_hit("open calls with one server");
@@ -114,7 +115,7 @@ impl Upstream {
     }
 
     /// Checks that the client's token leaves room for calls of others at this server.
-    fn check_share(&self, caller: &Caller) -> Result<(), CallError> {
+    fn check_share(&self, caller: &Caller) -> Result<(), ServerFault> {
         let Caller::Client { client, .. } = caller else { return Ok(()) };
         let token = client.token();
         let all = self.calls.borrow().len();
@@ -127,12 +128,6 @@ impl Upstream {
         if token.may_take(own, calls.len(), MAX_CALLS) {
             return Ok(());
         }
-        let server = &self.key().server;
-        let message = format!("`{server}` takes no more calls of this token");
-        Err(CallError::new(ErrorKind::QueueFull, message)
-            .cause(format!(
-                "{own} of its calls are open there, and the rest of {MAX_CALLS} is for others"
-            ))
-            .hint("wait for some of them, or try again later"))
+        Err(ServerFault::CallShare { own, most: MAX_CALLS })
     }
 }

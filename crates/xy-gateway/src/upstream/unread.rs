@@ -12,10 +12,9 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 use xy_mcp::envelope::{self, Message};
 use xy_protocol::control::quoted;
-use xy_protocol::error::{CallError, ErrorKind};
-use xy_supervisor::instance::Holder;
 
 use super::{Caller, PendingCall, Upstream};
+use crate::fault::ServerFault;
 
 /// Number of checks within the time that a call may wait.
 const CHECKS: u32 = 10;
@@ -94,17 +93,16 @@ impl Upstream {
     }
 
     /// Fails a call, and tells the server to drop it, should it ever read it.
-    fn withdraw(self: &Rc<Self>, upstream_id: u64, fault: &CallError) {
+    fn withdraw(self: &Rc<Self>, upstream_id: u64, fault: &ServerFault) {
         let Some(caller) = self.give_up(upstream_id) else { return };
         self.prune_cancelled_later();
         self.notify_given_up(upstream_id, "it was not read in time");
-        caller.fail(&self.key().server, fault);
+        caller.fail(fault);
         self.call_is_over();
     }
 
     /// Returns the error of a call that the server has not read for `wait`.
-    fn unread_fault(&self, read_up_to: u64, wait: Duration) -> CallError {
-        let server = &self.key().server;
+    fn unread_fault(&self, read_up_to: u64, wait: Duration) -> ServerFault {
         let calls = self.calls.borrow();
         let begun = calls.values().filter(|call| call.offset < read_up_to && is_waited_for(call));
         let busy = match begun.max_by_key(|call| call.offset) {
@@ -116,18 +114,8 @@ impl Upstream {
             }
             None => "it reads nothing that it is sent".to_owned(),
         };
-        let apart = match self.key().holder {
-            Holder::Shared | Holder::Era(_) => "write `isolation \"client\"`, ",
-            Holder::Client(_) => "",
-        };
-        CallError::new(
-            ErrorKind::TimedOut,
-            format!("`{server}` did not read the call within {wait:?}"),
-        )
-        .cause(format!("{busy}; the call was withdrawn, but may be done if the server reads on"))
-        .hint(format!(
-            "find out whether it was done before you repeat it; run `xy restart {server}`, {apart}or raise `park {{ queue }}`"
-        ))
+        let is_shared = !self.key().holder.is_client();
+        ServerFault::Unread { busy, wait, is_shared }
     }
 }
 

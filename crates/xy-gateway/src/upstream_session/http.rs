@@ -17,11 +17,11 @@ use super::checkup::CheckupTask;
 use super::legacy_session::LegacySession;
 use super::{Ended, capabilities, describe_end, end_loop, idle_stop, learn_lists};
 use crate::backend::Backend;
-use crate::connection::Cause;
 use crate::connection::handshake::{Handshake, HandshakePlan, INITIALIZED, ResumeNote};
 use crate::connection::http_client::{ACCEPT_TIMEOUT, HttpClient, STABLE_AFTER, SessionError};
 use crate::connection::probe::{Hello, ProbeAnswer};
 use crate::era::{Era, Introduction, SpokenEras};
+use crate::fault::{Cause, LossReason};
 use crate::router::Router;
 use crate::upstream::Upstream;
 
@@ -110,17 +110,17 @@ pub(super) async fn run(router: Rc<Router>, connection: Connection) {
                 }
             }
             Some(DriverCommand::HandOver(reply)) => {
-                break ("another daemon took over".to_owned(), Some(reply));
+                break (LossReason::taken_over(), Some(reply));
             }
             Some(DriverCommand::Exited(exit)) => {
                 break (describe_end(&upstream, exit, by_xy), None);
             }
-            None => break (format!("`{}` has ended", server.name), None),
+            None => break (LossReason::server("has ended"), None),
         }
     };
     let session = legacy.end(&router, &server, &why);
     match reply {
-        None => upstream.close(Cause::end(&why)),
+        None => upstream.close(&Cause::end(why.clone())),
         Some(reply) => {
             upstream.log_unparsed().await;
             upstream.hand_over();
@@ -267,7 +267,7 @@ impl HttpSession {
                         self.upstream.report(DriverEvent::Ready).await;
                     }
                     let lost = self.serve(&introduction, &mut streams, &mut errors).await;
-                    let why = lost.clone().words();
+                    let why = LossReason::Other(lost.clone().words().into());
                     drop(self.legacy.end(&self.router, &self.server, &why));
                     lost
                 }
@@ -474,8 +474,7 @@ impl HttpSession {
             Some(ended) = streams.join_next() => {
                 let why = ended.unwrap_or_default();
                 self.upstream.reset();
-                let why = format!("`{}`: {why}", self.server.name);
-                self.upstream.fail_all(Cause::breach(&why));
+                self.upstream.fail_all(&Cause::breach(LossReason::Report(why)));
                 return SessionError::Forgotten;
             }
         }

@@ -17,10 +17,10 @@ use xy_supervisor::protocol::DriverEvent;
 
 use super::http::HttpSession;
 use crate::backend::Backend;
-use crate::connection::Cause;
 use crate::connection::handshake::ResumeNote;
 use crate::connection::http_client::HttpClient;
 use crate::era::{Era, SpokenEras};
+use crate::fault::{Cause, LossReason};
 use crate::router::Router;
 use crate::upstream::Upstream;
 
@@ -61,10 +61,10 @@ impl LegacySession {
         &self,
         router: &Router,
         server: &Rc<Backend>,
-        why: &str,
+        why: &LossReason,
     ) -> Option<Rc<HttpClient>> {
         let (upstream, transport) = self.open.take()?;
-        upstream.close(Cause::end(why));
+        upstream.close(&Cause::end(why.clone()));
         router.on_instance_end(server, &upstream, why);
         Some(transport)
     }
@@ -123,6 +123,7 @@ impl HttpSession {
             }
         };
         tracing::debug!(server = %self.server.name, %why, "no legacy session");
+        let why = LossReason::Other(why.into());
         drop(self.legacy.end(&self.router, &self.server, &why));
         self.router.move_watchers_to_shared(&self.server);
         tasks.shutdown().await;

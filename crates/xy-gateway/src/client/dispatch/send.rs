@@ -138,7 +138,7 @@ impl Client {
         }
         let primary = server.primary_or_self();
         let status = primary.call((&self.me(), request.stream), outgoing, server);
-        match status.map_err(|fault| reply::with_alias(&server.name, &primary.name, &fault))? {
+        match status? {
             CallStatus::Sent(phase) => Ok(Outcome::Pending(phase)),
             CallStatus::Queued { phase, for_first } => {
                 if let Some(holder) = for_first {

@@ -8,13 +8,13 @@ use hyper::body::{Bytes, Incoming};
 use hyper::{Method, Response, StatusCode};
 use tokio::time::{sleep, timeout};
 use xy_mcp::envelope::{self, Message, Outcome};
-use xy_protocol::error::{CallError, ErrorKind};
 
 use super::fetch::{BodyError, FetchError, whole};
 use super::listen::EventReader;
 use super::response_class::{Refusal, ResponseClass, classify};
 use super::{Body, HttpClient, LAST_EVENT, SessionError, headers};
 use crate::connection::probe::code_of;
+use crate::fault::{LossReason, ServerFault};
 use crate::message_text::MAX_MESSAGE;
 use crate::modern::{HEADER_MISMATCH, UNSUPPORTED_VERSION};
 
@@ -205,7 +205,7 @@ impl HttpCall {
         let is_answer = self.pass_on_error(text);
         if !is_answer {
             let refusal = Refusal::Other(status);
-            self.connection.fail(self.upstream_id, &refusal.fault(self.server()));
+            self.connection.fail(self.upstream_id, &refusal.fault());
         }
         if is_answer && code_of(text) != Some(UNSUPPORTED_VERSION) {
             return;
@@ -288,16 +288,11 @@ impl HttpCall {
                 }
             }
             Err(BodyError::TooLong) => self.connection.too_long_for(self.upstream_id),
-            Err(BodyError::TooMany) => self.connection.fail(self.upstream_id, &self.too_many()),
+            Err(BodyError::TooMany) => {
+                self.connection.fail(self.upstream_id, &ServerFault::TooManyPartial);
+            }
             Err(BodyError::Fetch(failed)) => self.retry_broken(failed.words()),
         }
-    }
-
-    fn too_many(&self) -> CallError {
-        let server = self.server();
-        CallError::new(ErrorKind::OutcomeUnknown, format!("the answer of `{server}` was not read"))
-            .cause("too many of its answers are large and unfinished")
-            .hint("find out whether it was done before you repeat it")
     }
 
     /// Reads the event stream of a call. If it ends early, it is resumed where the server has said.
@@ -364,7 +359,7 @@ impl HttpCall {
     /// Fails a refused call, with the server's own error if the body holds one.
     async fn refused(&self, refusal: &Refusal, body: Incoming) {
         if !self.pass_on_error_body(body).await {
-            self.connection.fail(self.upstream_id, &refusal.fault(self.server()));
+            self.connection.fail(self.upstream_id, &refusal.fault());
         }
         // The call fails before the server is given up.
         self.transport.report(match refusal {
@@ -409,10 +404,6 @@ impl HttpCall {
         !self.connection.is_open(self.upstream_id)
     }
 
-    fn server(&self) -> &str {
-        self.connection.key().server.as_str()
-    }
-
     /// Fails a call that the server has not received: it waits until the server is back.
     fn retry_unsent(&self, why: &str) {
         self.lose(Delivery::Unwritten, why, false);
@@ -435,7 +426,7 @@ impl HttpCall {
     }
 
     fn lose(&self, delivery: Delivery, why: &str, is_final: bool) {
-        let why = format!("`{}`: {why}", self.server());
-        self.connection.lose(self.upstream_id, delivery, &why, is_final);
+        let why = LossReason::Report(why.to_owned());
+        self.connection.lose(self.upstream_id, delivery, why, is_final);
     }
 }

@@ -3,7 +3,8 @@
 use hyper::StatusCode;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, RETRY_AFTER, WWW_AUTHENTICATE};
 use xy_protocol::control::quoted_within;
-use xy_protocol::error::{CallError, ErrorKind};
+
+use crate::fault::{RefusalKind, ServerFault};
 
 /// Maximum number of characters of a challenge that are shown.
 const MAX_SHOWN_CHALLENGE: usize = 200;
@@ -134,28 +135,21 @@ impl Refusal {
     }
 
     /// Returns the error of a call that was refused.
-    pub(super) fn fault(&self, server: &str) -> CallError {
+    pub(super) fn fault(&self) -> ServerFault {
         let kind = match self {
-            Self::Unauthorized(_) | Self::Forbidden => ErrorKind::NotAllowed,
-            Self::TooMany(_) => ErrorKind::QueueFull,
-            Self::Other(_) => ErrorKind::Internal,
+            Self::Unauthorized(_) => RefusalKind::Unauthorized,
+            Self::Forbidden => RefusalKind::Forbidden,
+            Self::TooMany(after) => RefusalKind::TooMany(after.clone()),
+            Self::Other(_) => RefusalKind::Other,
         };
-        let fault =
-            CallError::new(kind, format!("not done: `{server}` refused it")).cause(self.words());
-        match self {
-            Self::Unauthorized(_) => {
-                fault.hint(format!("check `headers` in the settings of `{server}`"))
-            }
-            Self::Forbidden => fault,
-            Self::TooMany(Some(after)) => fault.hint(format!("try again in {after}")),
-            Self::TooMany(None) => fault.hint("try again later"),
-            Self::Other(_) => fault.hint(format!("check the address of `{server}`")),
-        }
+        ServerFault::Refused(kind, self.words())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use xy_protocol::server::ServerName;
+
     use super::*;
 
     fn read(status: u16, header: Option<(&'static str, &str)>) -> ResponseClass {
@@ -201,7 +195,7 @@ mod tests {
     #[test]
     fn refusals_have_hints() {
         let told = |refusal: Refusal| {
-            let fault = refusal.fault("a");
+            let fault = refusal.fault().named(&ServerName::new("a").unwrap());
             format!("{fault}; {}", fault.hint.as_deref().unwrap_or_default())
         };
         assert_eq!(

@@ -1,6 +1,7 @@
 //! Timeouts of calls that request input in several rounds.
 
 use super::*;
+use crate::fault::{Cause, LossReason};
 
 const WITHIN: CallRules = CallRules { idle: None, within: Some(Duration::from_secs(10)) };
 const IDLE: CallRules = CallRules { idle: Some(Duration::from_secs(10)), within: None };
@@ -168,8 +169,12 @@ async fn elapsed_time_survives_a_server_restart() {
         client.call("a");
         advance_time(4 * SECOND).await;
         let question = asked(&harness, &client);
-        harness.upstream.close(crate::connection::Cause::end("`s` has ended"));
-        harness.router.on_instance_end(&harness.server, &harness.upstream, "`s` has ended");
+        harness.upstream.close(&Cause::end(LossReason::server("has ended")));
+        harness.router.on_instance_end(
+            &harness.server,
+            &harness.upstream,
+            &LossReason::server("has ended"),
+        );
         answer_roots(&client, &question);
         assert_eq!(harness.server.waiting(), 1);
         advance_time(4 * SECOND).await;

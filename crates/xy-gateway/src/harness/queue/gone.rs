@@ -1,6 +1,7 @@
 //! Calls that wait for an instance that does not come back.
 
 use super::*;
+use crate::fault::LossReason;
 
 #[tokio::test(start_paused = true)]
 async fn giving_up_a_server_fails_all_waiting_calls() {
@@ -131,7 +132,12 @@ async fn held_back_call_goes_to_the_successor_at_once() {
         let client = harness.client(&json!({}));
         client.call_tool("read", "1");
         let (upstream_id, _) = harness.calls()[0];
-        harness.upstream.lose(upstream_id, Delivery::Written, "`s`: it broke", false);
+        harness.upstream.lose(
+            upstream_id,
+            Delivery::Written,
+            LossReason::Report("it broke".to_owned()),
+            false,
+        );
         assert_eq!(harness.names(), Vec::<String>::new(), "it may be dying");
         harness.die();
         let began_at = tokio::time::Instant::now();

@@ -1,6 +1,7 @@
 //! Calls of a server that hangs: which go to its successor, and how long the others wait.
 
 use super::*;
+use crate::fault::LossReason;
 
 #[tokio::test(start_paused = true)]
 async fn call_started_by_a_hung_server_is_never_retried() {
@@ -34,7 +35,12 @@ async fn broken_connection_of_a_hung_server_retries_no_call() {
         client.call_tool("read", "begun");
         let (upstream_id, _) = harness.calls()[0].clone();
         harness.upstream.mark_hung();
-        harness.upstream.lose(upstream_id, Delivery::Written, "the connection broke", false);
+        harness.upstream.lose(
+            upstream_id,
+            Delivery::Written,
+            LossReason::Other("the connection broke".into()),
+            false,
+        );
         let words = client.error();
         assert!(words.contains("hung while it was open"), "{words}");
         harness.come_back().await;
