@@ -20,9 +20,8 @@ use xy_protocol::server::ServerName;
 use xy_supervisor::instance::Holder;
 
 use crate::bridge;
-use crate::call::{Alias, CallRequest, CallTimer, Counts};
+use crate::call::{Alias, CallClient, CallRequest, CallTimer, Counts};
 use crate::catalog::Known;
-use crate::client::{Client, RequestPhase};
 use crate::connection::Connection;
 use crate::era::Era;
 use crate::fault::ServerFault;
@@ -107,10 +106,10 @@ pub(crate) struct Backend {
 /// The status of a call after dispatch.
 pub(crate) enum CallStatus {
     /// It was sent to the server.
-    Sent(RequestPhase),
+    Sent { upstream: Rc<Upstream>, upstream_id: u64 },
     /// It waits for an instance, which may have to be started if the call is the first to wait for
     /// it.
-    Queued { phase: RequestPhase, for_first: Option<Holder> },
+    Queued { ticket: u64, for_first: Option<Holder> },
 }
 
 impl Backend {
@@ -215,7 +214,7 @@ impl Backend {
     }
 
     /// Returns the lists as one client may see them. Its own instance takes precedence.
-    pub(crate) fn known_to(&self, client: &Client) -> Option<Rc<Known>> {
+    pub(crate) fn known_to(&self, client: &dyn CallClient) -> Option<Rc<Known>> {
         client.visible(&self.name, self.known_at(self.holder(client))?)
     }
 
@@ -239,7 +238,7 @@ impl Backend {
     }
 
     /// Returns true if the client's own instance offers other tools than all clients see.
-    pub(crate) fn has_own_tools(&self, client: &Client) -> bool {
+    pub(crate) fn has_own_tools(&self, client: &dyn CallClient) -> bool {
         let holder = self.holder(client);
         if !holder.is_client() {
             return false;
@@ -251,7 +250,7 @@ impl Backend {
     }
 
     /// Returns the lists as one client may see them, unless they are hidden.
-    pub(crate) fn shown_to(&self, client: &Client) -> Option<Rc<Known>> {
+    pub(crate) fn shown_to(&self, client: &dyn CallClient) -> Option<Rc<Known>> {
         self.known_to(client).filter(|_| self.is_shown())
     }
 
@@ -271,7 +270,7 @@ impl Backend {
     }
 
     /// Returns true if a client's calls go to a modern instance, as far as that is known.
-    pub(crate) fn is_modern_to(&self, client: &Client) -> bool {
+    pub(crate) fn is_modern_to(&self, client: &dyn CallClient) -> bool {
         self.upstream(self.holder(client)).is_some_and(|upstream| upstream.is_modern())
     }
 
@@ -368,15 +367,15 @@ impl Backend {
     /// used.
     pub(crate) fn call(
         self: &Rc<Self>,
-        (client, stream): (&Rc<Client>, StreamNo),
+        (client, stream): (&Rc<dyn CallClient>, StreamNo),
         mut request: CallRequest<'_>,
         alias: &Rc<Self>,
     ) -> Result<CallStatus, CallError> {
         let era = if request.request_meta.is_some() { Era::Modern } else { Era::Legacy };
         // Lists need no process of the client's era.
         let holder = match Kind::listed_by(request.method_and_target.0) {
-            Some(_) => self.holder(client),
-            None => self.holder_of_call(client, era),
+            Some(_) => self.holder(&**client),
+            None => self.holder_of_call(&**client, era),
         };
         request.retry_state.ticket = Some(self.ticket(&request.retry_state));
         if let Some(upstream) = self.upstream(holder) {
@@ -386,7 +385,8 @@ impl Backend {
             {
                 return self.enqueue_request((client, stream), (alias, holder), &request);
             }
-            return self.send(client, &upstream, request, stream).map(CallStatus::Sent);
+            let upstream_id = self.send(client, &upstream, request, stream)?;
+            return Ok(CallStatus::Sent { upstream, upstream_id });
         }
         if let Some(why) = alias.no_successor(holder) {
             return Err(alias.down_for(holder, &why).named(&alias.name));
@@ -410,17 +410,17 @@ impl Backend {
 
     fn send(
         &self,
-        client: &Rc<Client>,
+        client: &Rc<dyn CallClient>,
         upstream: &Rc<Upstream>,
         mut request: CallRequest<'_>,
         stream: StreamNo,
-    ) -> Result<RequestPhase, CallError> {
+    ) -> Result<u64, CallError> {
         request.timer = self.timer(&request);
         let is_watched = request.timer.is_some();
         let (was_sent, was_watched) =
             (request.retry_state.was_sent, request.retry_state.rounds.timer.is_some());
         self.check_not_management_tool(upstream, &request)?;
-        let translation = bridge::translation_for(client, &request, upstream.era())?;
+        let translation = bridge::translation_for(&**client, &request, upstream.era())?;
         let alias = request.alias.clone();
         let caller = Caller::Client {
             client: client.clone(),
@@ -436,7 +436,7 @@ impl Backend {
             upstream.forward(request, caller).map_err(|fault| fault.named(&alias.name))?;
         upstream.add_user(client.group_id());
         if self.is_new_era(upstream) {
-            client.remember(self);
+            client.remember(&self.name);
         }
         upstream.watch_reading();
         if was_sent {
@@ -447,7 +447,7 @@ impl Backend {
             true => upstream.watch_timeouts(),
             false => {}
         }
-        Ok(RequestPhase::Sent { upstream: upstream.clone(), upstream_id })
+        Ok(upstream_id)
     }
 
     /// Refuses the management tools of another xy: permission to call tools here does not include
@@ -480,12 +480,12 @@ impl Backend {
 
     fn enqueue_request(
         self: &Rc<Self>,
-        (client, stream): (&Rc<Client>, StreamNo),
+        (client, stream): (&Rc<dyn CallClient>, StreamNo),
         (alias, holder): (&Rc<Self>, Holder),
         request: &CallRequest<'_>,
     ) -> Result<CallStatus, CallError> {
         self.check_room(request.text.len()) // Checked before the text is copied.
-            .and_then(|()| self.check_share(client))
+            .and_then(|()| self.check_share(&**client))
             .inspect_err(|_| client.limit_hit("calls that wait for a server"))
             .map_err(|fault| fault.named(&alias.name))?;
         let call = CallToQueue {
@@ -498,8 +498,8 @@ impl Backend {
             is_modern: request.request_meta.is_some(),
             retry_state: request.retry_state.clone(),
         };
-        let (phase, is_first) = self.enqueue(call);
-        Ok(CallStatus::Queued { phase, for_first: is_first.then_some(holder) })
+        let (ticket, is_first) = self.enqueue(call);
+        Ok(CallStatus::Queued { ticket, for_first: is_first.then_some(holder) })
     }
 
     /// Returns the error for calls to a server that is down.

@@ -6,10 +6,12 @@ use crate::message_text::MessageText;
 use crate::modern::RequestMeta;
 
 mod alias;
+mod client;
 mod retry_state;
 mod timer;
 
 pub(crate) use alias::{Alias, Counts, outcome_unknown};
+pub(crate) use client::{AnswerReceiver, CallClient, Principal};
 pub(crate) use retry_state::{RetryState, Rounds};
 pub(crate) use timer::CallTimer;
 

@@ -18,28 +18,25 @@ use xy_protocol::error::CallError;
 use xy_protocol::server::ServerName;
 
 use crate::backend::Backend;
-use crate::bridge::rounds::Round;
 use crate::budget::Reservation;
-use crate::capabilities::{self, Capabilities, RequiredCapabilities};
+use crate::call::{AnswerReceiver, CallClient};
+use crate::capabilities::Capabilities;
 use crate::control::Requester;
 use crate::era::Era;
-use crate::frontend::{
-    ClientSession, Disposition, Entry, Lifetime, Responder, Route, StreamNo, View,
-};
-use crate::http::HttpStatus as _;
+use crate::frontend::{ClientSession, Disposition, Entry, Responder, Route, StreamNo, View};
 use crate::kind::Kind;
 use crate::large::LargeMessage;
 use crate::level::Level;
-use crate::modern::{self, RequestMeta};
+use crate::modern::RequestMeta;
 use crate::param_headers::{self, ParamHeader};
-use crate::reply;
 use crate::retained::Retained;
-use crate::revision;
-use crate::router::{LOCAL, Router, TokenUse};
+use crate::router::Router;
+use crate::share::{LOCAL, TokenUse};
 use crate::subscriptions::Subscriber;
 use crate::upstream::Upstream;
 use crate::via::Via;
 
+mod call_client;
 pub(crate) mod dispatch;
 mod error_log;
 mod inbound;
@@ -94,15 +91,6 @@ pub(crate) struct Client {
     _counted: Reservation,
 }
 
-/// The holder of tasks and pending calls, as far as the listener can tell clients apart.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Principal {
-    /// A single client.
-    Client(u64),
-    /// All one-request clients with this token.
-    Token(u64),
-}
-
 /// The version of a list that a client knows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum ListVersion {
@@ -142,7 +130,7 @@ pub(crate) enum RequestPhase {
     /// Answered by a task of xy itself.
     Local(AbortHandle),
     /// Waits for input of the client that its server has requested.
-    AwaitingInput(Rc<Round>),
+    AwaitingInput(Rc<dyn AnswerReceiver>),
     /// An open `subscriptions/listen` request.
     Listening,
 }
@@ -182,16 +170,6 @@ impl Client {
         })
     }
 
-    /// Returns the span of the session, for log lines at level `debug`.
-    pub(crate) fn span(&self) -> &tracing::Span {
-        &self.span
-    }
-
-    /// Returns the number of the client, which no other client has or had.
-    pub(crate) fn number(&self) -> u64 {
-        self.number
-    }
-
     /// Adds the number of retained objects to `counts`.
     pub(crate) fn count(&self, counts: &mut Retained) {
         counts.add("client_requests", self.open.borrow().len());
@@ -199,16 +177,6 @@ impl Client {
         counts.add("client_listens", self.listen_requests.borrow().len());
         counts.add("client_subscriptions", self.legacy_subscriptions.borrow().len());
         self.server_requests.borrow().count(counts);
-    }
-
-    /// Returns the token that the client authenticated with.
-    pub(crate) fn token(&self) -> TokenUse {
-        self.token
-    }
-
-    /// Records that `limit` rejected something of this client.
-    pub(crate) fn limit_hit(&self, limit: &'static str) {
-        self.router.limit_hit(limit, Some(self.token.id));
     }
 
     /// Returns the client's identity for the daemon's journal.
@@ -230,11 +198,6 @@ impl Client {
     /// Returns true if the client's requests lead back to the daemon that sends them.
     fn is_in_loop(&self) -> bool {
         self.via().is_some_and(|via| self.router.is_loop(self, &via))
-    }
-
-    /// Returns the endpoint and rights of the client.
-    pub(crate) fn entry(&self) -> &Entry {
-        &self.entry
     }
 
     /// Returns the minimum log level that the client has set, if it has.
@@ -261,47 +224,6 @@ impl Client {
         handshake.or_else(|| self.request_meta.borrow().as_ref().map(|it| it.capabilities.clone()))
     }
 
-    /// Writes the manifest of `server`.
-    pub(crate) fn remember(&self, server: &Backend) {
-        self.router.remember(server);
-    }
-
-    /// Returns true if the client has declared a capability for requests from servers.
-    pub(crate) fn accepts_server_requests(&self) -> bool {
-        let declared = self.declared_capabilities();
-        let capabilities = Capabilities::read(declared.as_deref().unwrap_or("{}"));
-        ["elicitation", "sampling", "roots"].iter().any(|it| capabilities.has(&[it]))
-    }
-
-    /// Returns the era of the latest request.
-    pub(crate) fn era(&self) -> Era {
-        self.era.get()
-    }
-
-    /// Returns true if the client has sent a modern request.
-    pub(crate) fn is_modern(&self) -> bool {
-        self.request_meta.borrow().is_some()
-    }
-
-    /// Returns true if the client lasts longer than one request.
-    pub(crate) fn has_session(&self) -> bool {
-        self.entry.lifetime != Lifetime::Request
-    }
-
-    /// Returns the identity for tasks: the token for one-request clients, otherwise the client.
-    pub(crate) fn principal(&self) -> Principal {
-        match self.entry.lifetime {
-            Lifetime::Session | Lifetime::LegacyOnly => Principal::Client(self.number),
-            Lifetime::Request => Principal::Token(self.entry.principal),
-        }
-    }
-
-    /// Returns the group whose instance the client uses on isolated servers: its own number, or
-    /// that of all clients that the listener cannot tell apart.
-    pub(crate) fn group_id(&self) -> u64 {
-        self.group_id.get()
-    }
-
     /// Adds the client to a group that the listener cannot tell apart.
     pub(crate) fn set_group_id(&self, group_id: u64) {
         self.group_id.set(group_id);
@@ -324,34 +246,6 @@ impl Client {
     /// Returns true if the client has ever subscribed to a resource.
     pub(crate) fn has_watched(&self) -> bool {
         self.has_watched.get()
-    }
-
-    /// Returns the metadata that a modern server receives about this legacy client.
-    pub(crate) fn modern_meta(&self) -> RequestMeta {
-        let handshake = self.handshake.borrow();
-        let (capabilities, info) = match &*handshake {
-            Some(it) => (modern::capabilities_from_legacy(&it.capabilities), it.info.clone()),
-            None => ("{}".to_owned(), None),
-        };
-        let level = Some(self.level.get().unwrap_or(Level::DEFAULT));
-        RequestMeta { capabilities: capabilities.into(), info, level }
-    }
-
-    /// Checks that a server may send this request to the client; otherwise returns an error code
-    /// and message.
-    pub(crate) fn allows(
-        &self,
-        method: &str,
-        wants: &RequiredCapabilities<'_>,
-    ) -> Result<(), capabilities::Refusal> {
-        let is_old =
-            self.handshake.borrow().as_ref().is_none_or(|it| it.version != revision::LATEST);
-        self.capabilities().allow(method, wants, is_old)
-    }
-
-    /// Returns a byte counter for stored requests, bounded over all clients.
-    pub(crate) fn byte_budget(&self) -> Reservation {
-        self.router.byte_budget()
     }
 
     /// Returns the version of a list that the client knows.
@@ -377,12 +271,6 @@ impl Client {
         self.open.borrow().len()
     }
 
-    /// Completes request `id` with this response line.
-    pub(crate) fn respond(&self, id: &str, stream: StreamNo, line: &[u8]) {
-        self.open.borrow_mut().remove(id);
-        self.send_response(line, stream);
-    }
-
     /// Sends the response to a request of `stream`.
     fn send_response(&self, line: &[u8], stream: StreamNo) {
         let is_last = self.count_response(stream);
@@ -406,34 +294,6 @@ impl Client {
         let mut all = self.open.borrow_mut();
         let method = all.get(id).map_or("", |it| it.method);
         all.insert(id.into(), OpenRequest { phase, stream, method });
-    }
-
-    /// Returns true if request `id` still needs a response.
-    pub(crate) fn has_open_request(&self, id: &str) -> bool {
-        !self.is_closed.get() && self.open.borrow().contains_key(id)
-    }
-
-    /// Removes request `id` without a response.
-    pub(crate) fn forget_request(&self, id: &str) {
-        self.open.borrow_mut().remove(id);
-    }
-
-    /// Completes request `id` with an error.
-    pub(crate) fn respond_error(&self, id: &str, stream: StreamNo, fault: &CallError) {
-        self.log_error(id, fault);
-        if !self.is_closed.get() {
-            self.responder.report_error(fault, stream);
-        }
-        self.respond(id, stream, &reply::fault(id, fault));
-    }
-
-    /// Sends a message to the client. Broadcasts reach only clients that have completed a
-    /// handshake; the others have to ask.
-    pub(crate) fn send(&self, message: &[u8], to: Route) {
-        let is_asked_for = to != Route::Broadcast || self.handshake.borrow().is_some();
-        if is_asked_for && !self.is_closed.get() {
-            self.responder.put(message, to);
-        }
     }
 
     fn me(&self) -> Rc<Self> {

@@ -66,7 +66,6 @@ mod token;
 
 use connection::ConnTimers;
 use error::HttpError;
-pub(crate) use guard::ANONYMOUS;
 pub use guard::{Auth, Digest, Hosts, Secret, Token, digest};
 pub use inherit::ListeningSocket;
 pub(crate) use inherit::listen;

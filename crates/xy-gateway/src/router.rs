@@ -33,6 +33,7 @@ use xy_supervisor::instance::Holder;
 use crate::backend::{Availability, Backend, QueueBudget};
 use crate::bridge::pending_input::ParkedCalls;
 use crate::budget::Reservation;
+use crate::call::CallClient;
 use crate::catalog::Known;
 use crate::client::Client;
 use crate::connection::InternalRequest;
@@ -49,6 +50,7 @@ use crate::names;
 use crate::ownership::Ownership;
 use crate::reply;
 use crate::scope::Scope;
+use crate::share::TokenUse;
 use crate::subscriptions::{Subscriber, Subscriptions};
 use crate::upstream::Upstream;
 use crate::via::Daemons;
@@ -72,8 +74,6 @@ mod sharing;
 mod status;
 mod tasks;
 mod watching;
-
-pub(crate) use shares::{LOCAL, TokenUse};
 
 pub(crate) use lists::unknown_resource;
 pub(crate) use search::{DEFAULT_HITS, FoundTool};

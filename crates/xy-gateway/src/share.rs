@@ -12,6 +12,26 @@ pub(crate) fn may_take(own: usize, all: usize, most: usize) -> bool {
     own < free.saturating_mul(MAX_RATIO)
 }
 
+/// The token id of local clients.
+pub(crate) const LOCAL: u64 = 0;
+
+/// The token id of all HTTP clients if no token is required.
+pub(crate) const ANONYMOUS: u64 = 1;
+
+/// The token of a client, for the accounting of shares.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TokenUse {
+    pub(crate) id: u64,
+}
+
+impl TokenUse {
+    /// Returns true if the token may take one more of a resource with limit `most`. It holds `own`
+    /// of `all` that are taken.
+    pub(crate) fn may_take(self, own: usize, all: usize, most: usize) -> bool {
+        matches!(self.id, LOCAL | ANONYMOUS) || may_take(own, all, most)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

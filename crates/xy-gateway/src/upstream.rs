@@ -25,9 +25,8 @@ use xy_supervisor::protocol::DriverEvent;
 
 use crate::bridge::EraTranslation;
 use crate::bridge::pending_input::PendingInput;
-use crate::call::{Alias, CallTimer, ResponseKind, RetryState};
+use crate::call::{Alias, CallClient, CallTimer, ResponseKind, RetryState};
 use crate::catalog::Known;
-use crate::client::Client;
 use crate::connection::wire::Wire;
 use crate::connection::{Connection, ConnectionEvents, Delivery, Inbound};
 use crate::fault::{Cause, LossReason, ServerFault};
@@ -71,7 +70,7 @@ pub(crate) trait UpstreamEvents {
 
 /// A server's response to a client's call.
 pub(crate) struct ClientResponse<'t> {
-    pub(crate) client: &'t Rc<Client>,
+    pub(crate) client: &'t Rc<dyn CallClient>,
     /// The server, under the name that the client used.
     pub(crate) alias: &'t Alias,
     /// The upstream id of the call.
@@ -142,7 +141,7 @@ struct Usage {
 /// The recipient of the progress of a call.
 pub(crate) enum ProgressRecipient {
     /// The client that requested it, the stream of its call, and its token.
-    Client(Rc<Client>, StreamNo, Box<str>),
+    Client(Rc<dyn CallClient>, StreamNo, Box<str>),
     /// The client has requested no progress, or does not wait for the call any more.
     Nobody,
     /// The call is not pending.
@@ -397,7 +396,7 @@ impl Upstream {
     pub(crate) fn shown_as(
         &self,
         alias: &ServerName,
-        client: &Client,
+        client: &dyn CallClient,
         known: Rc<Known>,
     ) -> Option<Rc<Known>> {
         let is_own = *alias == self.key().server;
@@ -418,7 +417,7 @@ impl Upstream {
     /// Sends an edited response to its client.
     pub(crate) fn respond(
         &self,
-        client: &Client,
+        client: &dyn CallClient,
         id: &str,
         stream: StreamNo,
         mut edits: Edits<'_>,

@@ -13,7 +13,7 @@ use xy_supervisor::instance::{Holder, SECOND_IDLE_STOP};
 use xy_supervisor::protocol::DriverEvent;
 
 use super::Backend;
-use crate::client::Client;
+use crate::call::CallClient;
 use crate::connection::handshake::HandshakeOutcome;
 use crate::era::{Era, Introduction, SpokenEras};
 use crate::manifest::Traits;
@@ -79,7 +79,7 @@ fn route(facts: Facts) -> EraRoute {
 impl Backend {
     /// Returns the holder of the instance whose lists a client sees. No process is started for
     /// lists.
-    pub(crate) fn holder(&self, client: &Client) -> Holder {
+    pub(crate) fn holder(&self, client: &dyn CallClient) -> Holder {
         match self.settings.borrow().isolation {
             Isolation::Client => Holder::Client(client.group_id()),
             Isolation::Shared => self.shared_holder(client, client.era()),
@@ -88,7 +88,7 @@ impl Backend {
 
     /// Returns the holder of the instance that serves an era: the second one, if it accepts
     /// requests.
-    fn shared_holder(&self, client: &Client, era: Era) -> Holder {
+    fn shared_holder(&self, client: &dyn CallClient, era: Era) -> Holder {
         let (second, upstreams) = (Holder::Era(era), self.upstreams.borrow());
         let is_shared =
             upstreams.get(&Holder::Shared).is_some_and(|it| is_open(it) && it.era() == era);
@@ -103,7 +103,7 @@ impl Backend {
 
     /// Returns the holder of the instance that a client's call goes to. May restart the shared
     /// process.
-    pub(crate) fn holder_of_call(self: &Rc<Self>, client: &Client, era: Era) -> Holder {
+    pub(crate) fn holder_of_call(self: &Rc<Self>, client: &dyn CallClient, era: Era) -> Holder {
         if self.settings.borrow().isolation == Isolation::Client {
             return Holder::Client(client.group_id());
         }

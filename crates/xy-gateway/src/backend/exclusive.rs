@@ -11,8 +11,7 @@ use xy_config::settings::Isolation;
 use xy_supervisor::instance::Holder;
 
 use super::{Backend, QueuedCall};
-use crate::call::RetryState;
-use crate::client::Client;
+use crate::call::{CallClient, RetryState};
 use crate::exclusive::{self, Flight, Slot};
 use crate::upstream::Upstream;
 
@@ -32,7 +31,7 @@ impl Backend {
 
     /// Returns true if the calls of this client take turns at its instance: with those of other
     /// clients, or among each other where each request stands for itself.
-    fn takes_turns(&self, client: &Client) -> bool {
+    fn takes_turns(&self, client: &dyn CallClient) -> bool {
         let is_shared = || self.settings.borrow().isolation == Isolation::Shared;
         self.asks.get() && (is_shared() || !client.has_session() || client.is_modern())
     }
@@ -46,7 +45,7 @@ impl Backend {
             return; // They are released when the hold ends.
         }
         let waiting = self.waiting.borrow();
-        let taking_turns = waiting.iter().filter(|it| self.takes_turns(&it.client));
+        let taking_turns = waiting.iter().filter(|it| self.takes_turns(&*it.client));
         let holders: BTreeSet<Holder> = taking_turns.map(|it| it.holder).collect();
         drop(waiting);
         for holder in holders {
@@ -62,15 +61,15 @@ impl Backend {
         while let Some(upstream) = self.upstream(holder) {
             let waiting = self.waiting_for_turn(holder);
             let Some((first, _)) = waiting.first() else { return };
-            let flight = upstream.flight(first);
-            let urgent = waiting.iter().filter(|(it, _)| self.is_urgent(it, &upstream));
+            let flight = upstream.flight(&**first);
+            let urgent = waiting.iter().filter(|(it, _)| self.is_urgent(&**it, &upstream));
             let urgent: Vec<Slot> = urgent.map(|(_, slot)| *slot).collect();
             let slots: Vec<Slot> = waiting.iter().map(|(_, slot)| *slot).collect();
             let next = exclusive::next(flight, &slots, |slot| urgent.contains(&slot));
             // While the server waits for a client's input, other calls of that program may go on.
-            let unblocked = |(it, _): &&(Rc<Client>, Slot)| {
-                let is_free = upstream.flight(it) == Flight::Empty;
-                is_free && self.is_urgent(it, &upstream)
+            let unblocked = |(it, _): &&(Rc<dyn CallClient>, Slot)| {
+                let is_free = upstream.flight(&**it) == Flight::Empty;
+                is_free && self.is_urgent(&**it, &upstream)
             };
             let next = next.or_else(|| waiting.iter().find(unblocked).map(|(_, slot)| *slot));
             let Some(slot) = next else { return };
@@ -88,22 +87,22 @@ impl Backend {
     /// Returns true if a client's request has to wait for the calls before it.
     pub(super) fn must_wait(
         &self,
-        client: &Rc<Client>,
+        client: &Rc<dyn CallClient>,
         is_modern: bool,
         retry_state: &RetryState,
         upstream: &Rc<Upstream>,
     ) -> bool {
-        if !self.takes_turns(client) || upstream.is_modern() {
-            return self.would_overtake(client, upstream.key().holder);
+        if !self.takes_turns(&**client) || upstream.is_modern() {
+            return self.would_overtake(&**client, upstream.key().holder);
         }
         if self.releasing_client.get() == Some(client.number()) {
             return false;
         }
         let waiting = self.waiting_for_turn(upstream.key().holder);
         let waiting: Vec<Slot> = waiting.iter().map(|(_, slot)| *slot).collect();
-        let is_urgent = self.is_urgent(client, upstream);
-        let flight = upstream.flight_now(client);
-        let slot = slot(client, is_modern, self.ticket(retry_state));
+        let is_urgent = self.is_urgent(&**client, upstream);
+        let flight = upstream.flight_now(&**client);
+        let slot = slot(&**client, is_modern, self.ticket(retry_state));
         let goes = exclusive::may_go(slot, flight, &waiting, is_urgent);
         if goes {
             self.urgent_calls.set(if waiting.is_empty() { 0 } else { self.urgent_calls.get() + 1 });
@@ -113,14 +112,15 @@ impl Backend {
 
     /// Returns true if the server waits for this client, which may have to call it to find its
     /// answer.
-    fn is_urgent(&self, client: &Client, upstream: &Rc<Upstream>) -> bool {
-        let is_waited_for =
-            || client.has_question_from(upstream) || upstream.waits_for(client.group_id());
+    fn is_urgent(&self, client: &dyn CallClient, upstream: &Rc<Upstream>) -> bool {
+        let is_waited_for = || {
+            client.has_question_from(upstream.connection()) || upstream.waits_for(client.group_id())
+        };
         self.urgent_calls.get() < exclusive::MAX_URGENT && is_waited_for()
     }
 
     /// Returns the calls that wait for their turn, oldest first: their clients and slots.
-    fn waiting_for_turn(&self, holder: Holder) -> Vec<(Rc<Client>, Slot)> {
+    fn waiting_for_turn(&self, holder: Holder) -> Vec<(Rc<dyn CallClient>, Slot)> {
         let waiting = self.waiting.borrow();
         let there = waiting.iter().filter(|it| it.holder == holder);
         there.map(|it| (it.client.clone(), it.slot())).collect()
@@ -129,11 +129,11 @@ impl Backend {
 
 impl QueuedCall {
     fn slot(&self) -> Slot {
-        slot(&self.client, self.is_modern, self.ticket)
+        slot(&*self.client, self.is_modern, self.ticket)
     }
 }
 
 /// Returns the slot of a client's request that waits, or is to wait, with this ticket.
-fn slot(client: &Client, is_modern: bool, ticket: u64) -> Slot {
+fn slot(client: &dyn CallClient, is_modern: bool, ticket: u64) -> Slot {
     if is_modern { Slot::Ticket(ticket) } else { Slot::Client(client.number()) }
 }

@@ -19,8 +19,7 @@ use xy_supervisor::instance::Holder;
 
 use super::queue_budget::{Load, Reservation};
 use super::{Availability, Backend, STOPPED};
-use crate::call::RetryState;
-use crate::client::{Client, RequestPhase};
+use crate::call::{CallClient, RetryState};
 use crate::era::Era;
 use crate::fault::{Awaited, ServerFault, WaitTimeout};
 use crate::frontend::StreamNo;
@@ -29,7 +28,7 @@ use crate::message_text::StoredText;
 /// A call that waits for its server.
 pub(crate) struct QueuedCall {
     pub(super) ticket: u64,
-    pub(crate) client: Rc<Client>,
+    pub(crate) client: Rc<dyn CallClient>,
     /// The server, under the name that the client used.
     pub(crate) alias: Rc<Backend>,
     pub(super) holder: Holder,
@@ -80,7 +79,7 @@ impl Drop for WaitingCount {
 
 /// A call that is to be queued.
 pub(crate) struct CallToQueue {
-    pub(crate) client: Rc<Client>,
+    pub(crate) client: Rc<dyn CallClient>,
     /// The server, under the name that the client used.
     pub(crate) alias: Rc<Backend>,
     pub(crate) holder: Holder,
@@ -104,7 +103,7 @@ impl Backend {
     }
 
     /// Checks that the client's token leaves room for calls of others.
-    pub(crate) fn check_share(&self, client: &Client) -> Result<(), ServerFault> {
+    pub(crate) fn check_share(&self, client: &dyn CallClient) -> Result<(), ServerFault> {
         let (token, all, most) = (client.token(), self.waiting(), self.queue_budget.park.calls);
         if token.may_take(all, all, most) {
             return Ok(()); // Holds even if all calls are its own.
@@ -117,9 +116,9 @@ impl Backend {
         Err(ServerFault::QueueShare { own, most })
     }
 
-    /// Queues a call, for which there must be room. Returns its phase, and whether it is the first
+    /// Queues a call, for which there must be room. Returns its ticket, and whether it is the first
     /// of its holder.
-    pub(crate) fn enqueue(self: &Rc<Self>, call: CallToQueue) -> (RequestPhase, bool) {
+    pub(crate) fn enqueue(self: &Rc<Self>, call: CallToQueue) -> (u64, bool) {
         let CallToQueue { client, alias, holder, id, text, stream, is_modern, mut retry_state } =
             call;
         let (ticket, since) =
@@ -148,7 +147,7 @@ impl Backend {
         let position = waiting.partition_point(|it| it.ticket < ticket);
         waiting.insert(position, waits);
         drop(waiting);
-        (RequestPhase::Queued { server: self.clone(), ticket }, is_first)
+        (ticket, is_first)
     }
 
     /// Returns when the wait of a call ends: by the queue timeout, or by its total timeout.
@@ -279,7 +278,7 @@ impl Backend {
     }
 
     /// Returns true if a call would overtake an earlier one of its client.
-    pub(super) fn would_overtake(&self, client: &Client, holder: Holder) -> bool {
+    pub(super) fn would_overtake(&self, client: &dyn CallClient, holder: Holder) -> bool {
         let waiting = self.waiting.borrow();
         !self.is_releasing.get()
             && waiting.iter().any(|it| it.holder == holder && it.client.number() == client.number())

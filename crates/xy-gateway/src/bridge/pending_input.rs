@@ -27,8 +27,7 @@ pub(crate) use parked::{NewPendingInput, ParkedCalls, ParkedEntry, call_gone, re
 use super::EraTranslation;
 use super::state::StateBinding;
 use crate::budget::Reservation;
-use crate::call::Alias;
-use crate::client::{Client, Principal};
+use crate::call::{Alias, CallClient, Principal};
 use crate::connection::Connection;
 use crate::frontend::StreamNo;
 use crate::modern::{RequestMeta, SERVER_INFO};
@@ -93,7 +92,7 @@ struct State {
 
 /// An open request of a client.
 pub(crate) struct ReplyTo {
-    pub(crate) client: Rc<Client>,
+    pub(crate) client: Rc<dyn CallClient>,
     pub(crate) id: Box<str>,
     pub(crate) stream: StreamNo,
 }

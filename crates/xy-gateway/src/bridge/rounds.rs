@@ -13,9 +13,8 @@ use xy_mcp::members::Members;
 use xy_protocol::error::{CallError, ErrorKind};
 
 use super::translation::{OriginalRequest, is_empty};
-use crate::call::{RetryState, Rounds};
+use crate::call::{AnswerReceiver, CallClient, RetryState, Rounds};
 use crate::capabilities::RequiredCapabilities;
-use crate::client::Client;
 use crate::frontend::{Route, StreamNo};
 use crate::names::quoted;
 use crate::reply;
@@ -28,7 +27,7 @@ const MAX_QUESTIONS: usize = 32;
 
 /// One round: the questions to the client and their answers.
 pub(crate) struct Round {
-    client: Weak<Client>,
+    client: Weak<dyn CallClient>,
     /// The client's request id, and its stream.
     id: Box<str>,
     stream: StreamNo,
@@ -72,7 +71,7 @@ impl Round {
     /// Asks the client all questions of an `input_required` result. The client's call stays open
     /// until it is repeated, answered or cancelled.
     pub(crate) fn begin(
-        client: &Rc<Client>,
+        client: &Rc<dyn CallClient>,
         (id, stream): (&str, StreamNo),
         original: OriginalRequest,
         wanted: &Members<'_>,
@@ -96,7 +95,7 @@ impl Round {
         }
         let mut questions = Vec::new();
         for (key, request) in requests.iter() {
-            questions.push((key, Question::read(client, request)?));
+            questions.push((key, Question::read(&**client, request)?));
         }
         let round = Rc::new(Self {
             client: Rc::downgrade(client),
@@ -117,9 +116,10 @@ impl Round {
             })
             .collect();
         for (key, Question { method, params }) in questions {
-            let sent = client.ask_in_round(&round, key, method, &params, Route::Related(stream));
+            let sent =
+                client.ask_for_input(round.clone(), key, (method, &params), Route::Related(stream));
             if let Err(fault) = sent {
-                round.end(); // Cancels the questions already sent.
+                round.clone().end(); // Cancels the questions already sent.
                 return Err(fault);
             }
         }
@@ -148,7 +148,7 @@ impl Round {
         if self.is_over.get() {
             return;
         }
-        self.end();
+        self.clone().end();
         if let (Some(client), Some(timer)) = (self.client.upgrade(), &self.original.rounds.timer) {
             client.respond_error(&self.id, self.stream, &timer.late_answer());
         }
@@ -159,39 +159,8 @@ impl Round {
         self.wanted.borrow().iter().all(|it| it.answer.is_some())
     }
 
-    /// Accepts an answer of the client. An error fails the call, except for an elicitation, which
-    /// the user may ignore.
-    pub(crate) fn receive_answer(self: &Rc<Self>, key: &str, outcome: Outcome<'_>) {
-        let Some(client) = self.client.upgrade().filter(|_| !self.is_over.get()) else { return };
-        let mut wanted = self.wanted.borrow_mut();
-        let Some(one) = wanted.iter_mut().find(|it| &*it.key == key) else { return };
-        match outcome {
-            Outcome::Result(result) if result.starts_with('{') => one.answer = Some(result.into()),
-            Outcome::Result(_) => {
-                drop(wanted);
-                self.end();
-                let fault = reply::invalid("the client's answer to its server is not an object");
-                return client.respond_error(&self.id, self.stream, &fault);
-            }
-            Outcome::Error(_) if &*one.method == "elicitation/create" => {
-                one.answer = Some(r#"{"action":"cancel"}"#.into());
-            }
-            Outcome::Error(error) => {
-                drop(wanted);
-                self.end();
-                let id = &self.id;
-                let line = format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#);
-                return client.respond(id, self.stream, line.as_bytes());
-            }
-        }
-        drop(wanted);
-        if self.is_answered() {
-            self.resend(&client);
-        }
-    }
-
     /// Repeats the client's call with the answers.
-    pub(crate) fn resend(self: &Rc<Self>, client: &Client) {
+    pub(crate) fn resend(self: &Rc<Self>, client: &dyn CallClient) {
         if self.is_over.replace(true) {
             return;
         }
@@ -236,13 +205,44 @@ impl Round {
         edits.replace(params, format!("{{{}{comma}{}", added.join(","), &rest[1..]));
         Some(edits.to_vec())
     }
+}
 
-    /// Ends the round and cancels its open questions.
-    pub(crate) fn end(self: &Rc<Self>) {
+impl AnswerReceiver for Round {
+    // An error fails the call, except for an elicitation, which the user may ignore.
+    fn receive_answer(self: Rc<Self>, key: &str, outcome: Outcome<'_>) {
+        let Some(client) = self.client.upgrade().filter(|_| !self.is_over.get()) else { return };
+        let mut wanted = self.wanted.borrow_mut();
+        let Some(one) = wanted.iter_mut().find(|it| &*it.key == key) else { return };
+        match outcome {
+            Outcome::Result(result) if result.starts_with('{') => one.answer = Some(result.into()),
+            Outcome::Result(_) => {
+                drop(wanted);
+                self.clone().end();
+                let fault = reply::invalid("the client's answer to its server is not an object");
+                return client.respond_error(&self.id, self.stream, &fault);
+            }
+            Outcome::Error(_) if &*one.method == "elicitation/create" => {
+                one.answer = Some(r#"{"action":"cancel"}"#.into());
+            }
+            Outcome::Error(error) => {
+                drop(wanted);
+                self.clone().end();
+                let id = &self.id;
+                let line = format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#);
+                return client.respond(id, self.stream, line.as_bytes());
+            }
+        }
+        drop(wanted);
+        if self.is_answered() {
+            self.resend(&*client);
+        }
+    }
+
+    fn end(self: Rc<Self>) {
         if !self.is_over.replace(true)
             && let Some(client) = self.client.upgrade()
         {
-            client.cancel_round(self);
+            client.cancel_input(&*self);
         }
     }
 }
@@ -269,7 +269,7 @@ struct Question<'t> {
 }
 
 impl<'t> Question<'t> {
-    fn read(client: &Client, request: &'t str) -> Result<Self, CallError> {
+    fn read(client: &dyn CallClient, request: &'t str) -> Result<Self, CallError> {
         let members = Members::read(request)
             .ok_or_else(|| invalid_question("one of its requests is malformed"))?;
         let method = match members.get("method").and_then(text_of).as_deref() {

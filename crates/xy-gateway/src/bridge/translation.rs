@@ -7,8 +7,7 @@ use xy_protocol::error::{CallError, ErrorKind};
 
 use super::{StateBinding, StateError, pending_input};
 use crate::budget::Reservation;
-use crate::call::{CallRequest, Rounds};
-use crate::client::Client;
+use crate::call::{CallClient, CallRequest, Rounds};
 use crate::era::Era;
 use crate::frontend::{Entry, View};
 use crate::message_text::StoredText;
@@ -64,7 +63,7 @@ pub(crate) fn binding(entry: &Entry, method: &str, params: Option<&str>) -> Stat
 
 /// Returns the translation between a client and a server of this era; `None` within one era.
 pub(crate) fn translation_for(
-    client: &Client,
+    client: &dyn CallClient,
     request: &CallRequest<'_>,
     era: Era,
 ) -> Result<Option<Box<EraTranslation>>, CallError> {
@@ -91,7 +90,10 @@ pub(crate) fn translation_for(
     Ok(Some(Box::new(translation)))
 }
 
-fn store_request(client: &Client, request: &CallRequest<'_>) -> Result<OriginalRequest, CallError> {
+fn store_request(
+    client: &dyn CallClient,
+    request: &CallRequest<'_>,
+) -> Result<OriginalRequest, CallError> {
     let mut held = client.byte_budget();
     if !held.resize(request.text.len()) {
         let message = "too many requests are open at servers that may require input";

@@ -16,8 +16,7 @@ use xy_protocol::error::{CallError, ErrorKind};
 use super::error_log::method_word;
 use super::{Client, OpenRequest, RequestPhase};
 use crate::backend::{Backend, STOPPED};
-use crate::bridge::rounds::Round;
-use crate::call::{RetryState, outcome_unknown};
+use crate::call::{CallClient, RetryState, outcome_unknown};
 use crate::era::Era;
 use crate::frontend::{StreamNo, View};
 use crate::kind::Kind;
@@ -165,7 +164,7 @@ impl Client {
     }
 
     /// Dispatches a request again with its retry history.
-    pub(crate) fn redispatch_with(
+    pub(super) fn redispatch_with(
         &self,
         id: &str,
         text: MessageText<'_>,
@@ -181,11 +180,6 @@ impl Client {
             let params = (params, text.checked_params(params));
             let _ = self.handle_request(text, id, &method, params, stream, retry_state);
         }
-    }
-
-    /// Marks a request as waiting for input of its client.
-    pub(crate) fn await_input(&self, id: &str, round: Rc<Round>, stream: StreamNo) {
-        self.set_phase(id, RequestPhase::AwaitingInput(round), stream);
     }
 
     /// Dispatches what differs for modern requests; returns `None` for the common methods.
@@ -438,7 +432,7 @@ impl Client {
         }
         let arguments = tools::arguments_object(request.params.arguments())?.to_owned();
         let (client, name, reply) = (self.me(), name.to_owned(), self.reply_to(request));
-        let log = CallLog::of_own(&client, &name);
+        let log = CallLog::of_own(&*client, &name);
         let task = tokio::task::spawn_local(async move {
             let result = tools::call(&client.router, client.requester(), &name, &arguments).await;
             if let Some(log) = log {

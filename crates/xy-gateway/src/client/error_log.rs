@@ -6,6 +6,7 @@ use xy_protocol::error::CallError;
 
 use super::dispatch::Request;
 use super::{Client, RequestPhase};
+use crate::call::CallClient;
 use crate::connection::probe::code_of;
 use crate::error_log::{self, FailedRequest};
 use crate::frontend::View;

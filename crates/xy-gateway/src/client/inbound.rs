@@ -5,7 +5,7 @@ use std::rc::Rc;
 use xy_mcp::envelope::{Malformed, Message};
 
 use super::{Client, MAX_OPEN_REQUESTS, RequestPhase, dispatch};
-use crate::call::RetryState;
+use crate::call::{CallClient, RetryState};
 use crate::era::Era;
 use crate::frontend::{Disposition, Lifetime, MAX_BATCH, Route, StreamNo};
 use crate::message_text::MessageText;
@@ -204,7 +204,7 @@ impl Client {
                 server.release(); // A queued call may have waited behind it.
             }
             RequestPhase::Local(task) => task.abort(),
-            RequestPhase::AwaitingInput(round) => round.end(),
+            RequestPhase::AwaitingInput(receiver) => receiver.end(),
             RequestPhase::Listening => {}
         }
     }

@@ -16,6 +16,7 @@ use super::dispatch::{Outcome, Request};
 use super::{Client, ListVersion, RequestPhase};
 use crate::backend::Backend;
 use crate::budget::Reservation;
+use crate::call::CallClient;
 use crate::connection::EventFilter;
 use crate::frontend::{Route, StreamNo, View};
 use crate::kind::Kind;

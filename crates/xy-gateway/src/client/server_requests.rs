@@ -12,8 +12,9 @@ use xy_mcp::envelope::{self, Message, Outcome};
 use xy_protocol::error::CallError;
 
 use super::Client;
-use crate::bridge::rounds::Round;
+use crate::call::{AnswerReceiver, CallClient};
 use crate::capabilities::RequiredCapabilities;
+use crate::connection::Connection;
 use crate::frontend::Route;
 use crate::params::Params;
 use crate::reply;
@@ -54,8 +55,8 @@ enum Purpose {
     MaybeTask,
     /// `tasks/list`: the server receives only its own tasks.
     TaskList,
-    /// An input request of a modern server, under this key of the round.
-    Round(Rc<Round>, Box<str>),
+    /// An input request of a modern server, under this key of the receiver.
+    Input(Rc<dyn AnswerReceiver>, Box<str>),
 }
 
 /// A task that the client runs for a server.
@@ -123,12 +124,11 @@ impl Client {
     }
 
     /// Asks the client for input that a modern server needs for this client's request.
-    pub(crate) fn ask_in_round(
+    pub(super) fn ask_for_input(
         &self,
-        round: &Rc<Round>,
+        receiver: Rc<dyn AnswerReceiver>,
         key: &str,
-        method: &str,
-        params: &str,
+        (method, params): (&str, &str),
         to: Route,
     ) -> Result<(), CallError> {
         let mut server_requests = self.server_requests.borrow_mut();
@@ -139,7 +139,7 @@ impl Client {
         }
         server_requests.last += 1;
         let number = server_requests.last;
-        let purpose = Purpose::Round(round.clone(), key.into());
+        let purpose = Purpose::Input(receiver, key.into());
         let request = ServerRequest { by: Weak::new(), id: "".into(), token: None, purpose };
         server_requests.open.insert(number, request);
         drop(server_requests);
@@ -150,11 +150,20 @@ impl Client {
         Ok(())
     }
 
-    /// Cancels the input requests of `round`.
-    pub(crate) fn cancel_round(&self, round: &Rc<Round>) {
-        let is_of = |one: &ServerRequest| matches!(&one.purpose, Purpose::Round(it, _) if Rc::ptr_eq(it, round));
+    /// Cancels the input requests whose answers this receiver gets.
+    pub(super) fn cancel_input(&self, receiver: &dyn AnswerReceiver) {
+        let is_it = |it: &Rc<dyn AnswerReceiver>| std::ptr::addr_eq(Rc::as_ptr(it), receiver);
+        let is_of =
+            |one: &ServerRequest| matches!(&one.purpose, Purpose::Input(it, _) if is_it(it));
         let why = "the request it was asked for is over";
         self.cancel_matching(is_of, why);
+    }
+
+    /// Returns true if a request of this server is open.
+    pub(super) fn has_question_from(&self, server: &Connection) -> bool {
+        let is_it = |it: Rc<Upstream>| std::ptr::eq(Rc::as_ptr(it.connection()), server);
+        let server_requests = self.server_requests.borrow();
+        server_requests.open.values().any(|one| one.by.upgrade().is_some_and(is_it))
     }
 
     fn cancel_matching(&self, is_meant: impl Fn(&ServerRequest) -> bool, why: &str) {
@@ -173,11 +182,6 @@ impl Client {
             );
             self.send(message.as_bytes(), Route::Broadcast);
         }
-    }
-
-    /// Returns true if a request of this server is open.
-    pub(crate) fn has_question_from(&self, upstream: &Rc<Upstream>) -> bool {
-        self.server_requests.borrow().open.values().any(|one| is_same_server(&one.by, upstream))
     }
 
     /// Returns true if the client runs this task for this server.
@@ -213,8 +217,8 @@ impl Client {
         let Some((id, number)) = numbered else { return };
         let request = self.server_requests.borrow_mut().open.remove(&number);
         let Some(ServerRequest { by, id: upstream_id, token, purpose }) = request else { return };
-        if let Purpose::Round(round, key) = purpose {
-            return round.receive_answer(&key, outcome);
+        if let Purpose::Input(receiver, key) = purpose {
+            return receiver.receive_answer(&key, outcome);
         }
         let Some(upstream) = by.upgrade() else { return };
         let mut edits = Edits::of(text);

@@ -86,29 +86,9 @@ impl Client {
         self.visibility.replace(visibility);
     }
 
-    /// Returns the name from the client's `clientInfo`.
-    pub(crate) fn name(&self) -> Option<String> {
-        #[derive(serde::Deserialize)]
-        struct Info {
-            name: String,
-        }
-        let handshake = self.handshake.borrow().as_ref().and_then(|it| it.info.clone());
-        let info = handshake
-            .or_else(|| self.request_meta.borrow().as_ref().and_then(|it| it.info.clone()))?;
-        serde_json::from_str::<Info>(&info).ok().map(|info| info.name)
-    }
-
     /// Returns the rule of the client's profile, if there is one.
     pub(crate) fn scope(&self) -> Option<Rc<Scope>> {
         self.visibility.borrow().scope().cloned()
-    }
-
-    /// Returns the part of a server's lists that the client sees.
-    pub(crate) fn visible(&self, server: &ServerName, known: Rc<Known>) -> Option<Rc<Known>> {
-        if self.is_hidden_by_loop(server.as_str()) {
-            return None;
-        }
-        self.visibility.borrow().visible(server, known)
     }
 
     /// Returns true if the client sees any part of a server.
@@ -117,7 +97,7 @@ impl Client {
     }
 
     /// Returns true if a server is hidden from the combined view of this client, to break a loop.
-    fn is_hidden_by_loop(&self, server: &str) -> bool {
+    pub(super) fn is_hidden_by_loop(&self, server: &str) -> bool {
         !matches!(self.entry.view, View::Server(_)) && self.router.is_beyond_horizon(self, server)
     }
 

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::bridge::pending_input::MAX_SLOT_HOLD;
+use crate::call::CallClient;
 use crate::fault::{Cause, LossReason};
 use crate::{capabilities, modern};
 use xy_supervisor::instance::Holder;

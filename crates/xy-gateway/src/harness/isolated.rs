@@ -3,6 +3,7 @@
 
 use super::search::{call_result, search};
 use super::*;
+use crate::call::CallClient;
 use crate::catalog::{Known, Page};
 use crate::fault::LossReason;
 use crate::kind::Kind;

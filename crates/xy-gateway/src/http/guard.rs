@@ -14,7 +14,7 @@ use xy_config::profile::DEFAULT_PROFILE;
 
 use super::error::HttpError;
 use super::route::Endpoint;
-use crate::share;
+use crate::share::{self, ANONYMOUS};
 
 /// The clients that may connect.
 #[derive(Debug, Clone)]
@@ -98,9 +98,6 @@ pub(super) struct Identity<'r> {
     pub(super) profile: Option<&'r str>,
     secret: Option<&'r Secret>,
 }
-
-/// The token id of every client if there are no tokens.
-pub(crate) const ANONYMOUS: u64 = 1;
 
 /// The id of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

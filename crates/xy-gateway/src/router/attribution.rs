@@ -12,6 +12,7 @@ use xy_supervisor::instance::{Holder, InstanceKey};
 
 use super::Router;
 use crate::bridge::pending_input::PendingInput;
+use crate::call::CallClient;
 use crate::capabilities::{Capabilities, RequiredCapabilities};
 use crate::client::Client;
 use crate::connection::ServerMessage;
@@ -33,17 +34,6 @@ enum Recipient {
     Parked(Rc<PendingInput>),
 }
 
-impl From<CallOwner> for Recipient {
-    fn from(whose: CallOwner) -> Self {
-        match whose {
-            CallOwner::Client(client, stream, upstream_id) => {
-                Self::Client(client, Route::Related(stream), Some(upstream_id))
-            }
-            CallOwner::PendingInput(pending) => Self::Parked(pending),
-        }
-    }
-}
-
 impl Recipient {
     /// Returns the upstream id of the related call, if known.
     fn call(&self) -> Option<u64> {
@@ -55,6 +45,18 @@ impl Recipient {
 }
 
 impl Router {
+    /// Returns the owner of a call as recipient, unless its client is gone.
+    fn recipient_of(&self, owner: CallOwner) -> Option<Recipient> {
+        Some(match owner {
+            CallOwner::Client(client, stream, upstream_id) => Recipient::Client(
+                self.client(client.number())?,
+                Route::Related(stream),
+                Some(upstream_id),
+            ),
+            CallOwner::PendingInput(pending) => Recipient::Parked(pending),
+        })
+    }
+
     /// Returns the recipient of a server's message. `related_call` is the call whose stream carried
     /// the message, if any.
     fn recipient(
@@ -63,19 +65,19 @@ impl Router {
         params: Option<&str>,
         related_call: Option<u64>,
     ) -> Option<Recipient> {
-        let about = related_call.map(|upstream_id| by.owner_of(upstream_id));
+        let about = related_call.map(|upstream_id| self.recipient_of(by.owner_of(upstream_id)?));
         if let Some(number) = self.sole_client(by) {
-            return about.flatten().map(Into::into).or_else(|| self.recipient_for(by, number));
+            return about.flatten().or_else(|| self.recipient_for(by, number));
         }
         if let Some(about) = about {
             // A message on the stream of one call is about that call.
-            return about.map(Into::into);
+            return about;
         }
         match tasks::related(params) {
             Some(Related::Task(id)) => self.owner_of_task(by, &id),
             Some(Related::Unreadable) => None,
             None => {
-                let recipient = by.only_client()?.into();
+                let recipient = self.recipient_of(by.only_client()?)?;
                 let number = match &recipient {
                     Recipient::Client(client, ..) => client.number(),
                     Recipient::Parked(pending) => pending.client,
@@ -98,7 +100,7 @@ impl Router {
     /// Returns a client as recipient, routed to its latest call at this server.
     fn recipient_for(&self, by: &Rc<Upstream>, number: u64) -> Option<Recipient> {
         let client = self.client(number)?;
-        let latest = by.latest_of(number).map(Into::into);
+        let latest = by.latest_of(number).and_then(|owner| self.recipient_of(owner));
         latest.or(Some(Recipient::Client(client, Route::Broadcast, None)))
     }
 
@@ -132,7 +134,9 @@ impl Router {
         } else {
             // A status may precede the response to the call that begins the task.
             self.recipient(by, None, related_call).filter(|recipient| match recipient {
-                Recipient::Client(client, ..) => related_call.is_some() || by.begins_task(client),
+                Recipient::Client(client, ..) => {
+                    related_call.is_some() || by.begins_task(&**client)
+                }
                 Recipient::Parked(_) => false,
             })
         };

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::Router;
 use crate::backend::Backend;
+use crate::call::CallClient;
 use crate::client::{Client, ListVersion};
 use crate::frontend::View;
 use crate::kind::Kind;

@@ -7,6 +7,7 @@ use tokio::time::{Instant, sleep_until};
 use xy_config::settings::Isolation;
 
 use super::{ClientGroup, Router};
+use crate::call::CallClient;
 use crate::client::Client;
 
 /// How long the isolated instances of a group outlive its last request.

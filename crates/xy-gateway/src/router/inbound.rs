@@ -11,8 +11,7 @@ use super::Router;
 use crate::bridge::EraTranslation;
 use crate::bridge::pending_input::CallResult;
 use crate::bridge::rounds::{self, Round};
-use crate::call::ResponseKind;
-use crate::client::Client;
+use crate::call::{CallClient, ResponseKind};
 use crate::connection::{Inbound, ServerResponse, complete_request};
 use crate::fault::Cause;
 use crate::frontend::{Route, StreamNo};
@@ -135,7 +134,7 @@ impl Router {
                 edits.replace(part, new);
             }
         }
-        by.respond(&client, &client_id, stream, edits);
+        by.respond(&*client, &client_id, stream, edits);
         by.call_is_over();
     }
 
@@ -145,7 +144,7 @@ impl Router {
         &self,
         translation: Option<&mut EraTranslation>,
         request_meta: Option<&RequestMeta>,
-        (client, id, stream): (&Rc<Client>, &str, StreamNo),
+        (client, id, stream): (&Rc<dyn CallClient>, &str, StreamNo),
         outcome: Outcome<'_>,
     ) -> bool {
         if let Some(wrong) = translation
@@ -162,7 +161,7 @@ impl Router {
                     return false;
                 };
                 match Round::begin(client, (id, stream), original, &wanted) {
-                    Ok(round) if round.is_answered() => round.resend(client),
+                    Ok(round) if round.is_answered() => round.resend(&**client),
                     Ok(round) => client.await_input(id, round, stream),
                     Err(fault) => client.respond_error(id, stream, &fault),
                 }

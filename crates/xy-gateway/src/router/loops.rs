@@ -7,6 +7,7 @@ use xy_protocol::server::ServerName;
 
 use super::Router;
 use crate::backend::Backend;
+use crate::call::CallClient;
 use crate::client::Client;
 use crate::frontend::View;
 use crate::upstream::Upstream;

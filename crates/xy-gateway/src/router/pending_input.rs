@@ -10,6 +10,7 @@ use super::Router;
 use crate::bridge::pending_input::{self, NewPendingInput, ParkedEntry, PendingInput, ReplyTo};
 use crate::bridge::{EraTranslation, StateBinding};
 use crate::budget::Reservation;
+use crate::call::CallClient;
 use crate::capabilities::{Capabilities, RequiredCapabilities};
 use crate::client::Client;
 use crate::frontend::StreamNo;
@@ -190,7 +191,7 @@ impl Router {
     /// Returns false if `error` requires none.
     pub(super) fn request_url_elicitation(
         &self,
-        client: &Rc<Client>,
+        client: &Rc<dyn CallClient>,
         (id, stream): (&str, StreamNo),
         request_meta: &RequestMeta,
         binding: &StateBinding,

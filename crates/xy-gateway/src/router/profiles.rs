@@ -9,6 +9,7 @@ use xy_config::settings::Profiles;
 
 use super::Router;
 use crate::backend::Backend;
+use crate::call::CallClient;
 use crate::catalog::Known;
 use crate::client::{Client, Visibility};
 use crate::client_limits;

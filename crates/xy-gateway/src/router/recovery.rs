@@ -11,6 +11,7 @@ use xy_supervisor::instance::InstanceKey;
 use super::Router;
 use crate::backend::{Backend, CallToQueue};
 use crate::catalog::Known;
+use crate::client::RequestPhase;
 use crate::connection::Delivery;
 use crate::fault::{Cause, ServerFault};
 use crate::upstream::retry::{self, Facts, Reason, Retry};
@@ -69,7 +70,7 @@ impl Recovery<'_> {
         // After a change of settings, the client or the alias may have another instance.
         let key = server.as_ref().map(|server| InstanceKey {
             server: server.name.clone(),
-            holder: server.holder(&lost.client),
+            holder: server.holder(&*lost.client),
         });
         let no_successor = match alias.as_ref().zip(key.as_ref()) {
             Some((alias, key)) => alias.no_successor(key.holder),
@@ -99,7 +100,7 @@ impl Recovery<'_> {
         let written = lost.request_text.as_deref().unwrap_or_default();
         let view = &lost.client.entry().view;
         // The tool's name depends on the client's view and the alias.
-        let shown = |known| self.by.shown_as(&lost.alias.name, &lost.client, known);
+        let shown = |known| self.by.shown_as(&lost.alias.name, &*lost.client, known);
         let known = self.known.clone().and_then(shown);
         Facts {
             delivery: lost.delivery,
@@ -134,8 +135,11 @@ impl Recovery<'_> {
             is_modern: lost.is_modern,
             retry_state: lost.retry_state.clone(),
         };
-        let (open, _) = server.enqueue(call);
-        lost.client.set_phase(&lost.id, open, lost.stream);
+        let (ticket, _) = server.enqueue(call);
+        if let Some(client) = self.router.client(lost.client.number()) {
+            let phase = RequestPhase::Queued { server: server.clone(), ticket };
+            client.set_phase(&lost.id, phase, lost.stream);
+        }
         None
     }
 

@@ -14,6 +14,7 @@ use xy_search::{Document, Index};
 
 use super::Router;
 use crate::backend::Backend;
+use crate::call::CallClient;
 use crate::catalog::{ExposedItem, Known};
 use crate::client::{Client, Visibility};
 use crate::kind::Kind;
@@ -110,7 +111,7 @@ impl Searcher<'_> {
     /// Returns the layer that replaces a server's own for this searcher, and its source.
     fn layer(&self, server: &Backend) -> Option<(Layer, Rc<Known>)> {
         let name = &server.name;
-        if let Some(client) = self.client.filter(|client| server.has_own_tools(client)) {
+        if let Some(client) = self.client.filter(|client| server.has_own_tools(&**client)) {
             return Some((Layer::Client(name.clone(), client.group_id()), self.shown_of(server)?));
         }
         let scope = self.scope.as_ref().filter(|it| it.overrides_any_of(name.as_str()))?;

@@ -11,26 +11,10 @@ use xy_supervisor::instance::Holder;
 
 use super::Router;
 use crate::backend::Backend;
+use crate::call::CallClient;
 use crate::fault::ServerFault;
-use crate::http::{ANONYMOUS, HttpStatus as _};
-use crate::share;
-
-/// The token id of local clients.
-pub(crate) const LOCAL: u64 = 0;
-
-/// The token of a client, for the accounting of shares.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct TokenUse {
-    pub(crate) id: u64,
-}
-
-impl TokenUse {
-    /// Returns true if the token may take one more of a resource with limit `most`. It holds `own`
-    /// of `all` that are taken.
-    pub(crate) fn may_take(self, own: usize, all: usize, most: usize) -> bool {
-        matches!(self.id, LOCAL | ANONYMOUS) || share::may_take(own, all, most)
-    }
-}
+use crate::http::HttpStatus as _;
+use crate::share::TokenUse;
 
 impl Router {
     #[cfg(test)]

@@ -15,7 +15,7 @@ use xy_mcp::envelope::Outcome;
 
 use super::Router;
 use crate::backend::Backend;
-use crate::call::ResponseKind;
+use crate::call::{CallClient, ResponseKind};
 use crate::client::Client;
 use crate::connection::result_of;
 use crate::era::Era;
@@ -140,7 +140,7 @@ impl Router {
                 if let Some((id, life)) = tasks::created_modern(result) {
                     let alias = &answer.alias.name;
                     let new = NewTask { id: &id, alias, life, token: None };
-                    ownership.add_task_for(at, owner(answer.client), new, now);
+                    ownership.add_task_for(at, owner(&**answer.client), new, now);
                 }
             }
             ResponseKind::Task => {
@@ -276,7 +276,7 @@ fn introduction_of(server: &Rc<Backend>) -> Option<(String, Era)> {
 }
 
 /// Returns the owner of a modern client's tasks.
-fn owner(client: &Client) -> Owner {
+fn owner(client: &dyn CallClient) -> Owner {
     Owner::Token(client.entry().principal)
 }
 

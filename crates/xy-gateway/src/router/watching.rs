@@ -10,6 +10,7 @@ use xy_supervisor::instance::{Holder, InstanceKey};
 
 use super::Router;
 use crate::backend::Backend;
+use crate::call::CallClient;
 use crate::client::Client;
 use crate::connection::EventFilter;
 use crate::era::Era;
@@ -40,7 +41,7 @@ impl Router {
         client: &Rc<Client>,
         uris: BTreeSet<String>,
     ) -> Result<Rc<EventFilter>, CallError> {
-        let holder = server.primary_or_self().holder_of_call(client, client.era());
+        let holder = server.primary_or_self().holder_of_call(&**client, client.era());
         let by = Instant::now() + WATCH_TIMEOUT;
         self.request_instance_for(server, holder);
         let upstream = self.wait_for_instance(server, holder, by).await;

@@ -1,16 +1,13 @@
 //! The debug log of calls: server, tool, client, duration and outcome. It never holds arguments,
 //! results or error messages, which may quote them.
 
-use std::rc::Rc;
-
 use tokio::time::Instant;
 use xy_mcp::envelope::{Outcome, text_of};
 use xy_mcp::members::Members;
 use xy_protocol::control::quoted;
 
 use super::Caller;
-use crate::call::CallRequest;
-use crate::client::Client;
+use crate::call::{CallClient, CallRequest};
 
 /// A call that is logged when it ends.
 #[derive(Debug)]
@@ -36,16 +33,16 @@ impl CallLog {
         let (method, about) = request.method_and_target;
         let inside = request.renamed.as_ref().map(|(_, inside)| inside.as_str()).or(about);
         let tool = inside.filter(|_| method == "tools/call").and_then(text_of).unwrap_or_default();
-        Self::of(client, Some(upstream_id), alias.name.as_str(), method, &tool)
+        Self::of(&**client, Some(upstream_id), alias.name.as_str(), method, &tool)
     }
 
     /// Begins an entry for a call of one of xy's own tools.
-    pub(crate) fn of_own(client: &Rc<Client>, tool: &str) -> Option<Box<Self>> {
+    pub(crate) fn of_own(client: &dyn CallClient, tool: &str) -> Option<Box<Self>> {
         Self::of(client, None, "xy", "tools/call", tool)
     }
 
     fn of(
-        client: &Rc<Client>,
+        client: &dyn CallClient,
         id: Option<u64>,
         server: &str,
         method: &str,

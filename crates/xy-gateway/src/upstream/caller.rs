@@ -7,8 +7,7 @@ use tokio::time::Instant;
 
 use crate::bridge::EraTranslation;
 use crate::bridge::pending_input::{CallResult, PendingInput};
-use crate::call::{Alias, ResponseKind};
-use crate::client::{Client, Principal};
+use crate::call::{Alias, CallClient, Principal, ResponseKind};
 use crate::connection::Answered;
 use crate::exclusive::Slot;
 use crate::fault::ServerFault;
@@ -22,7 +21,7 @@ pub(crate) enum Caller {
     Cancelled { since: Instant, group_id: Option<u64>, response_kind: ResponseKind },
     /// A client.
     Client {
-        client: Rc<Client>,
+        client: Rc<dyn CallClient>,
         /// The server, under the name that the client used.
         alias: Rc<Alias>,
         /// The client's id of the request, as written.
@@ -49,14 +48,14 @@ pub(crate) enum Caller {
 /// The owner of a call.
 pub(crate) enum CallOwner {
     /// A client, the stream on which it made the call, and the upstream id.
-    Client(Rc<Client>, StreamNo, u64),
+    Client(Rc<dyn CallClient>, StreamNo, u64),
     /// A client that is to come back with input.
     PendingInput(Rc<PendingInput>),
 }
 
 impl Caller {
     /// Returns the client that waits for the response, if it is one.
-    pub(super) fn client(&self) -> Option<&Rc<Client>> {
+    pub(super) fn client(&self) -> Option<&Rc<dyn CallClient>> {
         match self {
             Self::Client { client, .. } => Some(client),
             _ => None,

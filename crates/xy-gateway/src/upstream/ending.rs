@@ -12,8 +12,7 @@ use xy_mcp::edit::Edits;
 use super::retry::CopyState;
 use super::retry_copy::RetryCopy;
 use super::{Caller, PendingCall, Upstream};
-use crate::call::{Alias, ResponseKind, RetryState};
-use crate::client::Client;
+use crate::call::{Alias, CallClient, ResponseKind, RetryState};
 use crate::connection::Delivery;
 use crate::fault::{Cause, LossReason, ServerFault};
 use crate::frontend::StreamNo;
@@ -24,7 +23,7 @@ const DEATH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A client's call that its server will not answer.
 pub(crate) struct UnansweredCall {
-    pub(crate) client: Rc<Client>,
+    pub(crate) client: Rc<dyn CallClient>,
     /// The server, under the name that the client used.
     pub(crate) alias: Rc<Alias>,
     /// The client's id of the request.

@@ -94,7 +94,7 @@ impl Upstream {
         let Caller::Client { client, alias, response_kind, .. } = &call.caller else { return };
         let Some(retry_copy) = &mut call.retry_copy else { return };
         let Some(known) = self.known() else { return };
-        let known = self.shown_as(&alias.name, client, known);
+        let known = self.shown_as(&alias.name, &**client, known);
         let (view, known) = (&client.entry().view, known.as_deref());
         let idempotency = match retry_copy.about() {
             Some((method, name)) => {

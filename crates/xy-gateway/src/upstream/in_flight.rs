@@ -3,7 +3,7 @@
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{CallOwner, Caller, PendingCall, ResponseKind, Upstream};
-use crate::client::Client;
+use crate::call::CallClient;
 use crate::exclusive::Flight;
 use crate::retained::Retained;
 use crate::tasks::{self, CANCELLED_RETENTION};
@@ -92,7 +92,7 @@ impl Upstream {
     }
 
     /// Returns true if a call of this client is pending that creates a task.
-    pub(crate) fn begins_task(&self, client: &Client) -> bool {
+    pub(crate) fn begins_task(&self, client: &dyn CallClient) -> bool {
         self.calls.borrow().values().any(|call| {
             matches!(&call.caller, Caller::Client { client: it, response_kind: ResponseKind::NewTask, .. }
                 if it.number() == client.number())
@@ -103,7 +103,7 @@ impl Upstream {
     ///
     /// Calls that wait for the user of the same principal hold up none of its other calls, once one
     /// of them has waited long enough.
-    pub(crate) fn flight(&self, client: &Client) -> Flight {
+    pub(crate) fn flight(&self, client: &dyn CallClient) -> Flight {
         let is_same_principal = |caller: &Caller| caller.principal() == Some(client.principal());
         let is_left = |it: &PendingCall| it.caller.is_left() && is_same_principal(&it.caller);
         let is_slow = self.calls.borrow().values().any(is_left);
@@ -112,7 +112,7 @@ impl Upstream {
 
     /// Returns which slots are in flight, for a new call of this client. One-shot requests may come
     /// from other programs, which need not wait for a user.
-    pub(crate) fn flight_now(&self, client: &Client) -> Flight {
+    pub(crate) fn flight_now(&self, client: &dyn CallClient) -> Flight {
         if client.has_session() {
             return self.flight(client);
         }

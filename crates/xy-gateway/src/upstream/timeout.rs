@@ -59,7 +59,7 @@ impl Upstream {
         for (upstream_id, call) in self.calls.borrow().iter() {
             let Some(timer) = &call.timer else { continue };
             let waits_for_client = match &call.caller {
-                Caller::Client { client, .. } => client.has_question_from(self),
+                Caller::Client { client, .. } => client.has_question_from(self.connection()),
                 Caller::PendingInput(_) => true,
                 _ => continue,
             };

@@ -7,6 +7,7 @@ use xy_protocol::error::CallError;
 
 use super::{Outcome, Request};
 use crate::backend::Backend;
+use crate::call::CallClient;
 use crate::client::{Client, Handshake};
 use crate::era::Era;
 use crate::frontend::View;

@@ -7,6 +7,7 @@ use xy_mcp::envelope::text_of;
 use xy_protocol::error::CallError;
 
 use super::{LIST_TIMEOUT, Outcome, Request};
+use crate::call::CallClient;
 use crate::client::{Client, RequestPhase};
 use crate::kind::Kind;
 use crate::reply;

@@ -9,7 +9,7 @@ use super::handshake::introduction_of;
 use super::{Outcome, Request};
 use crate::backend::{Backend, CallStatus, STOPPED};
 use crate::bridge::{StateError, pending_input, rounds};
-use crate::call::{CallRequest, ResponseKind};
+use crate::call::{CallClient, CallRequest, ResponseKind};
 use crate::client::{Client, RequestPhase};
 use crate::era::{Era, Introduction};
 use crate::frontend::View;
@@ -137,14 +137,17 @@ impl Client {
             self.router.check_room_for_task(self)?;
         }
         let primary = server.primary_or_self();
-        let status = primary.call((&self.me(), request.stream), outgoing, server);
+        let client: Rc<dyn CallClient> = self.me();
+        let status = primary.call((&client, request.stream), outgoing, server);
         match status? {
-            CallStatus::Sent(phase) => Ok(Outcome::Pending(phase)),
-            CallStatus::Queued { phase, for_first } => {
+            CallStatus::Sent { upstream, upstream_id } => {
+                Ok(Outcome::Pending(RequestPhase::Sent { upstream, upstream_id }))
+            }
+            CallStatus::Queued { ticket, for_first } => {
                 if let Some(holder) = for_first {
                     self.router.request_instance_for(server, holder);
                 }
-                Ok(Outcome::Pending(phase))
+                Ok(Outcome::Pending(RequestPhase::Queued { server: primary, ticket }))
             }
         }
     }

@@ -6,6 +6,7 @@ use super::*;
 use crate::bridge::pending_input::{
     CallResult, INPUT_TIMEOUT, NewPendingInput, ParkedEntry, PendingInput, ReplyTo, ResumeAction,
 };
+use crate::call::CallClient;
 use crate::client::Client;
 use crate::modern::RequestMeta;
 

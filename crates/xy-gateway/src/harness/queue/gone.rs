@@ -1,6 +1,7 @@
 //! Calls that wait for an instance that does not come back.
 
 use super::*;
+use crate::call::CallClient;
 use crate::fault::LossReason;
 
 #[tokio::test(start_paused = true)]
