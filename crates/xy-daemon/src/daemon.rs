@@ -11,7 +11,7 @@ use xy_config::settings::{Profiles, ServerSettings};
 use xy_config::{BrokenServers, LastGood, Loaded, Paths, PriorState};
 use xy_container::ContainerLauncher;
 use xy_gateway::Admin;
-use xy_gateway::http::{ListenState, ListeningSocket, Token};
+use xy_http::{ListenState, ListeningSocket, Token};
 use xy_protocol::control::{LimitHit, quoted};
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::{MAX_NAME_LENGTH, ServerEntry, ServerName};

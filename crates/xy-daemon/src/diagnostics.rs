@@ -9,7 +9,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use xy_config::{Loaded, Paths};
 use xy_protocol::PROTOCOL_VERSION;
 use xy_protocol::control::{
-    BriefProblem, ByName, ConfigurationState, DaemonState, Diagnostics, ServerReport, System,
+    BriefProblem, ConfigurationState, DaemonState, Diagnostics, ServerReport, System,
 };
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_supervisor::RuntimeServers;
@@ -18,9 +18,8 @@ use xy_supervisor::reload::ServerMap;
 
 use self::mask::Secrets;
 use crate::daemon::Daemon;
-use crate::handlers::{info, status};
 use crate::self_test::history;
-use crate::{check, limits, machine, server_status};
+use crate::{check, daemon_info, limits, machine, server_status};
 
 mod files;
 mod mask;
@@ -49,12 +48,11 @@ pub(crate) async fn of_daemon(daemon: &Daemon) -> Result<Box<RawValue>, CallErro
         Ok(admin) => admin.metrics().await.unwrap_or_default(),
         Err(_) => String::new(), // The gateway is still starting.
     };
-    let state = DaemonState { info: info::handle(daemon), rss: machine::resident() };
+    let state = DaemonState { info: daemon_info::of(daemon), rss: machine::resident() };
     let statuses: BTreeMap<_, _> = roster
         .keys()
         .filter_map(|name| {
-            let ask = ByName { name: name.to_string() };
-            Some((name.clone(), status::handle(daemon, &ask).ok()?))
+            Some((name.clone(), server_status::of_named(daemon, name.as_str()).ok()?))
         })
         .collect();
     let restart_history = history::of(&daemon.journal, MAX_RESTARTS).await;

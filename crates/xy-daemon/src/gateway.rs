@@ -9,20 +9,20 @@ use tokio::runtime::Handle;
 use xy_config::Paths;
 use xy_config::settings::GatewaySettings;
 use xy_gateway::HttpParts;
-use xy_gateway::ServerFault;
 use xy_gateway::control::{BoxFuture, Control, Requester};
-use xy_gateway::http::{Auth, Hosts, HttpRules, random_token, read_or_create_token};
+use xy_http::{Auth, Hosts, HttpRules, random_token, read_or_create_token};
 use xy_ipc::server::Answer;
 use xy_protocol::control::Request;
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::{ServerName, ServerState};
-use xy_supervisor::fleet::{HoldError, NoRoom};
 use xy_supervisor::instance::Holder;
 use xy_supervisor::launch::adopt::home_id;
+use xy_upstream::fault::ServerFault;
 
 use crate::audit::Actor;
 use crate::daemon::Daemon;
 use crate::handlers::Handlers;
+use crate::hold_error;
 use crate::tokens::Tokens;
 
 /// The daemon's operations that the gateway can call.
@@ -70,10 +70,8 @@ impl Control for ControlPlane {
     fn hold(&self, server: &ServerName, holder: Holder) -> BoxFuture<Result<(), ServerFault>> {
         let (fleet, server) = (self.daemon.fleet.clone(), server.clone());
         Box::pin(async move {
-            let held = fleet.hold(&server, holder).await.map_err(|cause| match cause {
-                HoldError::NoRoom(full) => no_room(&full),
-                cause => ServerFault::NoInstance(holder, cause.to_string()),
-            })?;
+            let held = fleet.hold(&server, holder).await;
+            let held = held.map_err(|why| hold_error::fault(holder, &why))?;
             let is_decided = |state| {
                 use ServerState::{Asleep, Failed, Running, Stopped};
                 matches!(state, Running | Failed | Stopped | Asleep)
@@ -94,20 +92,6 @@ impl Control for ControlPlane {
         let (fleet, server) = (self.daemon.fleet.clone(), server.clone());
         Box::pin(async move { fleet.release(&server, client).await })
     }
-}
-
-/// Returns the error for a user whose request needs an instance that cannot be started.
-pub(crate) fn hold_error(server: &ServerName, why: &HoldError) -> CallError {
-    match why {
-        HoldError::NoRoom(full) => no_room(full).named(server),
-        why => {
-            CallError::new(ErrorKind::NotRunning, format!("`{server}` is not running")).cause(why)
-        }
-    }
-}
-
-fn no_room(full: &NoRoom) -> ServerFault {
-    ServerFault::NoRoom { cause: full.to_string(), hint: full.hint().to_string() }
 }
 
 /// Returns the parts of the HTTP gateway that the files configure, and the problem that keeps it

@@ -16,7 +16,7 @@ mod diagnostics;
 pub(crate) mod events;
 mod explain;
 mod handover;
-pub(crate) mod info;
+mod info;
 mod list;
 pub(crate) mod logs;
 pub(crate) mod reload;
@@ -28,7 +28,7 @@ mod self_test;
 mod settle;
 mod shutdown;
 mod start;
-pub(crate) mod status;
+mod status;
 mod stop;
 mod tail;
 mod token;
@@ -55,7 +55,7 @@ impl Handlers {
         audit::record_request(daemon, actor, &request).await;
         match request {
             Request::List => Answer::of(&list::handle(daemon)),
-            Request::Status(params) => Answer::of(&status::handle_full(daemon, &params).await?),
+            Request::Status(params) => Answer::of(&status::handle(daemon, &params).await?),
             Request::Start(params) => Answer::of(&start::handle(daemon, params).await?),
             Request::Stop(params) => Answer::of(&stop::handle(daemon, params).await?),
             Request::Restart(params) => Answer::of(&restart::handle(daemon, params).await?),

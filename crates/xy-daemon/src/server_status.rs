@@ -18,6 +18,10 @@ use crate::bad_files::BadFile;
 use crate::containment;
 use crate::temporary_instance::is_daemon_client;
 
+mod named;
+
+pub(crate) use self::named::of_named;
+
 /// Returns the entry of one server in `list`, which combines its instances.
 pub(crate) fn entry(member: &Member) -> ServerEntry {
     let now = tokio::time::Instant::now().into_std();

@@ -10,7 +10,7 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use xy_config::Paths;
-use xy_gateway::http::{self, Digest, Secret, Token};
+use xy_http::{Digest, Secret, Token};
 use xy_protocol::control::{
     RotatedToken, TokenAdd, TokenAddResult, TokenEntry, TokenRotateResult, quoted,
 };
@@ -65,7 +65,7 @@ impl OwnToken {
     /// tasks of an old secret never belong to a new one.
     fn token(&self) -> Option<Token> {
         let secret = self.secret.clone()?;
-        let digest = http::digest(secret.as_bytes());
+        let digest = xy_http::digest(secret.as_bytes());
         let id = digest[..8].iter().fold(0, |id, byte| id << 8 | u64::from(*byte));
         let description =
             if self.manage { "the daemon's manage token" } else { "the daemon's token" };
@@ -126,7 +126,7 @@ impl Tokens {
     /// Enables the daemon's own tokens. Their files are created if they are missing.
     pub(crate) fn read_own(&mut self) -> io::Result<()> {
         for own in &mut self.own {
-            own.secret = Some(http::read_or_create_token(&own.file)?);
+            own.secret = Some(xy_http::read_or_create_token(&own.file)?);
         }
         self.publish();
         Ok(())
@@ -171,7 +171,7 @@ impl Tokens {
         let stored = Stored {
             name: request.name.clone(),
             id,
-            sha256: hex(&http::digest(token.as_bytes())),
+            sha256: hex(&xy_http::digest(token.as_bytes())),
             profile: request.profile.clone(),
             manage: request.manage,
             made_at: now(),
@@ -221,7 +221,7 @@ impl Tokens {
         let failed = |cause: &io::Error| not_rotated(name, cause);
         let (token, id) = random_token_and_id().map_err(|cause| failed(&cause))?;
         (stored.sha256, stored.id, stored.made_at) =
-            (hex(&http::digest(token.as_bytes())), id, now());
+            (hex(&xy_http::digest(token.as_bytes())), id, now());
         self.store(all).map_err(|cause| failed(&cause))?;
         Ok(RotatedToken { name: name.to_owned(), token })
     }
@@ -229,7 +229,7 @@ impl Tokens {
     fn rotate_own(&mut self) -> Result<Vec<RotatedToken>, CallError> {
         let mut rotated: Vec<RotatedToken> = Vec::new();
         for own in &mut self.own {
-            let written = http::random_token().and_then(|token| {
+            let written = xy_http::random_token().and_then(|token| {
                 write_atomically(&own.file, format!("{token}\n").as_bytes()).map(|()| token)
             });
             let token = match written {
@@ -311,7 +311,7 @@ fn parse(text: &[u8]) -> Result<Vec<Stored>, String> {
 
 /// Returns a new secret, and an id that no other token has.
 fn random_token_and_id() -> io::Result<(String, u64)> {
-    let (token, id) = (http::random_token()?, http::random_token()?);
+    let (token, id) = (xy_http::random_token()?, xy_http::random_token()?);
     Ok((token, u64::from_str_radix(&id[..16], 16).unwrap_or_default().max(FIRST_ID)))
 }
 
@@ -383,7 +383,7 @@ mod tests {
         let next = Tokens::read(&paths);
         assert_eq!(next.list(), tokens.list());
         assert_eq!(next.subscribe().borrow().clone(), updates.borrow_and_update().clone());
-        let digest = Secret::Digest(http::digest(added.token.as_bytes()));
+        let digest = Secret::Digest(xy_http::digest(added.token.as_bytes()));
         assert!(
             next.subscribe().borrow().iter().any(|it| it.secret == digest && it.id >= FIRST_ID)
         );
@@ -456,7 +456,7 @@ mod tests {
         let rotated = tokens.rotate(Some("a")).unwrap().tokens;
         assert!(!format!("{rotated:?}").contains(&rotated[0].token));
         let after = secrets(&tokens);
-        assert_eq!(after[0].1, hex(&http::digest(rotated[0].token.as_bytes())));
+        assert_eq!(after[0].1, hex(&xy_http::digest(rotated[0].token.as_bytes())));
         assert_ne!(after[0].0, before[0].0);
         assert_eq!(after[1], before[1]);
         assert_eq!(tokens.list()[0].profile.as_deref(), Some("work"));

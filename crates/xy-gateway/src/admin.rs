@@ -13,30 +13,27 @@ use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout, timeout_at};
 use xy_config::settings::{Isolation, Profiles};
-use xy_mcp::edit::Edits;
+use xy_http::HttpStatus as _;
+use xy_http::frontend::{
+    ClientSession, Disposition, Entry, Frontend, Lifetime, Responder, Route, StreamNo, View,
+};
+use xy_mcp::edit::{Edits, quoted};
 use xy_mcp::envelope::{self, Message, Outcome, text_of};
+use xy_mcp::kind::Kind;
+use xy_mcp::params::Params;
+use xy_mcp::{era, reply, revision};
 use xy_protocol::control::{
     Explain, ExplainResult, Search, SearchEntry, SearchResult, quoted as shortened,
 };
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::InstanceClients;
 use xy_supervisor::instance::{Holder, InstanceKey};
+use xy_upstream::connection::RoundTrip;
+use xy_upstream::fault::ServerFault;
 
 use crate::backend::{Availability, Backend, STOPPED};
 use crate::client::Visibility;
 use crate::client::dispatch::LIST_TIMEOUT;
-use crate::connection::RoundTrip;
-use crate::era;
-use crate::fault::ServerFault;
-use crate::frontend::{
-    ClientSession, Disposition, Entry, Frontend, Lifetime, Responder, Route, StreamNo, View,
-};
-use crate::http::HttpStatus as _;
-use crate::kind::Kind;
-use crate::names::quoted;
-use crate::params::Params;
-use crate::reply;
-use crate::revision;
 use crate::router::{DEFAULT_HITS, FoundTool, Router};
 use crate::upstream::Upstream;
 

@@ -11,24 +11,24 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
+use xy_catalog::catalog::Known;
 use xy_config::profile::OWN_TOOLS;
 use xy_config::settings::ServerSettings;
+use xy_http::frontend::StreamNo;
 use xy_mcp::envelope::text_of;
+use xy_mcp::era::Era;
+use xy_mcp::kind::Kind;
 use xy_protocol::control::quoted;
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::ServerName;
 use xy_supervisor::instance::Holder;
+use xy_transport::retained::Retained;
+use xy_upstream::connection::Connection;
+use xy_upstream::fault::ServerFault;
 
 use crate::bridge;
 use crate::call::{Alias, CallClient, CallRequest, CallTimer, Counts};
-use crate::catalog::Known;
-use crate::connection::Connection;
-use crate::era::Era;
-use crate::fault::ServerFault;
-use crate::frontend::StreamNo;
-use crate::kind::Kind;
 use crate::manifest::Remembered;
-use crate::retained::Retained;
 use crate::upstream::{Caller, Upstream};
 
 mod era_routing;

@@ -2,8 +2,8 @@
 
 use std::rc::Rc;
 
-use crate::message_text::MessageText;
-use crate::modern::RequestMeta;
+use xy_mcp::modern::RequestMeta;
+use xy_transport::message_text::MessageText;
 
 mod alias;
 mod client;

@@ -13,28 +13,28 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use tokio::task::AbortHandle;
+use xy_http::frontend::{ClientSession, Disposition, Entry, Responder, Route, StreamNo, View};
+use xy_mcp::capabilities::Capabilities;
+use xy_mcp::era::Era;
+use xy_mcp::kind::Kind;
+use xy_mcp::level::Level;
+use xy_mcp::modern::RequestMeta;
+use xy_mcp::param_headers::{self, ParamHeader};
+use xy_mcp::via::Via;
 use xy_protocol::control::quoted as shortened;
 use xy_protocol::error::CallError;
 use xy_protocol::server::ServerName;
+use xy_transport::budget::Reservation;
+use xy_transport::large::LargeMessage;
+use xy_transport::retained::Retained;
+use xy_transport::share::{LOCAL, TokenUse};
 
 use crate::backend::Backend;
-use crate::budget::Reservation;
 use crate::call::{AnswerReceiver, CallClient};
-use crate::capabilities::Capabilities;
 use crate::control::Requester;
-use crate::era::Era;
-use crate::frontend::{ClientSession, Disposition, Entry, Responder, Route, StreamNo, View};
-use crate::kind::Kind;
-use crate::large::LargeMessage;
-use crate::level::Level;
-use crate::modern::RequestMeta;
-use crate::param_headers::{self, ParamHeader};
-use crate::retained::Retained;
 use crate::router::Router;
-use crate::share::{LOCAL, TokenUse};
 use crate::subscriptions::Subscriber;
 use crate::upstream::Upstream;
-use crate::via::Via;
 
 mod call_client;
 pub(crate) mod dispatch;
@@ -108,7 +108,7 @@ pub(crate) enum ListVersion {
 pub(crate) struct Handshake {
     pub(crate) version: &'static str,
     /// The client's capabilities, as JSON text.
-    pub(crate) capabilities: Box<str>,
+    pub capabilities: Box<str>,
     /// The client's `clientInfo`, as JSON text.
     pub(crate) info: Option<Box<str>>,
 }

@@ -3,11 +3,11 @@
 use std::future::Future;
 use std::pin::Pin;
 
-use crate::fault::ServerFault;
 use xy_protocol::control::Request;
 use xy_protocol::error::CallError;
 use xy_protocol::server::ServerName;
 use xy_supervisor::instance::Holder;
+use xy_upstream::fault::ServerFault;
 
 /// A boxed future that can move between threads.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;

@@ -5,15 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use xy_protocol::server::ServerName;
+use xy_upstream::connection::UNFRAMED;
+use xy_upstream::fault::ISOLATION_ADVICE;
 
 use crate::limit_hits::LimitHits;
-
-/// Advice for clients that wait for each other.
-pub(crate) const ADVICE: &str = "write `isolation \"client\"`";
-
-/// Warning for a server that writes messages over several lines.
-pub(crate) const UNFRAMED: &str = "it writes messages over several lines, which MCP forbids on \
-    stdio: have it write each on one line";
 
 /// A snapshot of the gateway's status.
 #[derive(Debug, Default)]
@@ -38,7 +33,7 @@ impl GatewayStatus {
     /// Returns advice on a server and its configuration.
     pub(crate) fn advice(&self, server: &ServerName) -> Vec<String> {
         let asks = self.asking.contains(server).then(|| {
-            format!("it asks its clients questions, so they are served one at a time: {ADVICE}")
+            format!("it asks its clients questions, so they are served one at a time: {ISOLATION_ADVICE}")
         });
         let unframed = self.unframed.contains(server).then(|| UNFRAMED.to_owned());
         asks.into_iter().chain(unframed).collect()

@@ -17,21 +17,21 @@ use xy_config::settings::{
     CallRules, Isolation, Limits, ParkSettings, ProcessSettings, Rules, ServerKind, ServerSettings,
     Source,
 };
+use xy_http::frontend::{ClientSession, Entry, Frontend, Lifetime, Responder, Route, View};
+use xy_mcp::era::Introduction;
 use xy_protocol::control;
 use xy_protocol::error::CallError;
 use xy_protocol::server::{ServerName, Transport};
 use xy_supervisor::instance::{Holder, InstanceKey};
 use xy_supervisor::protocol::DriverEvent;
+use xy_transport::chunks::Chunks;
+use xy_upstream::connection::wire::Wire;
+use xy_upstream::fault::{Cause, LossReason, ServerFault};
 
 use crate::backend::Backend;
 use crate::bridge::Key;
 use crate::bridge::pending_input::ParkedCalls;
-use crate::chunks::Chunks;
-use crate::connection::wire::Wire;
 use crate::control::{BoxFuture, Control};
-use crate::era::Introduction;
-use crate::fault::{Cause, LossReason, ServerFault};
-use crate::frontend::{ClientSession, Entry, Frontend, Lifetime, Responder, Route, View};
 use crate::gateway_status::GatewayStatus;
 use crate::manifest::Manifests;
 use crate::router::Router;

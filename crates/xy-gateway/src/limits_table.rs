@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-const HTTP: &str = "crates/xy-gateway/src/http/limits.rs";
+const HTTP: &str = "crates/xy-http/src/limits.rs";
 
 fn file(path: &str) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

@@ -8,26 +8,24 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use socket::Socket;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Notify, mpsc, watch};
-use tokio::task::JoinSet;
-use tokio::task::yield_now;
+use tokio::task::{JoinSet, yield_now};
 use tokio::time::{sleep, timeout};
-use xy_ipc::framing::{Line, LineSplitter};
-use xy_mcp::edit::append_on_one_line;
-use xy_protocol::control::quoted as shortened;
-use xy_protocol::handshake::{self, Answer, HANDSHAKE_VERSION, Hello};
-
-use crate::error_log::FailedRequest;
-use crate::frontend::{
+use xy_catalog::names;
+use xy_http::frontend::{
     ClientSession, Disposition, Entry, Frontend, Lifetime, Refusal, Responder, Route, View,
 };
-use crate::large::{LARGE_THRESHOLD, LargeReader};
-use crate::message_text::MAX_MESSAGE;
-use crate::names;
-use crate::reply;
-use crate::scratch::READ_BYTES;
-use socket::Socket;
+use xy_ipc::framing::{Line, LineSplitter};
+use xy_mcp::edit::append_on_one_line;
+use xy_mcp::reply;
+use xy_protocol::control::quoted as shortened;
+use xy_protocol::handshake::{self, Answer, HANDSHAKE_VERSION, Hello};
+use xy_transport::error_log::FailedRequest;
+use xy_transport::large::{LARGE_THRESHOLD, LargeReader};
+use xy_transport::message_text::MAX_MESSAGE;
+use xy_transport::scratch::READ_BYTES;
 
 /// Maximum number of unread bytes of a client. A client with more is disconnected.
 const MAX_UNREAD_BYTES: usize = 64 * 1024 * 1024;

@@ -16,14 +16,13 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::time::timeout;
+pub(crate) use xy_catalog::catalog::{Item, Known, Lists};
 use xy_config::settings::{ServerKind, ServerSettings};
 use xy_config::trust;
+use xy_mcp::capabilities;
+use xy_mcp::era::{Era, Introduction, Introductions, SpokenEras};
+use xy_mcp::kind::Kind;
 use xy_protocol::server::ServerName;
-
-use crate::capabilities;
-use crate::catalog::{Item, Known, Lists};
-use crate::era::{Era, Introduction, Introductions, SpokenEras};
-use crate::kind::Kind;
 
 const FORMAT: u32 = 1;
 
@@ -308,11 +307,11 @@ fn write_atomically(file: &Path, text: &str) -> io::Result<()> {
 mod tests {
     use std::fs::File;
 
+    use xy_catalog::catalog::Page;
     use xy_config::settings::{Isolation, Limits, ProcessSettings, Rules, Source};
     use xy_protocol::server::Transport;
 
     use super::*;
-    use crate::catalog::Page;
 
     fn traits() -> Traits {
         let mut introductions = Introductions::default();

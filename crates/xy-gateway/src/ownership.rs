@@ -8,12 +8,11 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use xy_mcp::tasks::CANCELLED_RETENTION;
 use xy_protocol::server::ServerName;
 use xy_supervisor::instance::InstanceKey;
-
-use crate::fault::LossReason;
-use crate::retained::Retained;
-use crate::tasks::CANCELLED_RETENTION;
+use xy_transport::retained::Retained;
+use xy_upstream::fault::LossReason;
 
 /// Maximum number of tasks of one client.
 pub(crate) const MAX_TASKS: usize = 1000;

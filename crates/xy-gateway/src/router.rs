@@ -24,36 +24,35 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
+use xy_catalog::catalog::Known;
+use xy_catalog::scope::Scope;
 use xy_config::settings::ParkSettings;
+use xy_http::frontend::{ClientSession, Entry, Frontend, Refusal, Responder, View};
+use xy_http::generation::Generation;
+use xy_mcp::era::Era;
+use xy_mcp::level::Level;
+use xy_mcp::via::Daemons;
+use xy_mcp::{edit, reply};
 use xy_protocol::error::CallError;
 use xy_protocol::server::ServerName;
 use xy_search::Index;
 use xy_supervisor::instance::Holder;
+use xy_transport::budget::Reservation;
+use xy_transport::large::LargeReader;
+use xy_transport::share::TokenUse;
+use xy_upstream::connection::InternalRequest;
+use xy_upstream::fault::LossReason;
 
 use crate::backend::{Availability, Backend, QueueBudget};
 use crate::bridge::pending_input::ParkedCalls;
-use crate::budget::Reservation;
 use crate::call::CallClient;
-use crate::catalog::Known;
 use crate::client::Client;
-use crate::connection::InternalRequest;
 use crate::control::Control;
-use crate::era::Era;
-use crate::fault::LossReason;
-use crate::frontend::{ClientSession, Entry, Frontend, Refusal, Responder, View};
 use crate::gateway_status::GatewayStatus;
-use crate::generation::Generation;
-use crate::large::LargeReader;
-use crate::level::Level;
 use crate::manifest::Manifests;
-use crate::names;
 use crate::ownership::Ownership;
-use crate::reply;
-use crate::scope::Scope;
-use crate::share::TokenUse;
 use crate::subscriptions::{Subscriber, Subscriptions};
 use crate::upstream::Upstream;
-use crate::via::Daemons;
 
 mod attribution;
 mod changes;
@@ -411,7 +410,7 @@ impl Router {
             return drop(upstream.listen_to(watched));
         }
         for uri in watched.uris {
-            let params = format!(r#"{{"uri":{}}}"#, names::quoted(&uri));
+            let params = format!(r#"{{"uri":{}}}"#, edit::quoted(&uri));
             detach(upstream.ask("resources/subscribe", Some(&params)));
         }
     }

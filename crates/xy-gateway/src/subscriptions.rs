@@ -5,11 +5,10 @@
 
 use std::collections::BTreeMap;
 
+use xy_mcp::era::Era;
 use xy_protocol::server::ServerName;
 use xy_supervisor::instance::Holder;
-
-use crate::era::Era;
-use crate::retained::Retained;
+use xy_transport::retained::Retained;
 
 /// Maximum number of watched resources, over all servers and clients.
 const MAX_RESOURCES: usize = 10_000;

@@ -10,13 +10,13 @@ use std::sync::LazyLock;
 
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
+use xy_catalog::catalog::ExposedItem;
+use xy_mcp::kind::Kind;
+use xy_mcp::reply;
 use xy_protocol::control::quoted as shortened;
 use xy_protocol::error::CallError;
 
-use crate::catalog::ExposedItem;
 use crate::control::Requester;
-use crate::kind::Kind;
-use crate::reply;
 use crate::router::Router;
 
 mod add_server;

@@ -16,25 +16,25 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
+use xy_catalog::catalog::Known;
 use xy_config::settings::ParkSettings;
+use xy_http::frontend::StreamNo;
 use xy_mcp::edit::Edits;
 use xy_mcp::envelope::Outcome;
+use xy_mcp::modern::RequestMeta;
+use xy_mcp::tasks::CANCELLED_RETENTION;
+use xy_mcp::via::Via;
 use xy_protocol::server::ServerName;
 use xy_supervisor::instance::InstanceKey;
 use xy_supervisor::protocol::DriverEvent;
+use xy_transport::large::LargeReader;
 
 use crate::bridge::EraTranslation;
 use crate::bridge::pending_input::PendingInput;
 use crate::call::{Alias, CallClient, CallTimer, ResponseKind, RetryState};
-use crate::catalog::Known;
-use crate::connection::wire::Wire;
-use crate::connection::{Connection, ConnectionEvents, Delivery, Inbound};
-use crate::fault::{Cause, LossReason, ServerFault};
-use crate::frontend::StreamNo;
-use crate::large::LargeReader;
-use crate::modern::RequestMeta;
-use crate::tasks::CANCELLED_RETENTION;
-use crate::via::Via;
+pub(crate) use xy_upstream::connection::wire::Wire;
+use xy_upstream::connection::{Connection, ConnectionEvents, Delivery, Inbound};
+use xy_upstream::fault::{Cause, LossReason, ServerFault};
 
 mod admin_request;
 pub(crate) mod call_log;
@@ -426,7 +426,7 @@ impl Upstream {
         scratch.clear();
         edits.append_to(&mut scratch);
         client.respond(id, stream, &scratch);
-        scratch.shrink_to(crate::scratch::READ_BYTES);
+        scratch.shrink_to(xy_transport::scratch::READ_BYTES);
     }
 
     /// Records progress of a call, and returns its recipient.

@@ -13,23 +13,24 @@ use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 use xy_config::settings::ServerSettings;
+use xy_mcp::era::{Era, Introduction, SpokenEras};
+use xy_mcp::via;
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_supervisor::instance::Holder;
 use xy_supervisor::lifecycle::Exit;
 use xy_supervisor::protocol::{Connection, DriverCommand, DriverEvent, Handover, ServerIo};
-
-use crate::backend::Backend;
-use crate::connection::handshake::{
+use xy_upstream::connection::handshake::{
     Handshake, HandshakeOutcome, HandshakePlan, INITIALIZED, ResumeNote,
 };
-use crate::connection::http_client::SessionError;
-use crate::connection::pipes::Pipes;
-use crate::connection::probe::{Hello, ProbeAnswer};
-use crate::era::{Era, Introduction, SpokenEras};
-use crate::fault::{Cause, LossReason};
+
+use crate::backend::Backend;
+pub(crate) use xy_upstream::connection::http_client::SessionError;
+use xy_upstream::connection::pipes::Pipes;
+pub(crate) use xy_upstream::connection::probe::{Hello, ProbeAnswer};
+use xy_upstream::fault::{Cause, LossReason};
+
 use crate::router::Router;
 use crate::upstream::Upstream;
-use crate::via;
 
 mod checkup;
 mod http;
@@ -429,7 +430,7 @@ fn read_answer(of: Hello, answer: Result<Box<str>, CallError>) -> ProbeAnswer {
         Ok(answer) => of.read(&answer),
         Err(fault) if fault.kind == ErrorKind::Internal => {
             let what = match of {
-                Hello::Discover => crate::modern::DISCOVER,
+                Hello::Discover => xy_mcp::modern::DISCOVER,
                 Hello::Initialize => "initialize",
             };
             let why = format!("what it answered to `{what}` cannot be read: {fault}");
@@ -451,8 +452,8 @@ fn describe_end(upstream: &Upstream, exit: Exit, by_xy: bool) -> LossReason {
 /// Returns the client capabilities to declare to a server.
 pub(crate) fn capabilities(router: &Router, upstream: &Upstream) -> String {
     let Holder::Client(number) = upstream.key().holder else {
-        return crate::capabilities::SHARED.to_owned();
+        return xy_mcp::capabilities::SHARED.to_owned();
     };
     let declared = router.client(number).and_then(|client| client.declared_capabilities());
-    declared.map_or_else(|| crate::capabilities::STATELESS.to_owned(), Into::into)
+    declared.map_or_else(|| xy_mcp::capabilities::STATELESS.to_owned(), Into::into)
 }

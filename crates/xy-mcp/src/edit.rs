@@ -92,6 +92,11 @@ fn offset(text: &[u8], part: &[u8]) -> usize {
     start
 }
 
+/// Returns a text as a JSON string.
+pub fn quoted(text: &str) -> String {
+    serde_json::Value::String(text.to_owned()).to_string()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -19,6 +19,9 @@ use crate::wire::{self, Frame, Order, Report};
 /// Log batches are dropped while more than this many bytes are queued for the daemon.
 const MAX_QUEUED_LOG: usize = 1024 * 1024;
 
+/// How long the shim waits at its end for the daemon to read the remaining frames.
+pub(crate) const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// Buffer capacity that an idle connection retains.
 const RETAINED_CAPACITY: usize = 4 * 1024;
 

@@ -18,17 +18,16 @@ use rustix::process::{Pid, Signal, kill_process};
 use rustix::stdio;
 
 use crate::cgroup::Groups;
-use crate::clock;
-use crate::exec;
-use crate::leader::{ExitStatus, Leader};
+use crate::child_exit::ExitStatus;
+use crate::leader::Leader;
 use crate::signals::Signals;
 use crate::stop::State::NotRequested;
 use crate::stop::{self, Effect, Event, Stdin};
-use crate::sys;
 use crate::wire::{
     EnforcedBy, LimitsOrder, LogOrder, MemoryLimit, OrphanPolicy, PROTOCOL, StartFault, StartOrder,
     Stdout,
 };
+use crate::{clock, exec, sys};
 
 /// How long a server may still answer after its client has closed stdin.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);

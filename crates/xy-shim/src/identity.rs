@@ -12,7 +12,7 @@ use std::path::Path;
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
-use crate::pidfd::ProcessHandle;
+use crate::pidfd::{ProcessHandle, start_time};
 #[cfg(target_os = "linux")]
 use crate::proc_stat::ProcStat;
 use crate::wire;
@@ -91,12 +91,6 @@ impl Identity {
     }
 }
 
-/// Returns when a process started, in the system's own unit, or `None` if there is no such process.
-#[cfg(target_os = "linux")]
-pub(crate) fn start_time(pid: u32) -> Option<u64> {
-    ProcStat::of(pid).ok().map(|stat| stat.start_time)
-}
-
 #[cfg(target_os = "linux")]
 fn is_stopped(pid: u32) -> bool {
     ProcStat::of(pid).is_ok_and(|stat| matches!(stat.state, 'T' | 't'))
@@ -105,11 +99,6 @@ fn is_stopped(pid: u32) -> bool {
 #[cfg(not(target_os = "linux"))]
 fn is_stopped(_pid: u32) -> bool {
     false // The system does not report it; the shim gets its full time to answer.
-}
-
-#[cfg(not(target_os = "linux"))]
-pub(crate) fn start_time(pid: u32) -> Option<u64> {
-    crate::sys::start_time(pid)
 }
 
 /// Returns an ID that differs between boots of the machine.

@@ -18,20 +18,20 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use crate::clock;
-use crate::control::{Control, DaemonData};
+use crate::child_exit::{self, ExitStatus};
+use crate::control::{Control, DaemonData, FLUSH_TIMEOUT};
 use crate::controller::Controller;
 use crate::exec::{PassedPipes, StartedServer};
 use crate::handover::Handover;
-use crate::leader::{self, ExitStatus, Leader};
+use crate::leader::Leader;
 use crate::listener::Listener;
 use crate::log::{Log, Stream};
 use crate::pace::Pace;
-use crate::run::{FLUSH_TIMEOUT, Shim};
+use crate::shim::Shim;
 use crate::signals::Signals;
 use crate::stop::{self, Effect, Event, Stdin};
-use crate::sys;
 use crate::wire::{Confinement, ExitReport, Order, OrphanPolicy, Report, StartOrder};
+use crate::{clock, sys};
 
 mod attach;
 
@@ -291,7 +291,7 @@ impl Instance {
     /// Handles the death of a child: the leader, or an orphan that the shim has adopted.
     fn on_child_death(&mut self) {
         let Phase::Running { leader, stop, leader_exit } = &mut self.phase else {
-            while sys::first_dead_child().is_some_and(leader::reap) {}
+            while sys::first_dead_child().is_some_and(child_exit::reap) {}
             return;
         };
         if leader_exit.is_none()

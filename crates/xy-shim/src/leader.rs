@@ -4,11 +4,10 @@
 //! sent before that: the shim sees the leader dead, kills the rest of its group, and only then
 //! reaps it. [`Leader::reap`] consumes the leader.
 
-use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, kill_process_group, waitid,
-};
+use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::cgroup::Groups;
+use crate::child_exit::{self, ExitStatus};
 use crate::tree::Tree;
 use crate::wire::{Confinement, Containment, LimitsOrder, Oom};
 
@@ -23,13 +22,6 @@ pub(crate) struct Leader {
     tree: Tree,
     /// Control groups of the server; removed with the leader.
     groups: Groups,
-}
-
-/// How the leader exited.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ExitStatus {
-    pub(crate) code: Option<i32>,
-    pub(crate) signal: Option<i32>,
 }
 
 impl Leader {
@@ -107,14 +99,13 @@ impl Leader {
 
     /// Returns the leader's exit status once it is dead. The leader stays unreaped.
     pub(crate) fn exit_status(&self) -> Option<ExitStatus> {
-        let status = try_wait(self.pid, WaitIdOptions::NOWAIT)?;
-        Some(ExitStatus { code: status.exit_status(), signal: status.terminating_signal() })
+        child_exit::exit_status(self.pid)
     }
 
     /// Reaps the leader of a server of which no other process is left, as far as can be seen.
     pub(crate) fn reap(self) {
         self.signal_group(Signal::KILL); // Without a walk, this is all that can be done.
-        reap(self.pid);
+        child_exit::reap(self.pid);
     }
 
     /// Signals the leader's process group. A group of only the dead leader cannot be signalled,
@@ -122,15 +113,4 @@ impl Leader {
     fn signal_group(&self, signal: Signal) {
         let _ = kill_process_group(self.pid, signal);
     }
-}
-
-/// Reaps one dead child. Returns true if it was dead.
-pub(crate) fn reap(pid: Pid) -> bool {
-    try_wait(pid, WaitIdOptions::empty()).is_some()
-}
-
-/// Waits without blocking; returns `None` for a child that is alive.
-fn try_wait(pid: Pid, how: WaitIdOptions) -> Option<WaitIdStatus> {
-    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | how;
-    rustix::io::retry_on_intr(|| waitid(WaitId::Pid(pid), options)).ok().flatten()
 }

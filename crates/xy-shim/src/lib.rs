@@ -17,6 +17,7 @@
 //! [`stream_holder`] is a separate, smaller process: it keeps the stream of a container open.
 
 pub mod cgroup;
+mod child_exit;
 mod clock;
 mod confine;
 mod control;
@@ -41,6 +42,7 @@ pub mod pidfd;
 mod proc_stat;
 mod program;
 mod run;
+mod shim;
 mod signals;
 pub mod sockets;
 mod stop;

@@ -7,6 +7,9 @@ use by_start_time as system;
 #[cfg(target_os = "linux")]
 use linux as system;
 
+#[cfg(target_os = "linux")]
+use crate::proc_stat::ProcStat;
+
 /// A handle to a process. A later process with the same ID is not matched.
 #[derive(Debug)]
 pub struct ProcessHandle(system::ProcessHandle);
@@ -29,6 +32,17 @@ impl ProcessHandle {
     pub fn signal(&self, signal: Signal) {
         self.0.signal(signal);
     }
+}
+
+/// Returns when a process started, in the system's own unit, or `None` if there is no such process.
+#[cfg(target_os = "linux")]
+pub(crate) fn start_time(pid: u32) -> Option<u64> {
+    ProcStat::of(pid).ok().map(|stat| stat.start_time)
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn start_time(pid: u32) -> Option<u64> {
+    crate::sys::start_time(pid)
 }
 
 #[cfg(target_os = "linux")]
@@ -82,7 +96,7 @@ mod linux {
 mod by_start_time {
     use rustix::process::{Pid, Signal, kill_process};
 
-    use crate::identity::start_time;
+    use super::start_time;
 
     /// A process identified by its ID and its start time.
     #[derive(Debug)]

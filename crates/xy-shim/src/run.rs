@@ -1,29 +1,21 @@
-//! Start of a shim: cleans up the process, takes the connection and waits for an order.
+//! Start of a shim: cleans up the process, takes the connection, and starts the server once it is
+//! ordered.
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, poll};
 use rustix::stdio;
 
-use crate::control::Control;
-use crate::exec;
+use crate::control::FLUSH_TIMEOUT;
 use crate::identity::Identity;
 use crate::instance::Instance;
 use crate::listener::Listener;
-use crate::signals::Signals;
-use crate::sys;
-use crate::wire::{Order, PROTOCOL, Problem, Report, StartFault, StartOrder};
-
-/// Size of one read: a source is read this far before the next one is polled.
-const CHUNK: usize = 64 * 1024;
-
-/// How long the shim waits at its end for the daemon to read the remaining frames.
-pub(crate) const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
+use crate::shim::Shim;
+use crate::wire::{PROTOCOL, Problem, Report, StartFault, StartOrder};
+use crate::{exec, sys};
 
 /// Runs one life of a server, from the order on fd 0 to the last line on disk.
 ///
@@ -39,19 +31,11 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// A shim before it has a server.
-pub(crate) struct Shim {
-    pub(crate) control: Control,
-    pub(crate) signals: Signals,
-    /// Buffer for every read.
-    pub(crate) chunk: Vec<u8>,
-}
-
 fn run_shim() -> io::Result<()> {
     sys::close_inherited();
-    let control = Control::new(take_control()?);
+    let control = take_control()?;
     become_independent();
-    let mut shim = Shim { control, signals: Signals::listen()?, chunk: vec![0; CHUNK] };
+    let mut shim = Shim::new(control)?;
     let Some(order) = shim.wait_for_start()? else {
         return Ok(()); // Nothing was started, so nothing is left.
     };
@@ -65,30 +49,6 @@ fn run_shim() -> io::Result<()> {
         }
     }
     Ok(())
-}
-
-impl Shim {
-    /// Waits for the order to start. Returns `None` if the daemon hangs up or sends another order.
-    fn wait_for_start(&mut self) -> io::Result<Option<Box<StartOrder>>> {
-        loop {
-            match self.control.next_order(|_, _| ()) {
-                Some(Order::Start(order)) => return Ok(Some(order)),
-                Some(_) => return Ok(None),
-                None => {}
-            }
-            let Some((socket, _)) = self.control.interest() else { return Ok(None) };
-            let mut ready = [
-                PollFd::from_borrowed_fd(socket, PollFlags::IN),
-                PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN),
-            ];
-            rustix::io::retry_on_intr(|| poll(&mut ready, None))?;
-            self.signals.clear();
-            if self.signals.is_termination_requested() {
-                return Ok(None);
-            }
-            self.control.read(&mut self.chunk);
-        }
-    }
 }
 
 /// Moves the connection away from fd 0, which is replaced by `/dev/null`.

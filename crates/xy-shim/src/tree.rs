@@ -13,7 +13,7 @@
 
 use rustix::process::{Pid, Signal};
 
-use crate::leader;
+use crate::child_exit::reap;
 
 /// The processes of one server.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ impl Tree {
     pub(crate) fn has_others(&self) -> bool {
         loop {
             let others = walk::children(self).into_iter().filter(|&pid| pid != self.leader);
-            let (dead, alive): (Vec<Pid>, Vec<Pid>) = others.partition(|&pid| leader::reap(pid));
+            let (dead, alive): (Vec<Pid>, Vec<Pid>) = others.partition(|&pid| reap(pid));
             if !alive.is_empty() {
                 return true;
             }

@@ -1,6 +1,6 @@
 //! Handler of `handover`: leaves all servers to another daemon, and ends this one.
 
-use xy_gateway::http::ListeningSocket;
+use xy_http::ListeningSocket;
 use xy_ipc::server::Answer;
 use xy_protocol::control::{Handover, HandoverResult};
 use xy_protocol::error::{CallError, ErrorKind};

@@ -8,15 +8,15 @@ use std::time::Duration;
 use serde_json::value::RawValue;
 use tokio::time::{Instant, timeout_at};
 use xy_config::settings::Isolation;
-use xy_gateway::ServerFault;
 use xy_protocol::control::{REQUEST_TIMEOUT, RawRequest};
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::{ServerState, Wanted};
 use xy_supervisor::fleet::Member;
 use xy_supervisor::instance::{Holder, InstanceHandle};
+use xy_upstream::fault::ServerFault;
 
 use crate::daemon::Daemon;
-use crate::gateway::hold_error;
+use crate::hold_error;
 use crate::temporary_instance::TemporaryInstance;
 
 pub(super) async fn handle(
@@ -30,7 +30,7 @@ pub(super) async fn handle(
     // The instance ends with the request.
     let own = if is_isolated && member.wanted == Wanted::Up {
         let started = TemporaryInstance::start(daemon, &member.settings.name).await;
-        Some(started.map_err(|why| hold_error(&member.settings.name, &why))?)
+        Some(started.map_err(|why| hold_error::for_user(&member.settings.name, &why))?)
     } else {
         None
     };
@@ -38,7 +38,7 @@ pub(super) async fn handle(
         Some(own) => Some(own.handle().clone()),
         None if is_asleep(&member) => {
             let woken = daemon.fleet.hold(&member.settings.name, Holder::Shared).await;
-            Some(woken.map_err(|why| hold_error(&member.settings.name, &why))?)
+            Some(woken.map_err(|why| hold_error::for_user(&member.settings.name, &why))?)
         }
         None => None,
     };

@@ -4,9 +4,9 @@
 //! server that is seen to work may have no time, and one with calls in progress may wait for a
 //! peer. Calls in progress alone are no excuse, since a hung server has them, too.
 
-use xy_gateway::RoundTrip;
 use xy_protocol::server::{Health, ServerState, Wanted};
 use xy_supervisor::NotReady;
+use xy_upstream::connection::RoundTrip;
 
 use crate::machine::ProcessState;
 

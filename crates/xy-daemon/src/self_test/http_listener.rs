@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use xy_gateway::Admin;
-use xy_gateway::http::ListenState;
+use xy_http::ListenState;
 use xy_protocol::control::{WebServerHealth, WebServerStatus};
 
 use crate::daemon::Daemon;

@@ -8,7 +8,6 @@ use tokio::sync::Semaphore;
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, timeout, timeout_at};
 use xy_config::settings::{Isolation, Probe};
-use xy_gateway::RoundTrip;
 use xy_protocol::control::{Repair, WorkerHealth, WorkerStatus};
 use xy_protocol::server::{Health, ServerName, ServerState, Wanted};
 use xy_protocol::time::Timestamp;
@@ -19,6 +18,7 @@ use xy_supervisor::instance::{InstanceHandle, Snapshot};
 use xy_supervisor::launch::Containment;
 use xy_supervisor::launch::container_cli::is_run_by_cli;
 use xy_supervisor::lifecycle::{Event, State};
+use xy_upstream::connection::RoundTrip;
 
 use super::diagnosis::{
     Activity, Diagnosis, Facts, Precheck, Readiness, RunningFacts, diagnose, has_spoken,
@@ -26,9 +26,8 @@ use super::diagnosis::{
 };
 use crate::bad_files::BadFile;
 use crate::daemon::Daemon;
-use crate::machine;
-use crate::server_status;
 use crate::temporary_instance::TemporaryInstance;
+use crate::{machine, server_status};
 
 /// Maximum time for a server to answer one probe.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);

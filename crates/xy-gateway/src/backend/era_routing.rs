@@ -9,13 +9,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use xy_config::settings::{Isolation, ServerSettings};
+use xy_mcp::era::{Era, Introduction, SpokenEras};
 use xy_supervisor::instance::{Holder, SECOND_IDLE_STOP};
 use xy_supervisor::protocol::DriverEvent;
 
 use super::Backend;
 use crate::call::CallClient;
-use crate::connection::handshake::HandshakeOutcome;
-use crate::era::{Era, Introduction, SpokenEras};
+pub(super) use xy_upstream::connection::handshake::HandshakeOutcome;
+
 use crate::manifest::Traits;
 use crate::upstream::Upstream;
 

@@ -6,10 +6,9 @@
 use std::sync::Arc;
 
 use xy_config::settings::ServerSettings;
-
-use crate::connection::handshake::{HandshakeOutcome, HandshakePlan};
-use crate::connection::probe::Hello;
-use crate::era::{Era, Introductions, SpokenEras};
+use xy_mcp::era::{Era, Introductions, SpokenEras};
+pub(super) use xy_upstream::connection::handshake::{HandshakeOutcome, HandshakePlan};
+pub(super) use xy_upstream::connection::probe::Hello;
 
 /// The remembered eras of a server.
 #[derive(Debug, Clone)]

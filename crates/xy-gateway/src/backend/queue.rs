@@ -5,7 +5,7 @@
 //! sent and comes back stands before all later ones. `upstream/retry.rs` decides which calls come
 //! back.
 
-use std::collections::{HashMap, VecDeque};
+pub(super) use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,16 +14,16 @@ use std::time::Duration;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
 use xy_config::settings::Isolation;
+use xy_http::frontend::StreamNo;
+use xy_mcp::era::Era;
 use xy_protocol::error::ErrorKind;
 use xy_supervisor::instance::Holder;
+use xy_transport::message_text::StoredText;
+use xy_upstream::fault::{Awaited, ServerFault, WaitTimeout};
 
 use super::queue_budget::{Load, Reservation};
 use super::{Availability, Backend, STOPPED};
 use crate::call::{CallClient, RetryState};
-use crate::era::Era;
-use crate::fault::{Awaited, ServerFault, WaitTimeout};
-use crate::frontend::StreamNo;
-use crate::message_text::StoredText;
 
 /// A call that waits for its server.
 pub(crate) struct QueuedCall {

@@ -3,9 +3,9 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use crate::fault::ServerFault;
 use xy_config::settings::ParkSettings;
 use xy_protocol::size::Size;
+use xy_upstream::fault::ServerFault;
 
 /// The limits and counts of waiting calls, shared by all servers of a gateway.
 #[derive(Debug, Default)]

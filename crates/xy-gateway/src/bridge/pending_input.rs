@@ -24,14 +24,15 @@ mod parked;
 
 pub(crate) use parked::{NewPendingInput, ParkedCalls, ParkedEntry, call_gone, rejected_state};
 
+use xy_http::frontend::StreamNo;
+use xy_mcp::modern::{RequestMeta, SERVER_INFO};
+use xy_mcp::reply;
+use xy_transport::budget::Reservation;
+use xy_upstream::connection::Connection;
+
 use super::EraTranslation;
 use super::state::StateBinding;
-use crate::budget::Reservation;
 use crate::call::{Alias, CallClient, Principal};
-use crate::connection::Connection;
-use crate::frontend::StreamNo;
-use crate::modern::{RequestMeta, SERVER_INFO};
-use crate::reply;
 
 /// How long a call waits for its client.
 pub(crate) const INPUT_TIMEOUT: Duration = Duration::from_mins(10);

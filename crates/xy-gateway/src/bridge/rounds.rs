@@ -7,17 +7,16 @@ use std::rc::{Rc, Weak};
 
 use tokio::task::AbortHandle;
 use tokio::time::sleep_until;
-use xy_mcp::edit::Edits;
+use xy_http::frontend::{Route, StreamNo};
+use xy_mcp::capabilities::RequiredCapabilities;
+use xy_mcp::edit::{Edits, quoted};
 use xy_mcp::envelope::{self, Message, Outcome, text_of};
 use xy_mcp::members::Members;
+use xy_mcp::reply;
 use xy_protocol::error::{CallError, ErrorKind};
 
 use super::translation::{OriginalRequest, is_empty};
 use crate::call::{AnswerReceiver, CallClient, RetryState, Rounds};
-use crate::capabilities::RequiredCapabilities;
-use crate::frontend::{Route, StreamNo};
-use crate::names::quoted;
-use crate::reply;
 
 /// Maximum number of rounds of one call.
 const MAX_ROUNDS: u8 = 16;

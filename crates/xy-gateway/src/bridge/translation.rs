@@ -1,18 +1,18 @@
 //! Rewrites requests and responses between the eras.
 
+use xy_http::frontend::{Entry, View};
 use xy_mcp::edit::Edits;
 use xy_mcp::envelope::Outcome;
+use xy_mcp::era::Era;
 use xy_mcp::members::Members;
+use xy_mcp::modern::{self, RequestError, RequestMeta};
+use xy_mcp::reply;
 use xy_protocol::error::{CallError, ErrorKind};
+use xy_transport::budget::Reservation;
+use xy_transport::message_text::StoredText;
 
 use super::{StateBinding, StateError, pending_input};
-use crate::budget::Reservation;
 use crate::call::{CallClient, CallRequest, Rounds};
-use crate::era::Era;
-use crate::frontend::{Entry, View};
-use crate::message_text::StoredText;
-use crate::modern::{self, RequestError, RequestMeta};
-use crate::reply;
 
 /// The translation of one call between a client and a server of different eras.
 pub(crate) enum EraTranslation {

@@ -2,20 +2,20 @@
 
 use std::rc::Rc;
 
+use xy_catalog::catalog::Known;
+use xy_http::frontend::{Entry, Route, StreamNo};
+use xy_mcp::capabilities::{Refusal, RequiredCapabilities};
 use xy_mcp::envelope::Outcome;
+use xy_mcp::era::Era;
+use xy_mcp::modern::RequestMeta;
 use xy_protocol::error::CallError;
 use xy_protocol::server::ServerName;
+use xy_transport::budget::Reservation;
+use xy_transport::message_text::MessageText;
+use xy_transport::share::TokenUse;
+use xy_upstream::connection::Connection;
 
 use super::RetryState;
-use crate::budget::Reservation;
-use crate::capabilities::{Refusal, RequiredCapabilities};
-use crate::catalog::Known;
-use crate::connection::Connection;
-use crate::era::Era;
-use crate::frontend::{Entry, Route, StreamNo};
-use crate::message_text::MessageText;
-use crate::modern::RequestMeta;
-use crate::share::TokenUse;
 
 /// The client of a call. What it sees of the servers and how it dispatches is decided above.
 pub(crate) trait CallClient {

@@ -2,23 +2,23 @@
 
 use std::rc::Rc;
 
+use xy_catalog::catalog::Known;
+use xy_http::HttpStatus as _;
+use xy_http::frontend::{Entry, Lifetime, Route, StreamNo};
+use xy_mcp::capabilities::{Capabilities, Refusal, RequiredCapabilities};
+use xy_mcp::era::Era;
+use xy_mcp::level::Level;
+use xy_mcp::modern::{self, RequestMeta};
+use xy_mcp::{reply, revision};
 use xy_protocol::error::CallError;
 use xy_protocol::server::ServerName;
+use xy_transport::budget::Reservation;
+use xy_transport::message_text::MessageText;
+use xy_transport::share::TokenUse;
+use xy_upstream::connection::Connection;
 
 use super::{Client, RequestPhase};
-use crate::budget::Reservation;
 use crate::call::{AnswerReceiver, CallClient, Principal, RetryState};
-use crate::capabilities::{Capabilities, Refusal, RequiredCapabilities};
-use crate::catalog::Known;
-use crate::connection::Connection;
-use crate::era::Era;
-use crate::frontend::{Entry, Lifetime, Route, StreamNo};
-use crate::http::HttpStatus as _;
-use crate::level::Level;
-use crate::message_text::MessageText;
-use crate::modern::{self, RequestMeta};
-use crate::share::TokenUse;
-use crate::{reply, revision};
 
 impl CallClient for Client {
     fn number(&self) -> u64 {

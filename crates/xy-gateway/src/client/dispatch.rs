@@ -9,27 +9,27 @@ use std::borrow::Cow;
 use std::rc::Rc;
 use std::time::Duration;
 
+use xy_catalog::names;
+use xy_http::frontend::{StreamNo, View};
+use xy_mcp::edit::quoted;
 use xy_mcp::envelope::{Message, text_of};
+use xy_mcp::era::Era;
+use xy_mcp::kind::Kind;
+use xy_mcp::level::Level;
+use xy_mcp::modern::{self, DISCOVER, LISTEN, RequestError, RequestMeta};
+use xy_mcp::params::{Params, Reference};
+use xy_mcp::{reply, via};
 use xy_protocol::control::quoted as shortened;
 use xy_protocol::error::{CallError, ErrorKind};
+use xy_transport::message_text::MessageText;
 
 use super::error_log::method_word;
 use super::{Client, OpenRequest, RequestPhase};
 use crate::backend::{Backend, STOPPED};
 use crate::call::{CallClient, RetryState, outcome_unknown};
-use crate::era::Era;
-use crate::frontend::{StreamNo, View};
-use crate::kind::Kind;
-use crate::level::Level;
-use crate::message_text::MessageText;
-use crate::modern::{self, DISCOVER, LISTEN, RequestError, RequestMeta};
-use crate::names::{self, quoted};
-use crate::params::{Params, Reference};
-use crate::reply;
 use crate::router::unknown_resource;
 use crate::tools;
 use crate::upstream::call_log::CallLog;
-use crate::via;
 
 pub(crate) mod find;
 mod handshake;

@@ -1,17 +1,18 @@
 //! The debug log of a client's requests that xy itself answers with an error.
 
+use xy_catalog::names;
+use xy_http::frontend::View;
 use xy_mcp::envelope::text_of;
+use xy_mcp::kind::Kind;
+use xy_mcp::reply;
 use xy_protocol::control::quoted;
 use xy_protocol::error::CallError;
+use xy_transport::error_log::{self, FailedRequest};
+use xy_upstream::connection::probe::code_of;
 
 use super::dispatch::Request;
 use super::{Client, RequestPhase};
 use crate::call::CallClient;
-use crate::connection::probe::code_of;
-use crate::error_log::{self, FailedRequest};
-use crate::frontend::View;
-use crate::kind::Kind;
-use crate::{names, reply};
 
 /// The methods that the log of open requests can name.
 const METHODS: [&str; 10] = [

@@ -2,18 +2,15 @@
 
 use std::rc::Rc;
 
+use xy_http::frontend::{Disposition, Lifetime, MAX_BATCH, Route, StreamNo};
 use xy_mcp::envelope::{Malformed, Message};
+use xy_mcp::era::Era;
+use xy_mcp::params::{MAX_ID_BYTES, Params};
+use xy_mcp::{modern, reply, revision, via};
+use xy_transport::message_text::MessageText;
 
 use super::{Client, MAX_OPEN_REQUESTS, RequestPhase, dispatch};
 use crate::call::{CallClient, RetryState};
-use crate::era::Era;
-use crate::frontend::{Disposition, Lifetime, MAX_BATCH, Route, StreamNo};
-use crate::message_text::MessageText;
-use crate::modern;
-use crate::params::{MAX_ID_BYTES, Params};
-use crate::reply;
-use crate::revision;
-use crate::via;
 
 impl Client {
     /// Handles one message or a batch.

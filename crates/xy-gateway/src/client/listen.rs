@@ -5,25 +5,25 @@ use std::rc::Rc;
 
 use serde::Deserialize;
 use tokio::task::{AbortHandle, JoinSet};
-use xy_mcp::edit::Edits;
+use xy_catalog::names;
+use xy_http::frontend::{Route, StreamNo, View};
+use xy_mcp::edit::{Edits, quoted};
 use xy_mcp::envelope::{self, Message};
+use xy_mcp::kind::Kind;
 use xy_mcp::members::Members;
+use xy_mcp::modern::{self, SUBSCRIPTION};
+use xy_mcp::reply;
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::ServerName;
 use xy_supervisor::instance::InstanceKey;
+use xy_transport::budget::Reservation;
+use xy_upstream::connection::EventFilter;
 
 use super::dispatch::{Outcome, Request};
 use super::{Client, ListVersion, RequestPhase};
 use crate::backend::Backend;
-use crate::budget::Reservation;
 use crate::call::CallClient;
-use crate::connection::EventFilter;
-use crate::frontend::{Route, StreamNo, View};
-use crate::kind::Kind;
-use crate::modern::{self, SUBSCRIPTION};
-use crate::names::{self, quoted};
 use crate::ownership::Owner;
-use crate::reply;
 
 /// Maximum number of open listen requests of one client.
 const MAX_LISTENS: usize = 100;

@@ -2,6 +2,9 @@
 
 use std::rc::Rc;
 
+use xy_mcp::reply;
+use xy_protocol::error::CallError;
+
 use super::dispatch::{Outcome, Request};
 use super::{Client, RequestPhase};
 use crate::bridge::pending_input::{
@@ -9,9 +12,7 @@ use crate::bridge::pending_input::{
 };
 use crate::bridge::{self, StateError, rounds};
 use crate::call::ResponseKind;
-use crate::reply;
 use crate::upstream::Caller;
-use xy_protocol::error::CallError;
 
 impl Client {
     /// Resumes the call that `state` stands for. Returns `None` if xy did not issue the state,

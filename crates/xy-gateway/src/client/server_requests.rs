@@ -7,19 +7,18 @@
 use std::collections::HashMap;
 use std::rc::{Rc, Weak};
 
+use xy_http::frontend::Route;
+use xy_mcp::capabilities::RequiredCapabilities;
 use xy_mcp::edit::Edits;
 use xy_mcp::envelope::{self, Message, Outcome};
+use xy_mcp::params::Params;
+use xy_mcp::{reply, tasks};
 use xy_protocol::error::CallError;
+use xy_transport::retained::Retained;
+use xy_upstream::connection::Connection;
 
 use super::Client;
 use crate::call::{AnswerReceiver, CallClient};
-use crate::capabilities::RequiredCapabilities;
-use crate::connection::Connection;
-use crate::frontend::Route;
-use crate::params::Params;
-use crate::reply;
-use crate::retained::Retained;
-use crate::tasks;
 use crate::upstream::Upstream;
 
 /// Maximum number of open server requests of one client.

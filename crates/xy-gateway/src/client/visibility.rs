@@ -2,6 +2,11 @@
 
 use std::rc::Rc;
 
+use xy_catalog::catalog::{ExposedItem, Known};
+use xy_catalog::names;
+use xy_catalog::scope::Scope;
+use xy_http::frontend::View;
+use xy_mcp::kind::Kind;
 use xy_protocol::control::quoted as shortened;
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::ServerName;
@@ -9,11 +14,6 @@ use xy_protocol::server::ServerName;
 use super::Client;
 use super::dispatch::find;
 use crate::backend::Backend;
-use crate::catalog::{ExposedItem, Known};
-use crate::frontend::View;
-use crate::kind::Kind;
-use crate::names;
-use crate::scope::Scope;
 use crate::tools;
 
 /// A visibility filter over all servers.
@@ -134,7 +134,7 @@ impl Client {
         // The server is not known yet: ask it, if the profile shows an item of this name.
         let is_shown = scope.as_ref().is_none_or(|scope| {
             let name = server.name.as_str();
-            let has_name = |look: crate::scope::Appearance<'_>| look.name == exposed;
+            let has_name = |look: xy_catalog::scope::Appearance<'_>| look.name == exposed;
             scope.decide(kind, name, rest).shown
                 && scope.appearance(kind, name, rest).is_some_and(has_name)
         });

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use tokio::sync::{oneshot, watch};
+use xy_http::{HttpRules, ListenState, ListeningSocket, SessionFile, TokenWatch};
 
-use crate::http::{self, HttpRules, ListenState, ListeningSocket, SessionFile, TokenWatch};
 use crate::router::Router;
 
 /// The settings of the HTTP listener.
@@ -38,10 +38,10 @@ pub(super) async fn serve(
         let _ = closed.await; // Dropped or sent: both end the listener.
     });
     let listener = tokio::select! {
-        listener = http::listen(address, inherited, &state, &socket) => listener,
+        listener = xy_http::listen(address, inherited, &state, &socket) => listener,
         () = &mut closed => return,
     };
     let generation = router.generation;
     let file = SessionFile { path: sessions_file, home, state_key, generation };
-    http::serve(listener, router.clone(), (rules, tokens), Some(file), router, closed).await;
+    xy_http::serve(listener, router.clone(), (rules, tokens), Some(file), router, closed).await;
 }

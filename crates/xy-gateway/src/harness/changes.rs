@@ -1,10 +1,11 @@
 //! List changes: they are batched, announced within a bounded time, and only if a list really
 //! differs.
 
+use xy_catalog::catalog::{Known, Lists, Page};
+use xy_mcp::kind::Kind;
+use xy_upstream::fault::{Cause, LossReason};
+
 use super::*;
-use crate::catalog::{Known, Lists, Page};
-use crate::fault::{Cause, LossReason};
-use crate::kind::Kind;
 use crate::upstream_session::learn_lists;
 
 const CHANGED: &str = "notifications/tools/list_changed";

@@ -1,11 +1,12 @@
 //! Clients and servers of different eras.
 
+use xy_mcp::{capabilities, modern};
+use xy_supervisor::instance::Holder;
+use xy_upstream::fault::{Cause, LossReason};
+
 use super::*;
 use crate::bridge::pending_input::MAX_SLOT_HOLD;
 use crate::call::CallClient;
-use crate::fault::{Cause, LossReason};
-use crate::{capabilities, modern};
-use xy_supervisor::instance::Holder;
 
 mod concurrent_calls;
 mod input_requests;

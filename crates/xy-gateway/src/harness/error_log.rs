@@ -1,8 +1,9 @@
 //! The debug log has a line for each request that xy itself refuses.
 
+use xy_transport::error_log::capture::Capture;
+use xy_upstream::fault::{Cause, LossReason};
+
 use super::*;
-use crate::error_log::capture::Capture;
-use crate::fault::{Cause, LossReason};
 
 #[track_caller]
 fn assert_logged(log: &Capture, parts: &[&str]) {

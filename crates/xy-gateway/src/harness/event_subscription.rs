@@ -2,11 +2,11 @@
 //! end.
 
 use tokio::task::JoinHandle;
+use xy_mcp::modern::SUBSCRIPTION;
+use xy_upstream::connection::EventFilter;
+use xy_upstream::fault::{Cause, LossReason};
 
 use super::*;
-use crate::connection::EventFilter;
-use crate::fault::{Cause, LossReason};
-use crate::modern::SUBSCRIPTION;
 
 /// Returns a harness whose server is modern, and the task that keeps listening to it.
 async fn modern(capabilities: &str) -> (Harness, JoinHandle<()>) {

@@ -4,14 +4,14 @@
 use std::collections::VecDeque;
 
 use tokio::sync::oneshot;
+use xy_mcp::era::{Era, SpokenEras};
+use xy_mcp::modern;
+use xy_mcp::revision::MODERN;
+use xy_upstream::connection::handshake::{Handshake, HandshakePlan};
+use xy_upstream::connection::http_client::SessionError;
+use xy_upstream::connection::probe::Hello;
 
 use super::*;
-use crate::connection::handshake::{Handshake, HandshakePlan};
-use crate::connection::http_client::SessionError;
-use crate::connection::probe::Hello;
-use crate::era::{Era, SpokenEras};
-use crate::modern;
-use crate::revision::MODERN;
 
 /// A server's response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

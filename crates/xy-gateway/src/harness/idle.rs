@@ -5,14 +5,14 @@ use std::sync::Mutex;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
+use xy_catalog::catalog::{Known, Lists, Page};
 use xy_config::settings::Start;
+use xy_mcp::kind::Kind;
 use xy_supervisor::instance::Holder;
 use xy_supervisor::protocol::IdleStop;
+use xy_upstream::fault::{Cause, LossReason, ServerFault};
 
 use super::*;
-use crate::catalog::{Known, Lists, Page};
-use crate::fault::{Cause, LossReason, ServerFault};
-use crate::kind::Kind;
 use crate::upstream_session::idle_stop;
 
 const STOP: Duration = Duration::from_secs(8);

@@ -1,12 +1,13 @@
 //! Instances of one client: what only one instance offers belongs to its client, and what every new
 //! instance offers is shown to all.
 
+use xy_catalog::catalog::{Known, Page};
+use xy_mcp::kind::Kind;
+use xy_upstream::fault::LossReason;
+
 use super::search::{call_result, search};
 use super::*;
 use crate::call::CallClient;
-use crate::catalog::{Known, Page};
-use crate::fault::LossReason;
-use crate::kind::Kind;
 use crate::router::FIRST_LISTS_TIMEOUT;
 
 /// A gateway with the server `s`, of which each client has its own instance.
@@ -67,7 +68,7 @@ impl IsolatedServer {
     fn learn_tools(&self, own: &Instance, tools: &[&str]) -> bool {
         let tool = |name: &&str| json!({ "name": name, "inputSchema": {}, "description": name });
         let page = json!({ "tools": tools.iter().map(tool).collect::<Vec<_>>() }).to_string();
-        let mut lists = crate::catalog::Lists::default();
+        let mut lists = xy_catalog::catalog::Lists::default();
         lists.set(Kind::Tools, Page::read(Kind::Tools, &page).unwrap().items);
         self.router.learn(&self.server, &own.upstream, Known::new("s", legacy(), lists)).is_some()
     }

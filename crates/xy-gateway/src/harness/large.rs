@@ -1,10 +1,10 @@
 //! Messages so large that another thread parses them.
 
 use tokio::net::unix::pipe;
+use xy_transport::large::{LARGE_THRESHOLD, LargeMessage};
+use xy_upstream::connection::pipes::Pipes;
 
 use super::*;
-use crate::connection::pipes::Pipes;
-use crate::large::{LARGE_THRESHOLD, LargeMessage};
 
 fn large(message: &Value) -> Arc<LargeMessage> {
     Arc::new(LargeMessage::read(message.to_string().into_bytes()))

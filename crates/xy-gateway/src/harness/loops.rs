@@ -4,15 +4,15 @@ use std::collections::{BTreeSet, VecDeque};
 
 use tokio::sync::Notify;
 use tokio::time::sleep;
+use xy_catalog::catalog::{Item, Known, Lists};
+use xy_mcp::kind::Kind;
+use xy_upstream::connection::handshake::{Handshake, HandshakePlan};
+use xy_upstream::connection::http_client::SessionError;
+use xy_upstream::connection::probe::Hello;
+use xy_upstream::fault::{Cause, LossReason};
 
 use super::*;
 use crate::backend::Availability;
-use crate::catalog::{Item, Known, Lists};
-use crate::connection::handshake::{Handshake, HandshakePlan};
-use crate::connection::http_client::SessionError;
-use crate::connection::probe::Hello;
-use crate::fault::{Cause, LossReason};
-use crate::kind::Kind;
 use crate::upstream_session::{Ended, learn_lists};
 
 /// Long enough for all messages to have been exchanged.

@@ -2,14 +2,14 @@
 
 use std::collections::HashMap;
 
+use xy_catalog::catalog::{Known, Lists, Page};
+use xy_mcp::kind::Kind;
 use xy_supervisor::instance::Holder;
+use xy_upstream::connection::Delivery;
+use xy_upstream::fault::{Cause, LossReason};
 
 use super::*;
 use crate::backend::Availability;
-use crate::catalog::{Known, Lists, Page};
-use crate::connection::Delivery;
-use crate::fault::{Cause, LossReason};
-use crate::kind::Kind;
 
 mod bounds;
 mod gone;
@@ -567,8 +567,8 @@ async fn call_of_a_modern_client_is_retried() {
         let client_session = harness.router.open(entry, received.clone()).unwrap();
         let client = TestClient { client_session, received };
         let meta = json!({
-            crate::modern::VERSION: "2026-07-28",
-            crate::modern::CAPABILITIES: {},
+            xy_mcp::modern::VERSION: "2026-07-28",
+            xy_mcp::modern::CAPABILITIES: {},
             "progressToken": "p"
         });
         let params = json!({ "name": "s__read", "arguments": "1", "_meta": meta });

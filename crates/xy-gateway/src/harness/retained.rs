@@ -1,7 +1,8 @@
 //! State of clients that have left is freed.
 
+use xy_mcp::tasks::CANCELLED_RETENTION;
+
 use super::*;
-use crate::tasks::CANCELLED_RETENTION;
 
 /// Returns the retained count of `what`.
 fn retained(harness: &Harness, what: &str) -> usize {

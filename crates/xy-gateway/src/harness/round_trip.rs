@@ -1,8 +1,9 @@
 //! Health requests: does a server answer?
 
+use xy_upstream::connection::RoundTrip;
+use xy_upstream::fault::{Cause, LossReason};
+
 use super::*;
-use crate::connection::RoundTrip;
-use crate::fault::{Cause, LossReason};
 
 const WITHIN: Duration = Duration::from_secs(5);
 

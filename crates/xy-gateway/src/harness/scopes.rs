@@ -1,13 +1,13 @@
 //! Clients with different profiles at the same servers: each sees, calls and receives only what its
 //! profile shows.
 
+use xy_catalog::catalog::{Item, Known, Lists};
 use xy_config::check_text;
 use xy_config::settings::Profiles;
+use xy_http::frontend::Refusal;
+use xy_mcp::kind::Kind;
 
 use super::*;
-use crate::catalog::{Item, Known, Lists};
-use crate::frontend::Refusal;
-use crate::kind::Kind;
 
 /// A gateway with the servers `s` and `t`, which offer the same items.
 pub(super) struct TwoServers {

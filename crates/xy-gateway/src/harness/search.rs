@@ -1,8 +1,9 @@
 //! Profiles with `tools "search"`: what is listed, found, described and called.
 
+use xy_mcp::kind::Kind;
+
 use super::scopes::TwoServers;
 use super::*;
-use crate::kind::Kind;
 
 const SEARCH: &str = r#"
 servers "s"
@@ -178,11 +179,11 @@ async fn search_finds_what_servers_offer_now() {
         two.profiles(&[("one", SEARCH)]);
         let one = two.client("one");
         assert_eq!(search(&one, &json!({ "query": "harvest" })), Vec::<String>::new());
-        let mut lists = crate::catalog::Lists::default();
+        let mut lists = xy_catalog::catalog::Lists::default();
         let tool = json!({ "name": "reap", "inputSchema": {}, "description": "Harvest the field" });
-        let item = crate::catalog::Item::read(Kind::Tools, &tool.to_string()).unwrap();
+        let item = xy_catalog::catalog::Item::read(Kind::Tools, &tool.to_string()).unwrap();
         lists.set(Kind::Tools, vec![item]);
-        let known = crate::catalog::Known::new("s", legacy(), lists);
+        let known = xy_catalog::catalog::Known::new("s", legacy(), lists);
         two.harness.router.learn(&two.harness.server, &two.harness.upstream, known);
         assert_eq!(search(&one, &json!({ "query": "harvest" })), ["s__reap"]);
         assert_eq!(search(&one, &json!({ "query": "as written" })), Vec::<String>::new());
@@ -243,10 +244,10 @@ async fn exact_tool_name_is_found_first() {
     run_local(async {
         let two = TwoServers::begin().await;
         let long = "a_tool_whose_name_is_much_longer_than_any_client_likes_it";
-        let mut lists = crate::catalog::Lists::default();
+        let mut lists = xy_catalog::catalog::Lists::default();
         let tool = |name: &str, description: &str| {
             let tool = json!({ "name": name, "inputSchema": {}, "description": description });
-            crate::catalog::Item::read(Kind::Tools, &tool.to_string()).unwrap()
+            xy_catalog::catalog::Item::read(Kind::Tools, &tool.to_string()).unwrap()
         };
         let many = "issue issue create create create an issue: t create issue";
         lists.set(
@@ -258,12 +259,12 @@ async fn exact_tool_name_is_found_first() {
                 tool(long, ""),
             ],
         );
-        let known = crate::catalog::Known::new("s", legacy(), lists);
+        let known = xy_catalog::catalog::Known::new("s", legacy(), lists);
         two.harness.router.learn(&two.harness.server, &two.harness.upstream, known);
         let other = "tool \"t__x\" { name \"issue\" }";
         two.profiles(&[("all", &format!("tools \"search\"\nmanage #false\n{other}"))]);
         let all = two.client("all");
-        let shortened = crate::names::exposed("s", long);
+        let shortened = xy_catalog::names::exposed("s", long);
         assert_ne!(shortened, format!("s__{long}"), "it is too long");
         for name in ["s__create_issue", "s__create", "s__issue", "issue", "t__y", &shortened] {
             for limit in [1, 8] {

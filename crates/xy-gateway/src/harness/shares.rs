@@ -1,7 +1,8 @@
 //! One token gets its share of each limit, and leaves the rest to other tokens.
 
+use xy_upstream::fault::{Cause, LossReason};
+
 use super::*;
-use crate::fault::{Cause, LossReason};
 
 fn client(router: &Rc<Router>, who: u64) -> TestClient {
     let view = View::Profile("default".to_owned());

@@ -1,12 +1,12 @@
 //! One process with two names: which calls wait, which are lost, and which process gets them next.
 
+use xy_catalog::catalog::{Item, Known, Lists};
+use xy_mcp::kind::Kind;
 use xy_protocol::server::Wanted;
 use xy_supervisor::fleet::Member;
+use xy_upstream::fault::{Cause, LossReason};
 
 use super::*;
-use crate::catalog::{Item, Known, Lists};
-use crate::fault::{Cause, LossReason};
-use crate::kind::Kind;
 
 /// A gateway whose server `s` is also named `t`.
 struct SharedProcess {

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc;
 use xy_config::settings::{CallRules, ParkSettings};
+use xy_upstream::fault::LossReason;
 
 use super::{NoDaemon, RecordedWire, empty, legacy, run_local, settings, start_upstream};
-use crate::fault::LossReason;
 
 /// A process may start before its server is announced, and end before that too: the server may have
 /// been removed meanwhile.

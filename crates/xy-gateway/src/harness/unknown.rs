@@ -1,10 +1,11 @@
 //! Requests for unknown items or with wrong arguments, and the suggestions in their errors.
 
+use xy_catalog::catalog::{Item, Known, Lists};
+use xy_mcp::kind::Kind;
+use xy_upstream::fault::{Cause, LossReason};
+
 use super::scopes::TwoServers;
 use super::*;
-use crate::catalog::{Item, Known, Lists};
-use crate::fault::{Cause, LossReason};
-use crate::kind::Kind;
 
 /// Returns the error message for a call of an unknown tool.
 #[track_caller]

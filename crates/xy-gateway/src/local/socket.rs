@@ -16,8 +16,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
 use tokio::time::sleep;
-
-use crate::scratch::with_scratch;
+use xy_transport::scratch::with_scratch;
 
 /// Waiting for writability needs a file descriptor. If none is available, this is the retry delay.
 const WRITE_RETRY_DELAY: Duration = Duration::from_millis(20);

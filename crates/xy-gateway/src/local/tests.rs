@@ -4,9 +4,9 @@ use std::future::Future;
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::task::{LocalSet, yield_now};
+use xy_http::fake::FakeFrontend;
 
 use super::*;
-use crate::fake::FakeFrontend;
 
 /// A generous limit for anything that should happen at once.
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);

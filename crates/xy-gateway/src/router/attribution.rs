@@ -6,24 +6,23 @@
 use std::rc::Rc;
 
 use tokio::time::Instant;
-use xy_mcp::edit::Edits;
-use xy_mcp::envelope;
+use xy_catalog::names;
+use xy_http::frontend::Route;
+use xy_mcp::capabilities::{Capabilities, RequiredCapabilities};
+use xy_mcp::edit::{self, Edits};
+use xy_mcp::kind::Kind;
+use xy_mcp::level::Level;
+use xy_mcp::modern::RequestMeta;
+use xy_mcp::params::Params;
+use xy_mcp::tasks::{self, Related};
+use xy_mcp::{envelope, reply};
 use xy_supervisor::instance::{Holder, InstanceKey};
+use xy_upstream::connection::ServerMessage;
 
 use super::Router;
 use crate::bridge::pending_input::PendingInput;
 use crate::call::CallClient;
-use crate::capabilities::{Capabilities, RequiredCapabilities};
 use crate::client::Client;
-use crate::connection::ServerMessage;
-use crate::frontend::Route;
-use crate::kind::Kind;
-use crate::level::Level;
-use crate::modern::RequestMeta;
-use crate::names;
-use crate::params::Params;
-use crate::reply;
-use crate::tasks::{self, Related};
 use crate::upstream::{CallOwner, Upstream, UpstreamEvents};
 
 /// The recipient of a server's message.
@@ -209,7 +208,7 @@ impl Router {
                 let mut edits = Edits::of(line);
                 if subscriber.by_exposed_uri {
                     let exposed = names::exposed_uri(server.name.as_str(), &uri);
-                    edits.replace(written, names::quoted(&exposed));
+                    edits.replace(written, edit::quoted(&exposed));
                 }
                 client.notify_updated(&server, &uri, &edits.to_vec());
             }

@@ -4,12 +4,13 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 use std::time::Duration;
 
+use xy_http::frontend::View;
+use xy_mcp::kind::Kind;
+
 use super::Router;
 use crate::backend::Backend;
 use crate::call::CallClient;
 use crate::client::{Client, ListVersion};
-use crate::frontend::View;
-use crate::kind::Kind;
 use crate::upstream::Upstream;
 
 /// Delay in which list changes are collected before clients are notified.

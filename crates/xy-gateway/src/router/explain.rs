@@ -1,17 +1,17 @@
 //! Explains why a profile shows or hides an item. Uses the rule that clients are subject to.
 
+use xy_catalog::catalog::Known;
+use xy_catalog::names;
+use xy_catalog::scope::{Decision, Scope};
+use xy_http::frontend::View;
+use xy_mcp::kind::Kind;
+use xy_mcp::reply;
 use xy_protocol::control::{Explain, ExplainResult, ItemKind};
 use xy_protocol::error::{CallError, ErrorKind};
 
 use super::Router;
-use crate::catalog::Known;
 use crate::client::Visibility;
 use crate::client::dispatch::find;
-use crate::frontend::View;
-use crate::kind::Kind;
-use crate::names;
-use crate::reply;
-use crate::scope::{Decision, Scope};
 use crate::tools;
 
 /// An item to explain.
@@ -82,7 +82,7 @@ impl Router {
 
     fn target_by_uri(&self, uri: &str) -> Result<Target, CallError> {
         let has = |known: &Known, uri: &str| {
-            let is_template = |it: &crate::catalog::Item| *it.name == *uri;
+            let is_template = |it: &xy_catalog::catalog::Item| *it.name == *uri;
             known.has_resource(uri) || known.lists.of(Kind::Templates).iter().any(is_template)
         };
         if let Some((server, item)) = names::split_exposed_uri(uri) {

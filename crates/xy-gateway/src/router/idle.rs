@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use xy_supervisor::instance::Holder;
+use xy_upstream::fault::ServerFault;
 
 use super::Router;
 use crate::backend::Backend;
 use crate::client::Client;
-use crate::fault::ServerFault;
 use crate::idle::{IdleDecision, Idleness, Use};
 use crate::upstream::Upstream;
 

@@ -4,25 +4,25 @@
 use std::rc::Rc;
 
 use tokio::time::Instant;
+use xy_http::frontend::{Route, StreamNo};
 use xy_mcp::edit::Edits;
 use xy_mcp::envelope::Outcome;
+use xy_mcp::modern::RequestMeta;
+use xy_mcp::tasks;
+use xy_mcp::via::Via;
+use xy_transport::large::LargeReader;
+use xy_upstream::connection::{Inbound, ServerResponse, complete_request};
+use xy_upstream::fault::Cause;
 
 use super::Router;
 use crate::bridge::EraTranslation;
 use crate::bridge::pending_input::CallResult;
 use crate::bridge::rounds::{self, Round};
 use crate::call::{CallClient, ResponseKind};
-use crate::connection::{Inbound, ServerResponse, complete_request};
-use crate::fault::Cause;
-use crate::frontend::{Route, StreamNo};
-use crate::large::LargeReader;
-use crate::modern::RequestMeta;
 use crate::ownership::NewTask;
-use crate::tasks;
 use crate::upstream::{
     Caller, ClientResponse, ProgressRecipient, UnansweredCall, Upstream, UpstreamEvents,
 };
-use crate::via::Via;
 
 /// The error code for a required URL elicitation.
 const URL_ELICITATION_REQUIRED: i64 = -32042;

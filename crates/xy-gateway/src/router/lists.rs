@@ -2,17 +2,15 @@
 
 use std::rc::Rc;
 
+use xy_catalog::catalog::{self, Known};
+use xy_catalog::{instructions, names};
+use xy_mcp::kind::Kind;
+use xy_mcp::{edit, reply, revision};
 use xy_protocol::error::CallError;
 
 use super::Router;
 use crate::backend::{Availability, Backend};
-use crate::catalog::{self, Known};
 use crate::client::{Client, ListVersion};
-use crate::instructions;
-use crate::kind::Kind;
-use crate::names;
-use crate::reply;
-use crate::revision;
 
 /// Approximate maximum size of a page: some clients limit lines to 8 MiB.
 const PAGE_BYTES: usize = 4 * 1024 * 1024;
@@ -61,7 +59,7 @@ impl Router {
         let page = catalog::paginate(all, after, PAGE_BYTES)
             .ok_or_else(|| reply::invalid("the `cursor` has expired: list again without it"))?;
         let items: Vec<&str> = page.shown.iter().map(|shown| &*shown.text).collect();
-        let next = page.next.map(|cursor| format!(r#","nextCursor":{}"#, names::quoted(&cursor)));
+        let next = page.next.map(|cursor| format!(r#","nextCursor":{}"#, edit::quoted(&cursor)));
         let (key, next) = (kind.key(), next.unwrap_or_default());
         Ok(format!(r#"{{"{key}":[{}]{next}}}"#, items.join(",")))
     }
@@ -69,7 +67,7 @@ impl Router {
     /// Returns the introduction of xy to a client.
     pub(crate) fn introduction(&self, client: &Client, version: &str) -> String {
         let own_version = env!("CARGO_PKG_VERSION");
-        let instructions = names::quoted(&self.instructions(client));
+        let instructions = edit::quoted(&self.instructions(client));
         let tasks = self.task_capabilities(client).filter(|_| version == revision::LATEST);
         let tasks = tasks.map(|tasks| format!(r#","tasks":{tasks}"#)).unwrap_or_default();
         format!(

@@ -3,15 +3,15 @@
 
 use std::rc::Rc;
 
+use xy_http::frontend::View;
+use xy_mcp::via::{self, Daemons, Horizon, Via};
 use xy_protocol::server::ServerName;
 
 use super::Router;
 use crate::backend::Backend;
 use crate::call::CallClient;
 use crate::client::Client;
-use crate::frontend::View;
 use crate::upstream::Upstream;
-use crate::via::{self, Daemons, Horizon, Via};
 
 impl Router {
     /// Returns the id of this daemon.

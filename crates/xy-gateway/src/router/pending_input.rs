@@ -5,17 +5,17 @@ use std::rc::Rc;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::time::{sleep, sleep_until};
+use xy_http::frontend::StreamNo;
+use xy_mcp::capabilities::{Capabilities, RequiredCapabilities};
+use xy_mcp::modern::{MISSING_CAPABILITY, RequestError, RequestMeta};
+use xy_mcp::reply;
+use xy_transport::budget::Reservation;
 
 use super::Router;
 use crate::bridge::pending_input::{self, NewPendingInput, ParkedEntry, PendingInput, ReplyTo};
 use crate::bridge::{EraTranslation, StateBinding};
-use crate::budget::Reservation;
 use crate::call::CallClient;
-use crate::capabilities::{Capabilities, RequiredCapabilities};
 use crate::client::Client;
-use crate::frontend::StreamNo;
-use crate::modern::{MISSING_CAPABILITY, RequestError, RequestMeta};
-use crate::reply;
 use crate::upstream::{Caller, Upstream, UpstreamEvents};
 
 /// The reason why a server's request is rejected: a code and a message.

@@ -4,19 +4,18 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
+use xy_catalog::catalog::Known;
+use xy_catalog::scope::{Inventory, Scope};
 use xy_config::profile::DEFAULT_PROFILE;
 use xy_config::settings::Profiles;
+use xy_http::frontend::{Refusal, View};
+use xy_mcp::kind::Kind;
 
 use super::Router;
 use crate::backend::Backend;
 use crate::call::CallClient;
-use crate::catalog::Known;
 use crate::client::{Client, Visibility};
-use crate::client_limits;
-use crate::frontend::{Refusal, View};
-use crate::kind::Kind;
-use crate::scope::{Inventory, Scope};
-use crate::tools;
+use crate::{client_limits, tools};
 
 /// Maximum number of warnings about profiles, and about clients.
 const MAX_WARNINGS: usize = 50;

@@ -1,19 +1,19 @@
 //! Recovery of unanswered calls: each waits for the next life or fails. `upstream/retry.rs`
 //! decides which.
 
-use std::rc::Rc;
+pub(super) use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
+use xy_catalog::catalog::Known;
 use xy_protocol::error::CallError;
 use xy_supervisor::instance::InstanceKey;
+use xy_upstream::connection::Delivery;
+use xy_upstream::fault::{Cause, ServerFault};
 
 use super::Router;
 use crate::backend::{Backend, CallToQueue};
-use crate::catalog::Known;
 use crate::client::RequestPhase;
-use crate::connection::Delivery;
-use crate::fault::{Cause, ServerFault};
 use crate::upstream::retry::{self, Facts, Reason, Retry};
 use crate::upstream::{UnansweredCall, Upstream};
 

@@ -1,7 +1,8 @@
 //! The retained counts: number and size of everything the gateway keeps that can grow.
 
+use xy_transport::retained::Retained;
+
 use super::Router;
-use crate::retained::Retained;
 
 /// Counts that are reported as zero when there are no clients.
 const OF_CLIENTS: [&str; 6] = [

@@ -9,17 +9,17 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use xy_catalog::catalog::{ExposedItem, Known};
+use xy_catalog::names;
+use xy_catalog::scope::Scope;
+use xy_mcp::kind::Kind;
 use xy_protocol::server::ServerName;
 use xy_search::{Document, Index};
 
 use super::Router;
 use crate::backend::Backend;
 use crate::call::CallClient;
-use crate::catalog::{ExposedItem, Known};
 use crate::client::{Client, Visibility};
-use crate::kind::Kind;
-use crate::names;
-use crate::scope::Scope;
 use crate::tools;
 
 /// Default number of results.

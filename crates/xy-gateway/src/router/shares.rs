@@ -5,16 +5,16 @@
 
 use std::rc::Rc;
 
+use xy_http::HttpStatus as _;
 use xy_protocol::server::ServerName;
 use xy_supervisor::fleet::MAX_CLIENT_INSTANCES;
 use xy_supervisor::instance::Holder;
+use xy_transport::share::TokenUse;
+use xy_upstream::fault::ServerFault;
 
 use super::Router;
 use crate::backend::Backend;
 use crate::call::CallClient;
-use crate::fault::ServerFault;
-use crate::http::HttpStatus as _;
-use crate::share::TokenUse;
 
 impl Router {
     #[cfg(test)]

@@ -5,13 +5,13 @@ use std::sync::atomic::Ordering;
 
 use tokio::time::Instant;
 use xy_config::settings::Isolation;
+use xy_http::HttpStatus;
+use xy_mcp::kind::Kind;
 use xy_supervisor::instance::Holder;
+use xy_transport::metrics;
 
 use super::Router;
 use crate::backend::Backend;
-use crate::http::HttpStatus;
-use crate::kind::Kind;
-use crate::metrics;
 
 /// A gauge per server: name, help and value.
 type Number<'n> = (&'n str, &'n str, &'n dyn Fn(&Backend) -> usize);

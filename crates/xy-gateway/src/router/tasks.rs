@@ -6,25 +6,22 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tokio::time::{Instant, timeout};
+use xy_http::frontend::View;
+use xy_mcp::edit::quoted;
+use xy_mcp::envelope::Outcome;
+use xy_mcp::era::Era;
+use xy_mcp::{modern, reply, tasks};
 use xy_protocol::control::quoted as shortened;
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::ServerName;
 use xy_supervisor::instance::InstanceKey;
-
-use xy_mcp::envelope::Outcome;
+use xy_upstream::connection::result_of;
 
 use super::Router;
 use crate::backend::Backend;
 use crate::call::{CallClient, ResponseKind};
 use crate::client::Client;
-use crate::connection::result_of;
-use crate::era::Era;
-use crate::frontend::View;
-use crate::modern;
-use crate::names::quoted;
 use crate::ownership::{MAX_ID_BYTES, MAX_TASKS, NewTask, Owner, TaskLookup};
-use crate::reply;
-use crate::tasks;
 use crate::upstream::{ClientResponse, Upstream};
 
 /// How long a server may take to report a task before a list omits it.
@@ -188,7 +185,7 @@ impl Router {
 
     /// Returns the introduction of xy to a modern client.
     pub(crate) fn discovery(&self, client: &Client) -> String {
-        let introduction = self.introduction(client, crate::revision::LATEST);
+        let introduction = self.introduction(client, xy_mcp::revision::LATEST);
         let discovered = modern::discovered_from(&introduction);
         if self.offers_tasks(client) { modern::with_tasks(&discovered) } else { discovered }
     }
@@ -243,7 +240,7 @@ impl Router {
             if let Ok(Ok(answer)) = timeout(left, question.answer()).await
                 && let Ok(task) = result_of(&answer)
             {
-                if let Some((_, true)) = crate::tasks::status(task) {
+                if let Some((_, true)) = xy_mcp::tasks::status(task) {
                     self.ownership.borrow_mut().end_task(&key, &id);
                 }
                 tasks.push(task.to_owned());

@@ -5,17 +5,17 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
+use xy_mcp::edit::quoted;
+use xy_mcp::era::Era;
+use xy_mcp::level::Level;
 use xy_protocol::error::CallError;
 use xy_supervisor::instance::{Holder, InstanceKey};
+use xy_upstream::connection::EventFilter;
 
 use super::Router;
 use crate::backend::Backend;
 use crate::call::CallClient;
 use crate::client::Client;
-use crate::connection::EventFilter;
-use crate::era::Era;
-use crate::level::Level;
-use crate::names::quoted;
 use crate::upstream::Upstream;
 
 /// How long a server may take to start and to confirm a subscription.
@@ -63,7 +63,7 @@ impl Router {
         for (uri, question) in requests {
             let answer = timeout_at(by, question.answer()).await;
             if let Ok(Ok(answer)) = answer
-                && crate::connection::result_of(&answer).is_ok()
+                && xy_upstream::connection::result_of(&answer).is_ok()
             {
                 watched.insert(uri);
             }

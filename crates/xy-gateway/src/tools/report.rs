@@ -7,13 +7,13 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 use xy_config::settings::Isolation;
+use xy_mcp::kind::Kind;
 use xy_protocol::control::{ByName, Request};
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::{Health, ReasonKind, ServerEntry, ServerState, ServerStatus, Wanted};
 use xy_supervisor::instance::Holder;
 
 use super::{name_schema, object_schema};
-use crate::kind::Kind;
 use crate::router::Router;
 
 /// How long to wait for a running server to list its tools.

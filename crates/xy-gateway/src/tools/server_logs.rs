@@ -4,12 +4,12 @@ use std::rc::Rc;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
+use xy_mcp::reply;
 use xy_protocol::control::{DEFAULT_TAIL, MAX_TAIL_LINES, Request, Tail};
 use xy_protocol::error::CallError;
 use xy_protocol::server::Stream;
 
 use super::{name_schema, object_schema};
-use crate::reply;
 use crate::router::Router;
 
 /// The arguments of the tool.

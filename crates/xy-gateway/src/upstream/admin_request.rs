@@ -4,11 +4,11 @@ use std::rc::Rc;
 
 use tokio::sync::oneshot;
 use xy_mcp::edit::append_on_one_line;
+use xy_transport::chunks::Chunks;
+use xy_upstream::connection::Answered;
+use xy_upstream::fault::ServerFault;
 
 use super::{Caller, PendingCall, Upstream};
-use crate::chunks::Chunks;
-use crate::connection::Answered;
-use crate::fault::ServerFault;
 
 /// A request of a user of the control socket. Dropping it cancels it.
 pub(crate) struct AdminRequest {
@@ -37,7 +37,7 @@ impl Upstream {
         method: &str,
         params: Option<&str>,
     ) -> Result<AdminRequest, ServerFault> {
-        let method = crate::names::quoted(method);
+        let method = xy_mcp::edit::quoted(method);
         self.is_fresh.set(false);
         self.check_room()?;
         let upstream_id = self.new_id();

@@ -4,15 +4,15 @@ use std::rc::Rc;
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
+use xy_http::frontend::StreamNo;
+use xy_mcp::modern::RequestMeta;
+use xy_upstream::connection::Answered;
+use xy_upstream::fault::ServerFault;
 
 use crate::bridge::EraTranslation;
 use crate::bridge::pending_input::{CallResult, PendingInput};
 use crate::call::{Alias, CallClient, Principal, ResponseKind};
-use crate::connection::Answered;
 use crate::exclusive::Slot;
-use crate::fault::ServerFault;
-use crate::frontend::StreamNo;
-use crate::modern::RequestMeta;
 
 /// The party that waits for a response.
 pub(crate) enum Caller {

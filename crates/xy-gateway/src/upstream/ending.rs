@@ -7,16 +7,16 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::time::sleep;
+use xy_http::frontend::StreamNo;
 use xy_mcp::edit::Edits;
+use xy_transport::message_text::StoredText;
+use xy_upstream::connection::Delivery;
+use xy_upstream::fault::{Cause, LossReason, ServerFault};
 
 use super::retry::CopyState;
 use super::retry_copy::RetryCopy;
 use super::{Caller, PendingCall, Upstream};
 use crate::call::{Alias, CallClient, ResponseKind, RetryState};
-use crate::connection::Delivery;
-use crate::fault::{Cause, LossReason, ServerFault};
-use crate::frontend::StreamNo;
-use crate::message_text::StoredText;
 
 /// A server whose connections break because it dies is known to be dead after this time.
 const DEATH_TIMEOUT: Duration = Duration::from_secs(2);

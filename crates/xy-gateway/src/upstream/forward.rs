@@ -2,14 +2,14 @@
 
 use xy_mcp::edit::Edits;
 use xy_protocol::error::ErrorKind;
+use xy_transport::chunks::Chunks;
+use xy_transport::message_text::MessageText;
+use xy_upstream::connection::MAX_CALLS;
+use xy_upstream::fault::ServerFault;
 
 use super::retry_copy::RetryCopy;
 use super::{CallLog, Caller, PendingCall, Upstream, retry};
 use crate::call::CallRequest;
-use crate::chunks::Chunks;
-use crate::connection::MAX_CALLS;
-use crate::fault::ServerFault;
-use crate::message_text::MessageText;
 
 impl Upstream {
     /// Forwards a request under a new upstream id, and returns that id.

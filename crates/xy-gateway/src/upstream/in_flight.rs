@@ -1,12 +1,12 @@
 //! Attribution of a server's messages to clients, by the calls in flight.
 
 use tokio::time::{Instant, sleep, sleep_until};
+use xy_mcp::tasks::{self, CANCELLED_RETENTION};
+use xy_transport::retained::Retained;
 
 use super::{CallOwner, Caller, PendingCall, ResponseKind, Upstream};
 use crate::call::CallClient;
 use crate::exclusive::Flight;
-use crate::retained::Retained;
-use crate::tasks::{self, CANCELLED_RETENTION};
 
 impl Upstream {
     /// Returns the owner of everything in flight: its client and the latest call. Returns `None` if
@@ -190,7 +190,7 @@ impl Upstream {
         let params = if is_modern {
             tasks::params_for_modern(&id)
         } else {
-            format!(r#"{{"taskId":{}}}"#, crate::names::quoted(&id))
+            format!(r#"{{"taskId":{}}}"#, xy_mcp::edit::quoted(&id))
         };
         if let Ok(request) = self.ask("tasks/cancel", Some(&params)) {
             request.detach();

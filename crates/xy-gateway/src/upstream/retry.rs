@@ -6,14 +6,14 @@
 //! so. `docs/design/queued-calls.md` has the table.
 
 use serde_json::Value;
+use xy_catalog::catalog::Known;
+use xy_http::frontend::View;
 use xy_mcp::envelope::{self, Message, text_of};
+use xy_mcp::kind;
+use xy_mcp::params::Params;
+use xy_upstream::connection::Delivery;
 
 use super::ResponseKind;
-use crate::catalog::Known;
-use crate::connection::Delivery;
-use crate::frontend::View;
-use crate::kind;
-use crate::params::Params;
 
 /// The idempotency of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,8 +4,8 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use crate::large::LARGE_THRESHOLD;
-use crate::message_text::{MessageText, StoredText};
+use xy_transport::large::LARGE_THRESHOLD;
+use xy_transport::message_text::{MessageText, StoredText};
 
 /// The text of one call.
 pub(crate) struct RetryCopy {

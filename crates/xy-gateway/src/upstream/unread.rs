@@ -12,9 +12,9 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 use xy_mcp::envelope::{self, Message};
 use xy_protocol::control::quoted;
+use xy_upstream::fault::ServerFault;
 
 use super::{Caller, PendingCall, Upstream};
-use crate::fault::ServerFault;
 
 /// Number of checks within the time that a call may wait.
 const CHECKS: u32 = 10;

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
+use xy_mcp::era::Era;
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_supervisor::health::Outcome;
 use xy_supervisor::protocol::{Checkup, CheckupReport};
+use xy_upstream::connection::InternalRequest;
 
 use crate::backend::Backend;
-use crate::connection::InternalRequest;
-use crate::era::Era;
 use crate::router::Router;
 use crate::upstream::Upstream;
 
@@ -172,11 +172,11 @@ mod tests {
     use tokio::sync::mpsc;
     use tokio::task::{LocalSet, spawn_local};
     use xy_config::settings::{CallRules, Endpoint, ParkSettings};
+    use xy_mcp::era::Introduction;
     use xy_supervisor::instance::InstanceKey;
+    use xy_upstream::connection::http_client::HttpClient;
 
     use super::*;
-    use crate::connection::http_client::HttpClient;
-    use crate::era::Introduction;
     use crate::harness;
 
     /// More calls than are sent concurrently over HTTP.

@@ -10,18 +10,21 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use xy_config::settings::{Probe, ServerSettings};
+use xy_mcp::era::{Era, Introduction, SpokenEras};
 use xy_protocol::error::CallError;
 use xy_supervisor::protocol::{Connection, DriverCommand, DriverEvent};
+use xy_upstream::connection::handshake::{Handshake, HandshakePlan, INITIALIZED, ResumeNote};
 
 use super::checkup::CheckupTask;
 use super::legacy_session::LegacySession;
 use super::{Ended, capabilities, describe_end, end_loop, idle_stop, learn_lists};
 use crate::backend::Backend;
-use crate::connection::handshake::{Handshake, HandshakePlan, INITIALIZED, ResumeNote};
-use crate::connection::http_client::{ACCEPT_TIMEOUT, HttpClient, STABLE_AFTER, SessionError};
-use crate::connection::probe::{Hello, ProbeAnswer};
-use crate::era::{Era, Introduction, SpokenEras};
-use crate::fault::{Cause, LossReason};
+pub(super) use xy_upstream::connection::http_client::{
+    ACCEPT_TIMEOUT, HttpClient, STABLE_AFTER, SessionError,
+};
+pub(super) use xy_upstream::connection::probe::{Hello, ProbeAnswer};
+use xy_upstream::fault::{Cause, LossReason};
+
 use crate::router::Router;
 use crate::upstream::Upstream;
 

@@ -12,15 +12,15 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use xy_config::settings::Isolation;
+use xy_mcp::era::{Era, SpokenEras};
 use xy_supervisor::instance::{Holder, InstanceKey};
 use xy_supervisor::protocol::DriverEvent;
+use xy_upstream::connection::handshake::ResumeNote;
+use xy_upstream::connection::http_client::HttpClient;
+use xy_upstream::fault::{Cause, LossReason};
 
 use super::http::HttpSession;
 use crate::backend::Backend;
-use crate::connection::handshake::ResumeNote;
-use crate::connection::http_client::HttpClient;
-use crate::era::{Era, SpokenEras};
-use crate::fault::{Cause, LossReason};
 use crate::router::Router;
 use crate::upstream::Upstream;
 

@@ -11,17 +11,18 @@ use xy_protocol::control::quoted;
 use xy_protocol::error::CallError;
 
 use crate::backend::Backend;
-use crate::catalog::{Item, Known, Lists, MAX_BYTES, MAX_ITEMS, Page};
-use crate::connection::probe::code_of;
-use crate::connection::result_of;
-use crate::era::Introduction;
-use crate::kind::Kind;
-use crate::modern::UNSUPPORTED_VERSION;
-use crate::param_headers;
-use crate::revision::MODERN;
+pub(super) use xy_catalog::catalog::{Item, Known, Lists, MAX_BYTES, MAX_ITEMS, Page};
+use xy_mcp::era::Introduction;
+use xy_mcp::kind::Kind;
+use xy_mcp::modern::UNSUPPORTED_VERSION;
+use xy_mcp::param_headers;
+use xy_mcp::revision::MODERN;
+use xy_mcp::via::{self, Daemons};
+use xy_upstream::connection::probe::code_of;
+use xy_upstream::connection::result_of;
+
 use crate::router::Router;
 use crate::upstream::Upstream;
-use crate::via::{self, Daemons};
 
 /// Maximum time for answering a list. After that, the server is shown without it.
 const LIST_TIMEOUT: Duration = Duration::from_secs(30);

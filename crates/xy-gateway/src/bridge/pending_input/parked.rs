@@ -6,18 +6,18 @@ use std::rc::{Rc, Weak};
 
 use tokio::time::Instant;
 use xy_config::settings::ParkSettings;
+use xy_mcp::edit::quoted;
 use xy_mcp::envelope::text_of;
+use xy_mcp::modern::RequestMeta;
+use xy_mcp::reply;
 use xy_protocol::error::{CallError, ErrorKind};
+use xy_transport::budget::Reservation;
+use xy_transport::retained::Retained;
+use xy_upstream::connection::Connection;
 
 use super::{INPUT_TIMEOUT, PendingInput, ReplyTo, State};
 use crate::bridge::state::{self, Key, StateBinding, StateError};
-use crate::budget::Reservation;
 use crate::call::Alias;
-use crate::connection::Connection;
-use crate::modern::RequestMeta;
-use crate::names::quoted;
-use crate::reply;
-use crate::retained::Retained;
 
 /// One group may have at most one part in this many of all parked calls.
 const GROUP_SHARE: usize = 4;

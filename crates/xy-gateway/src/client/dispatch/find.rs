@@ -8,18 +8,17 @@ use std::sync::LazyLock;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use xy_mcp::edit::Edits;
+use xy_catalog::catalog::ExposedItem;
+use xy_mcp::edit::{Edits, quoted};
 use xy_mcp::envelope::{self, Message, text_of};
+use xy_mcp::kind::Kind;
+use xy_mcp::params::Params;
+use xy_mcp::reply;
 use xy_protocol::control::quoted as shortened;
 use xy_protocol::error::CallError;
 
 use super::{Outcome, Request};
-use crate::catalog::ExposedItem;
 use crate::client::Client;
-use crate::kind::Kind;
-use crate::names::quoted;
-use crate::params::Params;
-use crate::reply;
 use crate::router::DEFAULT_HITS;
 use crate::tools;
 

@@ -2,20 +2,17 @@
 
 use std::rc::Rc;
 
-use xy_mcp::edit::Edits;
+use xy_http::frontend::View;
+use xy_mcp::edit::{Edits, quoted};
+use xy_mcp::era::Era;
+use xy_mcp::params::Params;
+use xy_mcp::{modern, reply, revision};
 use xy_protocol::error::CallError;
 
 use super::{Outcome, Request};
 use crate::backend::Backend;
 use crate::call::CallClient;
 use crate::client::{Client, Handshake};
-use crate::era::Era;
-use crate::frontend::View;
-use crate::modern;
-use crate::names::quoted;
-use crate::params::Params;
-use crate::reply;
-use crate::revision;
 
 /// The capabilities in the handshake when nothing is known of the server.
 const PLACEHOLDER_CAPABILITIES: &str = r#"{"tools":{"listChanged":true},"prompts":{"listChanged":true},"resources":{"subscribe":true,"listChanged":true},"completions":{},"logging":{}}"#;

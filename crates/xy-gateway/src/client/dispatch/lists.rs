@@ -4,13 +4,13 @@ use std::rc::Rc;
 
 use tokio::time::Instant;
 use xy_mcp::envelope::text_of;
+use xy_mcp::kind::Kind;
+use xy_mcp::reply;
 use xy_protocol::error::CallError;
 
 use super::{LIST_TIMEOUT, Outcome, Request};
 use crate::call::CallClient;
 use crate::client::{Client, RequestPhase};
-use crate::kind::Kind;
-use crate::reply;
 
 impl Client {
     pub(super) fn list(&self, request: &Request<'_>, kind: Kind) -> Result<Outcome, CallError> {

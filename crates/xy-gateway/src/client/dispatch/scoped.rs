@@ -1,12 +1,12 @@
 //! Visibility checks for requests that began under an earlier profile.
 
+use xy_catalog::names;
+use xy_http::frontend::View;
 use xy_mcp::envelope::text_of;
+use xy_mcp::kind::Kind;
 
 use super::Request;
 use crate::client::Client;
-use crate::frontend::View;
-use crate::kind::Kind;
-use crate::names;
 
 impl Client {
     /// Returns true unless the client's profile hides the target of a request. A target that does

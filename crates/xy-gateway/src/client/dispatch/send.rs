@@ -2,7 +2,10 @@
 
 use std::rc::Rc;
 
+use xy_http::frontend::View;
+use xy_mcp::era::{Era, Introduction};
 use xy_mcp::members::Members;
+use xy_mcp::{modern, reply};
 use xy_protocol::error::CallError;
 
 use super::handshake::introduction_of;
@@ -11,10 +14,6 @@ use crate::backend::{Backend, CallStatus, STOPPED};
 use crate::bridge::{StateError, pending_input, rounds};
 use crate::call::{CallClient, CallRequest, ResponseKind};
 use crate::client::{Client, RequestPhase};
-use crate::era::{Era, Introduction};
-use crate::frontend::View;
-use crate::modern;
-use crate::reply;
 use crate::upstream::Upstream;
 
 impl Client {

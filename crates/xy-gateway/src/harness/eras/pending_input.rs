@@ -1,5 +1,6 @@
 //! Calls that wait for input of modern clients: how many, how large, and for how long.
 
+use xy_mcp::modern::RequestMeta;
 use xy_protocol::error::ErrorKind;
 
 use super::*;
@@ -8,7 +9,6 @@ use crate::bridge::pending_input::{
 };
 use crate::call::CallClient;
 use crate::client::Client;
-use crate::modern::RequestMeta;
 
 impl Harness {
     /// Opens a client that belongs to this client group.

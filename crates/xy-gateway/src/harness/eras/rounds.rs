@@ -1,7 +1,8 @@
 //! Timeouts of calls that request input in several rounds.
 
+use xy_upstream::fault::{Cause, LossReason};
+
 use super::*;
-use crate::fault::{Cause, LossReason};
 
 const WITHIN: CallRules = CallRules { idle: None, within: Some(Duration::from_secs(10)) };
 const IDLE: CallRules = CallRules { idle: Some(Duration::from_secs(10)), within: None };

@@ -1,7 +1,8 @@
 //! Tasks between modern clients and modern servers, at the endpoint of all servers.
 
+use xy_mcp::modern::SUBSCRIPTION;
+
 use super::*;
-use crate::modern::SUBSCRIPTION;
 use crate::ownership::MAX_TASKS;
 
 const TASKING: &str = r#"{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{},"extensions":{"io.modelcontextprotocol/tasks":{}}},"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"new"}}}"#;

@@ -1,8 +1,9 @@
 //! Calls that wait for an instance that does not come back.
 
+use xy_upstream::fault::LossReason;
+
 use super::*;
 use crate::call::CallClient;
-use crate::fault::LossReason;
 
 #[tokio::test(start_paused = true)]
 async fn giving_up_a_server_fails_all_waiting_calls() {

@@ -1,7 +1,8 @@
 //! Calls of a server that hangs: which go to its successor, and how long the others wait.
 
+use xy_upstream::fault::LossReason;
+
 use super::*;
-use crate::fault::LossReason;
 
 #[tokio::test(start_paused = true)]
 async fn call_started_by_a_hung_server_is_never_retried() {

@@ -1,7 +1,8 @@
+use xy_catalog::catalog::{Lists, Page};
+use xy_mcp::era::Introduction;
+use xy_mcp::kind::Kind;
+
 use super::*;
-use crate::catalog::{Lists, Page};
-use crate::era::Introduction;
-use crate::kind::Kind;
 
 const STAGES: [Delivery; 3] = [Delivery::Unwritten, Delivery::Unread, Delivery::Written];
 const SORTS: [Idempotency; 6] = [
