@@ -32,10 +32,10 @@ use xy_upstream::connection::RoundTrip;
 use xy_upstream::fault::ServerFault;
 
 use crate::backend::{Availability, Backend, STOPPED};
-use crate::client::Visibility;
 use crate::client::dispatch::LIST_TIMEOUT;
 use crate::router::{DEFAULT_HITS, FoundTool, Router};
 use crate::upstream::Upstream;
+use crate::visibility::Visibility;
 
 /// An arbitrary request to one server.
 #[derive(Debug, Clone)]
@@ -137,12 +137,13 @@ pub(crate) async fn answer(router: Rc<Router>, question: AdminQuery) {
 fn users(router: &Rc<Router>, server: &str) -> Users {
     let Some(server) = router.server(server) else { return Users::new() };
     let name_of = |number: u64| -> Option<String> {
-        let info = match router.client(number) {
-            Some(client) => client.handshake().and_then(|it| it.info),
-            None => Some(router.group_info(number)?),
+        let name = if let Some(client) = router.client(number) {
+            client.name()
+        } else {
+            let info = router.group_info(number)?;
+            Params::read(Some(&info)).name().and_then(text_of).map(Into::into)
         };
-        let name = info.as_deref().and_then(|info| Params::read(Some(info)).name());
-        Some(name.and_then(text_of).map(|name| shortened(&name)).unwrap_or_default())
+        Some(name.map(|name| shortened(&name)).unwrap_or_default())
     };
     let of_one = |upstream: &Rc<Upstream>| {
         let mut counts: BTreeMap<String, usize> = BTreeMap::new();

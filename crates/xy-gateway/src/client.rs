@@ -32,22 +32,24 @@ use xy_transport::share::{LOCAL, TokenUse};
 use crate::backend::Backend;
 use crate::call::{AnswerReceiver, CallClient};
 use crate::control::Requester;
-use crate::router::Router;
+use crate::router::{Admission, ListVersion, Router};
 use crate::subscriptions::Subscriber;
 use crate::upstream::Upstream;
+use crate::visibility::Visibility;
 
 mod call_client;
 pub(crate) mod dispatch;
 mod error_log;
+mod frontend;
 mod inbound;
 mod listen;
 mod pending_input;
+mod routed_client;
 mod server_requests;
 mod visibility;
 
 use listen::ListenRequests;
 use server_requests::ServerRequests;
-pub(crate) use visibility::Visibility;
 
 /// Maximum number of open requests of one client.
 const MAX_OPEN_REQUESTS: usize = 1000;
@@ -91,18 +93,6 @@ pub(crate) struct Client {
     _counted: Reservation,
 }
 
-/// The version of a list that a client knows.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum ListVersion {
-    /// The client has not requested the list.
-    #[default]
-    NotListed,
-    /// The client received the list from its server, and xy has not read it yet.
-    Unknown,
-    /// The list with this fingerprint.
-    Fingerprint(u64),
-}
-
 /// The result of the `initialize` handshake with a client.
 #[derive(Debug, Clone)]
 pub(crate) struct Handshake {
@@ -137,8 +127,7 @@ pub(crate) enum RequestPhase {
 
 impl Client {
     pub(crate) fn new(
-        number: u64,
-        (entry, visibility, token): (Entry, Visibility, TokenUse),
+        Admission { number, entry, visibility, token }: Admission,
         router: Rc<Router>,
         responder: Rc<dyn Responder>,
     ) -> Rc<Self> {
@@ -203,11 +192,6 @@ impl Client {
     /// Returns the minimum log level that the client has set, if it has.
     pub(crate) fn level(&self) -> Option<Level> {
         self.level.get()
-    }
-
-    /// Returns the result of the handshake, if there was one.
-    pub(crate) fn handshake(&self) -> Option<Handshake> {
-        self.handshake.borrow().clone()
     }
 
     /// Records the protocol revision that the client's server speaks.

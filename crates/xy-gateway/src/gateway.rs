@@ -16,7 +16,6 @@ use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::Instant;
 use xy_config::settings::{Isolation, ParkSettings, Profiles};
-use xy_http::frontend::ClientSession;
 use xy_http::{ListenState, ListeningSocket, TokenWatch};
 use xy_protocol::control::{Explain, ExplainResult, Search, SearchResult};
 use xy_protocol::error::{CallError, ErrorKind};

@@ -28,6 +28,7 @@ mod subscriptions;
 mod tools;
 mod upstream;
 mod upstream_session;
+mod visibility;
 
 pub use admin::{RawRequest, Tool, Users};
 pub use gateway::{Admin, Connections, Gateway, GatewayDriver, HttpParts, Parts, Shutdown, driver};

@@ -13,6 +13,7 @@
 //! - `recovery.rs` decides what happens to unanswered calls.
 //! - `idle.rs` stops and wakes instances.
 //! - `watching.rs` manages resource and task subscriptions at servers.
+//! - `routed_client.rs` is the client as the router sees it.
 //! - `loops.rs` tracks the daemons before and behind the servers.
 //! - `status.rs` and `retained.rs` write metrics.
 
@@ -27,7 +28,7 @@ use tokio::time::Instant;
 use xy_catalog::catalog::Known;
 use xy_catalog::scope::Scope;
 use xy_config::settings::ParkSettings;
-use xy_http::frontend::{ClientSession, Entry, Frontend, Refusal, Responder, View};
+use xy_http::frontend::{Entry, Refusal, View};
 use xy_http::generation::Generation;
 use xy_mcp::era::Era;
 use xy_mcp::level::Level;
@@ -45,14 +46,15 @@ use xy_upstream::fault::LossReason;
 
 use crate::backend::{Availability, Backend, QueueBudget};
 use crate::bridge::pending_input::ParkedCalls;
-use crate::call::CallClient;
-use crate::client::Client;
+
 use crate::control::Control;
 use crate::gateway_status::GatewayStatus;
 use crate::manifest::Manifests;
 use crate::ownership::Ownership;
 use crate::subscriptions::{Subscriber, Subscriptions};
+use crate::tools::Servers;
 use crate::upstream::Upstream;
+use crate::visibility::Visibility;
 
 mod attribution;
 mod changes;
@@ -67,6 +69,7 @@ mod pending_input;
 mod profiles;
 mod recovery;
 mod retained;
+mod routed_client;
 mod search;
 mod shares;
 mod sharing;
@@ -75,6 +78,7 @@ mod tasks;
 mod watching;
 
 pub(crate) use lists::unknown_resource;
+pub(crate) use routed_client::{ListVersion, RoutedClient};
 pub(crate) use search::{DEFAULT_HITS, FoundTool};
 
 /// Maximum number of clients, over all listeners.
@@ -91,7 +95,7 @@ pub(crate) struct Router {
     /// Parses large messages of servers.
     large: LargeReader,
     servers: RefCell<BTreeMap<ServerName, Rc<Backend>>>,
-    clients: RefCell<HashMap<u64, Rc<Client>>>,
+    clients: RefCell<HashMap<u64, Rc<dyn RoutedClient>>>,
     /// Number of clients in memory.
     clients_alive: Rc<Cell<usize>>,
     next_client: Cell<u64>,
@@ -132,6 +136,14 @@ pub(crate) struct Router {
     unmatched_lines: RefCell<BTreeSet<String>>,
     /// Warnings about clients that see more tools than they support, by profile and client name.
     limit_warnings: RefCell<BTreeMap<(String, String), String>>,
+}
+
+/// A client that may connect.
+pub(crate) struct Admission {
+    pub(crate) number: u64,
+    pub(crate) entry: Entry,
+    pub(crate) visibility: Visibility,
+    pub(crate) token: TokenUse,
 }
 
 /// The token and the `clientInfo` of one-request clients.
@@ -201,12 +213,12 @@ impl Router {
     }
 
     /// Returns the server of this name, if the client sees any part of it.
-    pub(crate) fn server_for(&self, client: &Client, name: &str) -> Option<Rc<Backend>> {
+    pub(crate) fn server_for(&self, client: &dyn RoutedClient, name: &str) -> Option<Rc<Backend>> {
         self.server(name).filter(|_| client.allows_server(name))
     }
 
     /// Returns all servers of which the client sees any part, ordered by name.
-    pub(crate) fn servers_of(&self, client: &Client) -> Vec<Rc<Backend>> {
+    pub(crate) fn servers_of(&self, client: &dyn RoutedClient) -> Vec<Rc<Backend>> {
         let servers = self.servers.borrow();
         servers.values().filter(|it| client.allows_server(it.name.as_str())).cloned().collect()
     }
@@ -218,13 +230,46 @@ impl Router {
         one
     }
 
+    /// Checks that a client may connect as `entry` says.
+    pub(crate) fn admit_client(&self, entry: Entry) -> Result<Admission, Refusal> {
+        match &entry.view {
+            View::Server(name) if self.server(name).is_none() => {
+                return Err(Refusal::NoServer(name.clone()));
+            }
+            View::Server(name) => {
+                let bound = entry.bound.iter();
+                bound.into_iter().try_for_each(|profile| self.check_bound(profile, name))?;
+            }
+            View::Profile(_) | View::All => {}
+        }
+        let visibility = self.visibility_of(&entry.view)?;
+        let token = TokenUse { id: entry.principal };
+        let principal = profiles::identity_in(entry.principal, &entry.view);
+        let entry = Entry { principal, ..entry };
+        let count = self.clients.borrow().len();
+        if count >= MAX_CLIENTS {
+            return Err(Refusal::TooMany(count));
+        }
+        Ok(Admission { number: self.new_number(), entry, visibility, token })
+    }
+
+    /// Adds a client, which leaves with [`Router::on_client_closed`].
+    pub(crate) fn add_client(&self, client: Rc<dyn RoutedClient>) {
+        self.clients.borrow_mut().insert(client.number(), client);
+    }
+
+    /// Returns the reader of large messages.
+    pub(crate) fn large_reader(&self) -> LargeReader {
+        self.large.clone()
+    }
+
     /// Returns the client of this number.
-    pub(crate) fn client(&self, number: u64) -> Option<Rc<Client>> {
+    pub(crate) fn client(&self, number: u64) -> Option<Rc<dyn RoutedClient>> {
         self.clients.borrow().get(&number).cloned()
     }
 
     /// Returns all clients.
-    pub(crate) fn clients(&self) -> Vec<Rc<Client>> {
+    pub(crate) fn clients(&self) -> Vec<Rc<dyn RoutedClient>> {
         self.clients.borrow().values().cloned().collect()
     }
 
@@ -371,7 +416,12 @@ impl Router {
     }
 
     /// Removes a subscription; returns true if no other is left under any alias.
-    pub(crate) fn unsubscribe(&self, server: &Rc<Backend>, uri: &str, client: &Client) -> bool {
+    pub(crate) fn unsubscribe(
+        &self,
+        server: &Rc<Backend>,
+        uri: &str,
+        client: &dyn RoutedClient,
+    ) -> bool {
         self.subscriptions.borrow_mut().remove(&server.name, uri, client.number());
         !self.is_watched(&server.primary_or_self(), server.holder(client), uri)
     }
@@ -425,7 +475,7 @@ impl Router {
             return; // No client has set a level: servers log what they like.
         }
         // A client that has set no level gets the default, whatever the others set.
-        let wanted = clients.values().filter(|client| client.handshake().is_some());
+        let wanted = clients.values().filter(|client| client.has_handshake());
         let wanted = wanted.map(|client| client.level().unwrap_or(Level::DEFAULT));
         let level = wanted.chain(modern).min();
         drop(clients);
@@ -439,7 +489,7 @@ impl Router {
     }
 
     /// Removes a client and all its state.
-    pub(crate) fn on_client_closed(&self, client: &Client) {
+    pub(crate) fn on_client_closed(&self, client: &dyn RoutedClient) {
         let number = client.number();
         self.clients.borrow_mut().remove(&number);
         // One-request clients rarely have subscriptions: skip the search.
@@ -499,8 +549,22 @@ impl Router {
         self.next_client.replace(self.next_client.get() + 1)
     }
 
-    fn me(&self) -> Rc<Self> {
+    pub(crate) fn me(&self) -> Rc<Self> {
         self.me.upgrade().expect("a caller of the router holds it")
+    }
+}
+
+impl Servers for Router {
+    fn control(&self) -> &dyn Control {
+        &*self.control
+    }
+
+    fn server(&self, name: &str) -> Option<Rc<Backend>> {
+        Self::server(self, name)
+    }
+
+    fn changes(&self) -> watch::Receiver<u64> {
+        Self::changes(self)
     }
 }
 
@@ -523,44 +587,5 @@ fn send_log_level(upstream: &Rc<Upstream>, level: Level) {
         }
         detach(request);
         upstream.set_tuned();
-    }
-}
-
-impl Frontend for Router {
-    fn open(
-        &self,
-        entry: Entry,
-        responder: Rc<dyn Responder>,
-    ) -> Result<Rc<dyn ClientSession>, Refusal> {
-        match &entry.view {
-            View::Server(name) if self.server(name).is_none() => {
-                return Err(Refusal::NoServer(name.clone()));
-            }
-            View::Server(name) => {
-                let bound = entry.bound.iter();
-                bound.into_iter().try_for_each(|profile| self.check_bound(profile, name))?;
-            }
-            View::Profile(_) | View::All => {}
-        }
-        let visibility = self.visibility_of(&entry.view)?;
-        let token = TokenUse { id: entry.principal };
-        let principal = profiles::identity_in(entry.principal, &entry.view);
-        let entry = Entry { principal, ..entry };
-        let count = self.clients.borrow().len();
-        if count >= MAX_CLIENTS {
-            return Err(Refusal::TooMany(count));
-        }
-        let number = self.new_number();
-        let client = Client::new(number, (entry, visibility, token), self.me(), responder);
-        self.clients.borrow_mut().insert(number, client.clone());
-        Ok(client)
-    }
-
-    fn profiles(&self) -> Vec<String> {
-        self.profile_names().into_iter().collect()
-    }
-
-    fn large_reader(&self) -> LargeReader {
-        self.large.clone()
     }
 }

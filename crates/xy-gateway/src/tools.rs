@@ -16,8 +16,10 @@ use xy_mcp::reply;
 use xy_protocol::control::quoted as shortened;
 use xy_protocol::error::CallError;
 
-use crate::control::Requester;
-use crate::router::Router;
+use tokio::sync::watch;
+
+use crate::backend::Backend;
+use crate::control::{Control, Requester};
 
 mod add_server;
 mod get_diagnostics;
@@ -26,8 +28,19 @@ mod reload_server;
 mod remove_server;
 mod report;
 mod restart_server;
+pub(crate) mod search;
 mod self_test;
 mod server_logs;
+
+/// The servers, as xy's own tools see them.
+pub(crate) trait Servers {
+    /// Returns the daemon's control plane.
+    fn control(&self) -> &dyn Control;
+    /// Returns the server of this name.
+    fn server(&self, name: &str) -> Option<Rc<Backend>>;
+    /// Subscribes to changes of servers.
+    fn changes(&self) -> watch::Receiver<u64>;
+}
 
 /// A tool of xy itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,19 +100,19 @@ impl OwnTool {
 
     async fn call(
         self,
-        router: &Rc<Router>,
+        servers: &dyn Servers,
         by: Requester,
         arguments: &str,
     ) -> Result<Value, CallError> {
         match self {
-            Self::Add => add_server::call(router, by, parse(arguments)?).await,
-            Self::Remove => remove_server::call(router, by, parse(arguments)?).await,
-            Self::Reload => reload_server::call(router, by, parse(arguments)?).await,
-            Self::List => list_servers::call(router, parse(arguments)?).await,
-            Self::Restart => restart_server::call(router, by, parse(arguments)?).await,
-            Self::Logs => server_logs::call(router, parse(arguments)?).await,
-            Self::SelfTest => self_test::call(router, by, parse(arguments)?).await,
-            Self::Diagnostics => get_diagnostics::call(router, parse(arguments)?).await,
+            Self::Add => add_server::call(servers, by, parse(arguments)?).await,
+            Self::Remove => remove_server::call(servers, by, parse(arguments)?).await,
+            Self::Reload => reload_server::call(servers, by, parse(arguments)?).await,
+            Self::List => list_servers::call(servers, parse(arguments)?).await,
+            Self::Restart => restart_server::call(servers, by, parse(arguments)?).await,
+            Self::Logs => server_logs::call(servers, parse(arguments)?).await,
+            Self::SelfTest => self_test::call(servers, by, parse(arguments)?).await,
+            Self::Diagnostics => get_diagnostics::call(servers, parse(arguments)?).await,
         }
     }
 }
@@ -122,14 +135,14 @@ pub(crate) fn exposed(kind: Kind, may_manage: bool) -> Vec<ExposedItem> {
 
 /// Calls a tool of xy itself for a client; returns the result for that client.
 pub(crate) async fn call(
-    router: &Rc<Router>,
+    servers: &dyn Servers,
     by: Requester,
     name: &str,
     arguments: &str,
 ) -> Result<String, CallError> {
     let own = OwnTool::named(name)
         .ok_or_else(|| reply::invalid(format!("Unknown tool: {}", shortened(name))))?;
-    Ok(match own.call(router, by, arguments).await {
+    Ok(match own.call(servers, by, arguments).await {
         Ok(value) => success_result(&value),
         Err(fault) => error_result(&fault),
     })
@@ -153,14 +166,15 @@ pub(crate) fn arguments_object(arguments: Option<&str>) -> Result<&str, CallErro
         None | Some("null") => Ok("{}"),
         Some(object_schema) if object_schema.starts_with('{') => Ok(object_schema),
         Some(_) => Err(reply::invalid("`arguments` is not an object")
-            .hint("give each by its name, as the tool's `inputSchema` says")),
+            .hint("pass arguments by name, as in the `inputSchema` of the tool")),
     }
 }
 
 /// Parses the arguments of a tool.
 pub(crate) fn parse<'a, A: Deserialize<'a>>(arguments: &'a str) -> Result<A, CallError> {
-    serde_json::from_str(arguments)
-        .map_err(|cause| reply::invalid("the arguments do not fit the tool").cause(cause))
+    serde_json::from_str(arguments).map_err(|cause| {
+        reply::invalid("the arguments do not match the `inputSchema` of the tool").cause(cause)
+    })
 }
 
 /// Deserializes an optional argument: `null` counts as missing.
@@ -233,7 +247,7 @@ mod tests {
         assert!(all.iter().all(|name| is_own(name)));
         // No profile may use their names for other tools.
         let mut reserved: Vec<&str> = xy_config::profile::OWN_TOOLS.to_vec();
-        reserved.retain(|name| !crate::client::dispatch::find::is_search_tool(name));
+        reserved.retain(|name| !search::is_search_tool(name));
         assert_eq!(reserved, all);
         assert!(!is_own("a__add_server") && !is_own(""));
     }

@@ -8,10 +8,9 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use tokio::task::AbortHandle;
-use tokio::time::Instant;
 
-use crate::connection::ConnTimers;
-use crate::error::{HttpError, Shared};
+use crate::conn_timers::{ConnTimers, WaitingFor};
+use crate::error::{HttpError, SharedResource};
 use crate::guard::TokenId;
 use crate::limits::{AUTHENTICATED_MAX, UNAUTHENTICATED_MAX};
 
@@ -27,25 +26,6 @@ struct Open {
     timers: Rc<ConnTimers>,
     /// `None` until its task is spawned.
     task: Option<AbortHandle>,
-}
-
-/// The input that a connection waits for, and the time at which the wait began.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum WaitingFor {
-    /// The next request.
-    Idle(Instant),
-    /// The rest of a request's head.
-    Head(Instant),
-    /// The rest of a request's body.
-    Body(Instant),
-}
-
-impl WaitingFor {
-    fn since(self) -> Instant {
-        match self {
-            Self::Idle(since) | Self::Head(since) | Self::Body(since) => since,
-        }
-    }
 }
 
 /// The slot of an open connection. Dropping it frees the slot.
@@ -109,7 +89,7 @@ impl Connections {
         let max = AUTHENTICATED_MAX;
         Err(match own {
             0 => HttpError::TooManyConnections,
-            _ => HttpError::OverShare { what: Shared::Connections, own, max },
+            _ => HttpError::OverShare { what: SharedResource::Connections, own, max },
         })
     }
 

@@ -87,10 +87,10 @@ pub(super) enum HttpError {
     #[error("too many connections are open: close some, or try again later")]
     TooManyConnections,
     #[error(
-        "this token has {own} of the {max} {what} that there may be, and the rest is for others: \
-         end some, or try again later"
+        "this token has {own} of the {max} {what} that all tokens share: end some, or try again \
+         later"
     )]
-    OverShare { what: Shared, own: usize, max: usize },
+    OverShare { what: SharedResource, own: usize, max: usize },
     #[error("too many large requests arrive at the same time: try again later")]
     TooManyBodies,
     #[error("could not generate a session id: {0}")]
@@ -101,18 +101,20 @@ pub(super) enum HttpError {
 
 /// A resource of which each token has a share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Shared {
+pub(super) enum SharedResource {
     Sessions,
     Requests,
     Connections,
+    BodyBytes,
 }
 
-impl fmt::Display for Shared {
+impl fmt::Display for SharedResource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Sessions => "sessions",
             Self::Requests => "requests at one time",
             Self::Connections => "connections",
+            Self::BodyBytes => "bytes of incomplete requests",
         })
     }
 }
@@ -174,9 +176,10 @@ impl HttpError {
             Self::UnknownSession => "unknown-session",
             Self::SessionEnded => "session-ended",
             Self::TooManySessions(_) | Self::Frontend(Refusal::TooMany(_)) => "too-many-sessions",
-            Self::OverShare { what: Shared::Sessions, .. } => "share-of-sessions",
-            Self::OverShare { what: Shared::Requests, .. } => "share-of-requests",
-            Self::OverShare { what: Shared::Connections, .. } => "share-of-connections",
+            Self::OverShare { what: SharedResource::Sessions, .. } => "share-of-sessions",
+            Self::OverShare { what: SharedResource::Requests, .. } => "share-of-requests",
+            Self::OverShare { what: SharedResource::Connections, .. } => "share-of-connections",
+            Self::OverShare { what: SharedResource::BodyBytes, .. } => "share-of-bodies",
             Self::TooManyStreams(_) => "too-many-streams",
             Self::TooManyStatelessRequests(_) => "too-many-requests",
             Self::Closing => "closing",
@@ -192,14 +195,17 @@ impl HttpError {
     /// where it is hit, as a refused connection has no owner.
     pub(super) fn limit(&self) -> Option<&'static str> {
         match self {
-            Self::TooManySessions(_) | Self::OverShare { what: Shared::Sessions, .. } => {
+            Self::TooManySessions(_) | Self::OverShare { what: SharedResource::Sessions, .. } => {
                 Some("HTTP sessions")
             }
             Self::TooManyStreams(_) => Some("calls and streams of one HTTP session"),
-            Self::TooManyStatelessRequests(_) | Self::OverShare { what: Shared::Requests, .. } => {
+            Self::TooManyStatelessRequests(_)
+            | Self::OverShare { what: SharedResource::Requests, .. } => {
                 Some("HTTP requests without a session")
             }
-            Self::TooManyBodies => Some("large HTTP requests"),
+            Self::TooManyBodies | Self::OverShare { what: SharedResource::BodyBytes, .. } => {
+                Some("large HTTP requests")
+            }
             Self::Frontend(Refusal::TooMany(_)) => Some("clients"),
             _ => None,
         }
@@ -279,7 +285,7 @@ mod tests {
             (HttpError::Closing, 503, Some(("retry-after", "5"))),
             (HttpError::TooManyConnections, 503, Some(("retry-after", "5"))),
             (
-                HttpError::OverShare { what: Shared::Sessions, own: 3, max: 4 },
+                HttpError::OverShare { what: SharedResource::Sessions, own: 3, max: 4 },
                 429,
                 Some(("retry-after", "1")),
             ),

@@ -33,7 +33,9 @@ use tokio::time::sleep_until;
 
 use crate::frontend::Frontend;
 
+mod body_budget;
 mod change_requests;
+mod conn_timers;
 mod connection;
 mod connections;
 mod counters;
@@ -68,7 +70,7 @@ mod store;
 mod stream;
 mod token;
 
-use connection::ConnTimers;
+use conn_timers::ConnTimers;
 use error::HttpError;
 pub use guard::{Auth, Digest, Hosts, Secret, Token, digest};
 pub use inherit::ListeningSocket;

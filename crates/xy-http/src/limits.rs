@@ -12,7 +12,8 @@ pub(super) const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a body may take. A large body may arrive over a slow connection.
 pub(super) const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Maximum number of bytes in all bodies that are not complete or not parsed yet.
+/// Maximum number of bytes in all bodies that are not complete or not parsed yet. Each token has a
+/// share.
 pub(super) const BODIES_BYTES_MAX: usize = 256 * 1024 * 1024;
 
 /// How long a client may accept no bytes before its connection closes.

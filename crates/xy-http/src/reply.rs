@@ -14,7 +14,7 @@ use hyper::header::{
 use hyper::{Response, StatusCode};
 use xy_mcp::param_headers::PREFIX;
 
-use crate::connection::ConnTimers;
+use crate::conn_timers::ConnTimers;
 use crate::error::HttpError;
 use crate::request::SESSION;
 use crate::session::SessionId;

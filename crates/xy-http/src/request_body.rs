@@ -6,12 +6,11 @@ use hyper::body::{Body as _, Bytes, Incoming};
 use xy_mcp::envelope::{Malformed, Message};
 use xy_mcp::members::Members;
 use xy_transport::body::{self, BodyChunks};
-use xy_transport::budget::Reservation;
 use xy_transport::large::LargeMessage;
 use xy_transport::message_text::MessageText;
 use xy_transport::pace::Pace;
 
-use crate::connection::ConnTimers;
+use crate::body_budget::BodyReservation;
 use crate::error::HttpError;
 use crate::frontend::{ClientSession, Disposition, StreamNo};
 
@@ -92,8 +91,8 @@ pub(super) fn request_ids(text: MessageText<'_>) -> Vec<Box<str>> {
 pub(super) async fn collect(
     body: &mut Option<Incoming>,
     max: usize,
-    (timers, pace): (&ConnTimers, &Pace),
-    held: &mut Reservation,
+    pace: &Pace,
+    held: &mut BodyReservation,
 ) -> Result<CollectedBody, HttpError> {
     let Some(incoming) = body.as_mut() else { return Err(HttpError::BodyBroken) };
     let first = next_piece(incoming).await?.unwrap_or_default();
@@ -106,7 +105,6 @@ pub(super) async fn collect(
         CollectedBody::Chunks(collect_rest(incoming, &first, (max, pace), held).await?)
     };
     *body = None;
-    timers.finish_body();
     Ok(whole)
 }
 
@@ -147,7 +145,7 @@ async fn collect_rest(
     body: &mut Incoming,
     first: &[u8],
     (max, pace): (usize, &Pace),
-    held: &mut Reservation,
+    held: &mut BodyReservation,
 ) -> Result<BodyChunks, HttpError> {
     let mut whole = BodyChunks::default();
     whole.append(first, pace).await;
@@ -156,9 +154,7 @@ async fn collect_rest(
             return Err(HttpError::BodyTooLarge { max });
         }
         whole.append(&piece, pace).await;
-        if !held.resize(whole.byte_count()) {
-            return Err(HttpError::TooManyBodies);
-        }
+        held.grow_to(whole.byte_count())?;
     }
     Ok(whole)
 }

@@ -12,19 +12,19 @@ use hyper::http::request::Parts;
 use hyper::{Request, StatusCode};
 use tokio::time::Instant;
 use xy_mcp::envelope::Message;
-use xy_transport::budget::Reservation;
 use xy_transport::error_log::{self, FailedRequest};
 use xy_transport::large::{LARGE_THRESHOLD, LargeReader};
 use xy_transport::metrics::{self, Kind};
 
-use crate::connection::ConnTimers;
+use crate::body_budget::{BodyBudget, BodyReservation};
+use crate::conn_timers::ConnTimers;
 use crate::connections::Connections;
 use crate::counters::{Counters, Gauges};
 use crate::error::HttpError;
 use crate::failed_tokens::FailedTokens;
 use crate::frontend::{Disposition, Frontend};
 use crate::guard::{self, Auth, Identity, Token, TokenId};
-use crate::limits::{BODIES_BYTES_MAX, STATELESS_REQUESTS_MAX, STREAM_DELAY};
+use crate::limits::{STATELESS_REQUESTS_MAX, STREAM_DELAY};
 use crate::persistence::Persistence;
 use crate::record::Record;
 use crate::recorder::UnsentChanges;
@@ -33,8 +33,7 @@ use crate::request::{self, Accepts, HttpRequestKind};
 use crate::request_body::{self, CollectedBody, RequestBody};
 use crate::response_stream::FirstOutput;
 use crate::route::Endpoint;
-use crate::session::{Session, Sessions, Transport, is_result};
-use crate::session_streams::Lease;
+use crate::session::{Lease, Session, Sessions, Transport, is_result};
 use crate::stateless::StatelessRequests;
 use crate::stream::EventStream;
 use crate::{HttpRules, HttpStatus, TokenWatch, event, headers};
@@ -60,8 +59,8 @@ pub(super) struct HttpService {
     stateless_requests: StatelessRequests,
     connections: Rc<Connections>,
     counters: Rc<Counters>,
-    /// The number of bytes in bodies that are not complete, or not parsed yet.
-    bodies: Rc<Cell<usize>>,
+    /// The bytes in bodies that are not complete, or not parsed yet.
+    bodies: Rc<BodyBudget>,
     is_closing: Cell<bool>,
     failed_tokens: RefCell<FailedTokens>,
     large: LargeReader,
@@ -244,7 +243,7 @@ impl HttpService {
             HttpRequestKind::Preflight => Ok(reply::preflight(&head.headers)),
             HttpRequestKind::Post { endpoint, identity, session: Some(id), accepts } => {
                 let session = self.sessions.find(id, &identity, endpoint).await?;
-                let body = self.collect(body, timers).await?;
+                let body = self.collect(body, identity.token_id, timers).await?;
                 // Until a large message is parsed, later messages of the session wait, which keeps
                 // their order.
                 let order = session.order();
@@ -261,7 +260,8 @@ impl HttpService {
                 self.await_response(outcome, accepts, timers).await
             }
             HttpRequestKind::Post { endpoint, identity, session: None, accepts } => {
-                let message = self.receive(self.collect(body, timers).await?).await?;
+                let message =
+                    self.receive(self.collect(body, identity.token_id, timers).await?).await?;
                 if headers::is_modern_body(&message) {
                     let context = RequestContext { head, identity, endpoint, accepts, timers };
                     return Ok(self.serve_stateless(context, message).await);
@@ -269,7 +269,8 @@ impl HttpService {
                 self.initialize(&message, (&identity, endpoint), accepts).await
             }
             HttpRequestKind::StatelessRequest { endpoint, identity, accepts } => {
-                let message = self.receive(self.collect(body, timers).await?).await?;
+                let message =
+                    self.receive(self.collect(body, identity.token_id, timers).await?).await?;
                 let context = RequestContext { head, identity, endpoint, accepts, timers };
                 Ok(self.serve_stateless(context, message).await)
             }
@@ -284,7 +285,7 @@ impl HttpService {
             }
             HttpRequestKind::LegacyMessage { identity, session } => {
                 let session = self.sessions.find_legacy(session, &identity)?;
-                let body = self.collect(body, timers).await?;
+                let body = self.collect(body, identity.token_id, timers).await?;
                 let order = session.order();
                 let _turn = order.lock().await;
                 handle_legacy_message(&session, &self.receive(body).await?)
@@ -333,18 +334,20 @@ impl HttpService {
     async fn collect(
         &self,
         body: &mut Option<Incoming>,
+        token_id: TokenId,
         timers: &ConnTimers,
-    ) -> Result<(CollectedBody, Reservation), HttpError> {
-        let mut held = Reservation::new(&self.bodies, BODIES_BYTES_MAX);
+    ) -> Result<(CollectedBody, BodyReservation), HttpError> {
+        let mut held = self.bodies.reserve(token_id);
         let max = self.rules().body_max_bytes;
-        let body = request_body::collect(body, max, (timers, self.large.pace()), &mut held).await?;
+        let body = request_body::collect(body, max, self.large.pace(), &mut held).await?;
+        timers.finish_body();
         Ok((body, held))
     }
 
     /// Parses a large body on another thread. Until then it counts as an incomplete body.
     async fn receive(
         &self,
-        (body, held): (CollectedBody, Reservation),
+        (body, held): (CollectedBody, BodyReservation),
     ) -> Result<RequestBody, HttpError> {
         if body.len() <= LARGE_THRESHOLD {
             self.large.pace().record_small();
@@ -364,7 +367,12 @@ impl HttpService {
     /// Returns true if no body is being received or parsed.
     #[cfg(test)]
     pub(super) fn is_reading_nothing(&self) -> bool {
-        self.large.is_idle() && self.bodies.get() == 0
+        self.large.is_idle() && self.bodies.used() == 0
+    }
+
+    #[cfg(test)]
+    pub(super) fn bodies(&self) -> &BodyBudget {
+        &self.bodies
     }
 
     fn ready(&self) -> Reply {

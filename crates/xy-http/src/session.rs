@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use xy_mcp::revision;
 
 use crate::counters::{Counters, Gauges};
-use crate::error::{HttpError, Shared};
+use crate::error::{HttpError, SharedResource};
 use crate::event::EventId;
 use crate::frontend::{ClientSession, Entry, Frontend, Lifetime, View};
 use crate::guard::{Digest, Identity, Token, TokenId};
@@ -22,13 +22,15 @@ use crate::recorder::{Recorder, UnsentChanges};
 use crate::request_body::RequestBody;
 use crate::response_stream::StreamMode;
 use crate::route::Endpoint;
-use crate::session_streams::{Lease, ResumedStream, SessionStreams};
+use crate::session_streams::{ResumedStream, SessionStreams};
 use crate::storage_budget::StorageBudget;
 use crate::store::SAVE_TIMEOUT;
 
+mod lease;
 mod pending;
 mod restore;
 
+pub(super) use lease::Lease;
 pub(super) use pending::PendingSession;
 use restore::{Dormant, EarlierStreams};
 pub(super) use restore::{EarlierStream, is_result};
@@ -222,7 +224,7 @@ impl Sessions {
         }
         let (own, max) = (count(&|it| it == token_id), self.max);
         if !token_id.may_take(own, count(&|_| true), max) && !self.evict_idle(|it| it == token_id) {
-            return Err(HttpError::OverShare { what: Shared::Sessions, own, max });
+            return Err(HttpError::OverShare { what: SharedResource::Sessions, own, max });
         }
         Ok(())
     }

@@ -29,7 +29,6 @@ use crate::limits::{
 use crate::recorder::Recorder;
 use crate::replay_buffer::{Evictable, Eviction};
 use crate::response_stream::{PutError, PutOutcome, ResponseStream, ResumeOutcome, StreamMode};
-use crate::session::Session;
 use crate::storage_budget::StorageBudget;
 
 /// The stream number of replayed messages, which the client sent to an earlier daemon. No stream of
@@ -470,51 +469,6 @@ impl Responder for SessionStreams {
                 }
             }
         }
-    }
-}
-
-/// A connected stream. Dropping it disconnects the stream.
-#[derive(Debug)]
-pub(super) struct Lease {
-    session: Rc<Session>,
-    response_stream: Rc<ResponseStream>,
-    connection: u32,
-}
-
-impl Lease {
-    pub(super) fn new(
-        session: Rc<Session>,
-        response_stream: Rc<ResponseStream>,
-        connection: u32,
-    ) -> Self {
-        Self { session, response_stream, connection }
-    }
-
-    pub(super) fn stream(&self) -> StreamNo {
-        self.response_stream.stream()
-    }
-
-    pub(super) fn response_stream(&self) -> &Rc<ResponseStream> {
-        &self.response_stream
-    }
-
-    /// Returns the number of the stream's connection; 0 is the first.
-    pub(super) fn connection(&self) -> u32 {
-        self.connection
-    }
-
-    /// Returns true if there are so many connections that idle streams should close.
-    pub(super) fn is_crowded(&self) -> bool {
-        self.session.session_streams().counters().is_crowded()
-    }
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        if self.response_stream.detach(self.connection) {
-            self.session.session_streams().close(&self.response_stream);
-        }
-        self.session.handle_lost_stream();
     }
 }
 

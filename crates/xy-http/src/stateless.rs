@@ -21,7 +21,7 @@ use xy_protocol::error::{CallError, ErrorKind};
 use xy_transport::error_log::FailedRequest;
 
 use crate::counters::{Counters, StorageUse};
-use crate::error::{HttpError, Shared};
+use crate::error::{HttpError, SharedResource};
 use crate::frontend::{
     ClientSession, Disposition, Entry, Frontend, Lifetime, Responder, Route, StreamNo,
 };
@@ -157,7 +157,7 @@ impl StatelessRequests {
         }
         let own = open.values().filter(|request| request.token_id == token_id.number()).count();
         if !token_id.may_take(own, open.len(), max) {
-            return Err(HttpError::OverShare { what: Shared::Requests, own, max });
+            return Err(HttpError::OverShare { what: SharedResource::Requests, own, max });
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use crate::event;
 use crate::limits::{CROWDED_RETRY_MS, KEEP_ALIVE_INTERVAL};
 use crate::response_stream::ResponseStream;
-use crate::session_streams::Lease;
+use crate::session::Lease;
 use crate::stateless::StatelessRequest;
 
 const KEEP_ALIVE: &[u8] = b": still here\n\n";

@@ -434,7 +434,7 @@ impl Client {
         let (client, name, reply) = (self.me(), name.to_owned(), self.reply_to(request));
         let log = CallLog::of_own(&*client, &name);
         let task = tokio::task::spawn_local(async move {
-            let result = tools::call(&client.router, client.requester(), &name, &arguments).await;
+            let result = tools::call(&*client.router, client.requester(), &name, &arguments).await;
             if let Some(log) = log {
                 log.ended(if result.is_ok() { "answered" } else { "refused" });
             }

@@ -20,10 +20,11 @@ use xy_transport::budget::Reservation;
 use xy_upstream::connection::EventFilter;
 
 use super::dispatch::{Outcome, Request};
-use super::{Client, ListVersion, RequestPhase};
+use super::{Client, RequestPhase};
 use crate::backend::Backend;
 use crate::call::CallClient;
 use crate::ownership::Owner;
+use crate::router::ListVersion;
 
 /// Maximum number of open listen requests of one client.
 const MAX_LISTENS: usize = 100;
@@ -233,7 +234,7 @@ impl Client {
         for (name, (server, uris)) in servers {
             let client = self.clone();
             queries.spawn_local(async move {
-                let watched = client.router.watch(&server, &client, uris).await;
+                let watched = client.router.watch(&server, &*client, uris).await;
                 (name, watched.unwrap_or_default())
             });
         }

@@ -1,8 +1,8 @@
-//! The part of all servers that a client sees and may use.
+//! What a client sees and may use of the servers.
 
 use std::rc::Rc;
 
-use xy_catalog::catalog::{ExposedItem, Known};
+use xy_catalog::catalog::ExposedItem;
 use xy_catalog::names;
 use xy_catalog::scope::Scope;
 use xy_http::frontend::View;
@@ -12,73 +12,9 @@ use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::ServerName;
 
 use super::Client;
-use super::dispatch::find;
 use crate::backend::Backend;
-use crate::tools;
-
-/// A visibility filter over all servers.
-#[derive(Debug, Clone)]
-pub(crate) enum Visibility {
-    /// Everything is visible.
-    All,
-    /// The items that a profile shows are visible.
-    Scope(Rc<Scope>),
-    /// Nothing is visible: the profile no longer exists.
-    Nothing,
-}
-
-impl Visibility {
-    /// Returns the visible part of what is known of a server.
-    pub(crate) fn visible(&self, server: &ServerName, known: Rc<Known>) -> Option<Rc<Known>> {
-        match self {
-            Self::All => Some(known),
-            Self::Scope(scope) => {
-                let is_shown = scope.decide_server(server.as_str()).shown;
-                let seen = is_shown.then(|| known.within(server.as_str(), scope))?;
-                if let Some(duplicates) = seen.take_duplicates() {
-                    tracing::warn!(%server, profile = scope.settings().name, "{duplicates}");
-                }
-                Some(seen)
-            }
-            Self::Nothing => None,
-        }
-    }
-
-    /// Returns true if any part of a server is visible.
-    fn allows_server(&self, server: &str) -> bool {
-        match self {
-            Self::All => true,
-            Self::Scope(scope) => scope.decide_server(server).shown,
-            Self::Nothing => false,
-        }
-    }
-
-    /// Returns true if an item of a server is visible. `name` is the server's own name for it.
-    fn allows_item(&self, kind: Kind, server: &ServerName, name: &str) -> bool {
-        match self {
-            Self::All => true,
-            Self::Scope(scope) => scope.decide(kind, server.as_str(), name).shown,
-            Self::Nothing => false,
-        }
-    }
-
-    /// Returns true if a management tool of xy is visible.
-    fn allows_own_tool(&self, name: &str) -> bool {
-        match self {
-            Self::All => true,
-            Self::Scope(scope) => scope.decide_own(name).shown,
-            Self::Nothing => false,
-        }
-    }
-
-    /// Returns the profile's rule, if there is one.
-    pub(crate) fn scope(&self) -> Option<&Rc<Scope>> {
-        match self {
-            Self::Scope(scope) => Some(scope),
-            Self::All | Self::Nothing => None,
-        }
-    }
-}
+use crate::tools::{self, search};
+use crate::visibility::Visibility;
 
 impl Client {
     /// Replaces the visibility filter.
@@ -161,7 +97,7 @@ impl Client {
                     is_listed && scope.decide_own(&it.name).shown
                 });
                 if scope.is_search() && kind == Kind::Tools {
-                    own.splice(0..0, find::exposed());
+                    own.splice(0..0, search::exposed());
                 }
             }
             Visibility::Nothing => own.clear(),
@@ -175,7 +111,7 @@ impl Client {
         own.retain(|it| self.may_call_own(&it.name));
         let is_search = self.scope().is_some_and(|scope| scope.is_search());
         if kind == Kind::Tools && is_search && !self.is_daemon() {
-            own.extend(find::exposed());
+            own.extend(search::exposed());
         }
         own
     }

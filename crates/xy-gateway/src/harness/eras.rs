@@ -6,7 +6,6 @@ use xy_upstream::fault::{Cause, LossReason};
 
 use super::*;
 use crate::bridge::pending_input::MAX_SLOT_HOLD;
-use crate::call::CallClient;
 
 mod concurrent_calls;
 mod input_requests;

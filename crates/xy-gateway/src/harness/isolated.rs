@@ -7,7 +7,6 @@ use xy_upstream::fault::LossReason;
 
 use super::search::{call_result, search};
 use super::*;
-use crate::call::CallClient;
 use crate::router::FIRST_LISTS_TIMEOUT;
 
 /// A gateway with the server `s`, of which each client has its own instance.

@@ -19,16 +19,14 @@ use xy_mcp::{envelope, reply};
 use xy_supervisor::instance::{Holder, InstanceKey};
 use xy_upstream::connection::ServerMessage;
 
-use super::Router;
+use super::{RoutedClient, Router};
 use crate::bridge::pending_input::PendingInput;
-use crate::call::CallClient;
-use crate::client::Client;
 use crate::upstream::{CallOwner, Upstream, UpstreamEvents};
 
 /// The recipient of a server's message.
 enum Recipient {
     /// A client, the route to it, and the related call, if known.
-    Client(Rc<Client>, Route, Option<u64>),
+    Client(Rc<dyn RoutedClient>, Route, Option<u64>),
     /// A parked call, which its client will resume.
     Parked(Rc<PendingInput>),
 }
@@ -285,8 +283,8 @@ impl Router {
             Some(Recipient::Client(client, to, upstream_id)) => {
                 let request_meta =
                     upstream_id.and_then(|upstream_id| by.request_meta_of(upstream_id));
-                if accepts_notification(&client, request_meta.as_deref(), method, params) {
-                    send_to_client(by, &client, to, line);
+                if accepts_notification(&*client, request_meta.as_deref(), method, params) {
+                    send_to_client(by, &*client, to, line);
                 }
             }
             // Between two rounds no request can carry it.
@@ -360,20 +358,20 @@ impl Router {
         if let Some(Recipient::Client(client, to, _)) = self.recipient_for(by, number) {
             let mut edits = Edits::of(line);
             edits.replace(part, token);
-            send_to_client(by, &client, to, &edits.to_vec());
+            send_to_client(by, &*client, to, &edits.to_vec());
         }
     }
 }
 
 /// Sends a server's message to a client.
-fn send_to_client(by: &Rc<Upstream>, client: &Client, to: Route, line: &[u8]) {
+fn send_to_client(by: &Rc<Upstream>, client: &dyn RoutedClient, to: Route, line: &[u8]) {
     client.send(line, to);
     by.touch(client.number());
 }
 
 /// Returns true if a client accepts this notification.
 fn accepts_notification(
-    client: &Client,
+    client: &dyn RoutedClient,
     request_meta: Option<&RequestMeta>,
     method: &str,
     params: Option<&str>,

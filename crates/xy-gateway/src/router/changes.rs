@@ -7,10 +7,8 @@ use std::time::Duration;
 use xy_http::frontend::View;
 use xy_mcp::kind::Kind;
 
-use super::Router;
+use super::{ListVersion, RoutedClient, Router};
 use crate::backend::Backend;
-use crate::call::CallClient;
-use crate::client::{Client, ListVersion};
 use crate::upstream::Upstream;
 
 /// Delay in which list changes are collected before clients are notified.
@@ -28,14 +26,14 @@ impl Router {
             tokio::time::sleep(NOTIFY_DELAY).await;
             router.is_notify_scheduled.set(false);
             for client in router.clients() {
-                router.notify_changed_lists(&client);
+                router.notify_changed_lists(&*client);
             }
             router.check_profiles();
         });
     }
 
     /// Notifies a client of each list that differs from the version it knows.
-    fn notify_changed_lists(&self, client: &Client) {
+    fn notify_changed_lists(&self, client: &dyn RoutedClient) {
         let mut notified: Vec<&str> = Vec::new();
         for kind in Kind::ALL {
             let now = ListVersion::Fingerprint(self.fingerprint(kind, client));
@@ -64,7 +62,7 @@ impl Router {
     /// get it without xy.
     pub(super) fn forward_list_changed(&self, by: &Rc<Upstream>, changed: &str, line: &[u8]) {
         for client in self.clients() {
-            if !self.is_at_endpoint_of(&client, by) {
+            if !self.is_at_endpoint_of(&*client, by) {
                 continue;
             }
             client.forward_list_changed(changed, line);
@@ -75,7 +73,7 @@ impl Router {
     }
 
     /// Returns true if the client uses the endpoint of this instance's server and is served by it.
-    fn is_at_endpoint_of(&self, client: &Client, instance: &Rc<Upstream>) -> bool {
+    fn is_at_endpoint_of(&self, client: &dyn RoutedClient, instance: &Rc<Upstream>) -> bool {
         let View::Server(name) = &client.entry().view else { return false };
         let Some(server) = self.server(name).filter(|it| !it.is_hidden()) else { return false };
         let living = server.upstream(server.holder(client));
@@ -86,7 +84,7 @@ impl Router {
     pub(crate) fn plain_list_version(
         &self,
         kind: Kind,
-        client: &Client,
+        client: &dyn RoutedClient,
         server: &Backend,
     ) -> ListVersion {
         let living = server.upstream(server.holder(client));
@@ -97,7 +95,7 @@ impl Router {
     }
 
     /// Returns a fingerprint that differs whenever the client's list does.
-    pub(crate) fn fingerprint(&self, kind: Kind, client: &Client) -> u64 {
+    pub(crate) fn fingerprint(&self, kind: Kind, client: &dyn RoutedClient) -> u64 {
         let mut hasher = DefaultHasher::new();
         for (name, server) in self.servers.borrow().iter() {
             let is_seen = match &client.entry().view {

@@ -6,9 +6,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 use xy_config::settings::Isolation;
 
-use super::{ClientGroup, Router};
-use crate::call::CallClient;
-use crate::client::Client;
+use super::{ClientGroup, RoutedClient, Router};
 
 /// How long the isolated instances of a group outlive its last request.
 const GROUP_IDLE_TIMEOUT: Duration = Duration::from_mins(10);
@@ -38,7 +36,7 @@ impl Router {
     }
 
     /// Adds a one-request client to the group of its token and `clientInfo`.
-    pub(crate) fn join_group(&self, client: &Client, info: Option<&str>) {
+    pub(crate) fn join_group(&self, client: &dyn RoutedClient, info: Option<&str>) {
         if client.group_id() != client.number() {
             return; // The client has joined already.
         }
@@ -60,7 +58,7 @@ impl Router {
     }
 
     /// Removes a client from its group. The group's instances stay for a while.
-    pub(super) fn leave_group(&self, client: &Client) {
+    pub(super) fn leave_group(&self, client: &dyn RoutedClient) {
         let number = client.group_id();
         let mut groups = self.groups.borrow_mut();
         let Some(it) = groups.values_mut().find(|it| it.number == number) else { return };

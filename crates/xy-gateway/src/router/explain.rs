@@ -10,9 +10,8 @@ use xy_protocol::control::{Explain, ExplainResult, ItemKind};
 use xy_protocol::error::{CallError, ErrorKind};
 
 use super::Router;
-use crate::client::Visibility;
-use crate::client::dispatch::find;
-use crate::tools;
+use crate::tools::{self, search};
+use crate::visibility::Visibility;
 
 /// An item to explain.
 struct Target {
@@ -39,7 +38,7 @@ impl Router {
         if ask.kind == ItemKind::Tool && tools::is_own(&ask.name) {
             return Ok(explain_own_tool(scope, basis));
         }
-        if ask.kind == ItemKind::Tool && find::is_search_tool(&ask.name) {
+        if ask.kind == ItemKind::Tool && search::is_search_tool(&ask.name) {
             return Ok(explain_search_tool(scope, basis));
         }
         let kind = match ask.kind {

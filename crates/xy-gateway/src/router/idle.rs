@@ -7,9 +7,8 @@ use tokio::time::Instant;
 use xy_supervisor::instance::Holder;
 use xy_upstream::fault::ServerFault;
 
-use super::Router;
+use super::{RoutedClient, Router};
 use crate::backend::Backend;
-use crate::client::Client;
 use crate::idle::{IdleDecision, Idleness, Use};
 use crate::upstream::Upstream;
 
@@ -69,16 +68,16 @@ impl Router {
     }
 
     /// Requests an instance for an introduction, unless the server may sleep and is known.
-    pub(crate) fn request_introduction(&self, server: &Rc<Backend>, client: &Rc<Client>) {
+    pub(crate) fn request_introduction(&self, server: &Rc<Backend>, client: &dyn RoutedClient) {
         let may_sleep = server.primary_or_self().settings.borrow().rules.may_sleep();
-        if !may_sleep || server.shown_to(&**client).is_none() {
+        if !may_sleep || server.shown_to(client).is_none() {
             self.request_instance(server, client);
         }
     }
 
     /// Requests the instance that serves a client: an isolated or a sleeping one.
-    pub(crate) fn request_instance(&self, server: &Rc<Backend>, client: &Rc<Client>) {
-        self.request_instance_for(server, server.holder(&**client));
+    pub(crate) fn request_instance(&self, server: &Rc<Backend>, client: &dyn RoutedClient) {
+        self.request_instance_for(server, server.holder(client));
     }
 
     /// Requests the instance of a holder.

@@ -8,9 +8,8 @@ use xy_mcp::kind::Kind;
 use xy_mcp::{edit, reply, revision};
 use xy_protocol::error::CallError;
 
-use super::Router;
+use super::{ListVersion, RoutedClient, Router};
 use crate::backend::{Availability, Backend};
-use crate::client::{Client, ListVersion};
 
 /// Approximate maximum size of a page: some clients limit lines to 8 MiB.
 const PAGE_BYTES: usize = 4 * 1024 * 1024;
@@ -21,7 +20,7 @@ const MAX_COMPARED_NAMES: usize = 50_000;
 
 impl Router {
     /// Returns true if every server that the client sees is known, or was awaited long enough.
-    pub(crate) fn is_known(&self, client: &Client) -> bool {
+    pub(crate) fn is_known(&self, client: &dyn RoutedClient) -> bool {
         let is_missed = |server: &Rc<Backend>| server.is_shown() && !server.was_waited_for.get();
         let servers = self.servers.borrow();
         let mut seen = servers.values().filter(|it| client.allows_server(it.name.as_str()));
@@ -40,7 +39,7 @@ impl Router {
     /// Returns one page of a list over all servers.
     pub(crate) fn list(
         &self,
-        client: &Client,
+        client: &dyn RoutedClient,
         kind: Kind,
         after: Option<&str>,
     ) -> Result<String, CallError> {
@@ -65,7 +64,7 @@ impl Router {
     }
 
     /// Returns the introduction of xy to a client.
-    pub(crate) fn introduction(&self, client: &Client, version: &str) -> String {
+    pub(crate) fn introduction(&self, client: &dyn RoutedClient, version: &str) -> String {
         let own_version = env!("CARGO_PKG_VERSION");
         let instructions = edit::quoted(&self.instructions(client));
         let tasks = self.task_capabilities(client).filter(|_| version == revision::LATEST);
@@ -77,7 +76,7 @@ impl Router {
 
     /// Combines the instructions of all visible servers, as far as there is room. The order is that
     /// of the profile, and then alphabetical.
-    fn instructions(&self, client: &Client) -> String {
+    fn instructions(&self, client: &dyn RoutedClient) -> String {
         let scope = client.scope();
         let is_search =
             scope.as_ref().is_some_and(|scope| scope.is_search()) && !client.is_daemon();
@@ -103,7 +102,12 @@ impl Router {
     }
 
     /// Returns the error for an unknown tool or prompt, with suggestions.
-    pub(crate) fn unknown_name(&self, client: &Client, kind: Kind, name: &str) -> CallError {
+    pub(crate) fn unknown_name(
+        &self,
+        client: &dyn RoutedClient,
+        kind: Kind,
+        name: &str,
+    ) -> CallError {
         let what = if kind == Kind::Tools { "tool" } else { "prompt" };
         let shown = xy_protocol::control::quoted(name);
         let fault = reply::invalid(format!("Unknown {what}: {shown}"));
@@ -130,7 +134,11 @@ impl Router {
     }
 
     /// Returns the only visible server with this resource.
-    pub(crate) fn owner_of(&self, client: &Client, uri: &str) -> Result<Rc<Backend>, CallError> {
+    pub(crate) fn owner_of(
+        &self,
+        client: &dyn RoutedClient,
+        uri: &str,
+    ) -> Result<Rc<Backend>, CallError> {
         let has = |server: &Rc<Backend>| {
             server.shown_to(client).is_some_and(|known| known.has_resource(uri))
                 && client.may_see(Kind::Resources, &server.name, uri)

@@ -7,10 +7,8 @@ use xy_http::frontend::View;
 use xy_mcp::via::{self, Daemons, Horizon, Via};
 use xy_protocol::server::ServerName;
 
-use super::Router;
+use super::{RoutedClient, Router};
 use crate::backend::Backend;
-use crate::call::CallClient;
-use crate::client::Client;
 use crate::upstream::Upstream;
 
 impl Router {
@@ -33,14 +31,14 @@ impl Router {
     }
 
     /// Returns true if the requests of a client lead back to the daemon that sends them.
-    pub(crate) fn is_loop(&self, client: &Client, via: &Via) -> bool {
+    pub(crate) fn is_loop(&self, client: &dyn RoutedClient, via: &Via) -> bool {
         let servers = self.servers.borrow();
         let claims = servers.values().map(|server| claim(server));
         via.is_loop(&self.this_daemon, &self.daemons_behind(client), claims)
     }
 
     /// Returns the daemons that a client reaches: this one, and those behind the visible servers.
-    pub(crate) fn daemons_behind(&self, client: &Client) -> Daemons {
+    pub(crate) fn daemons_behind(&self, client: &dyn RoutedClient) -> Daemons {
         match &client.entry().view {
             View::Server(name) => {
                 let mut all = self.this_daemon.clone();
@@ -56,13 +54,13 @@ impl Router {
 
     /// Returns true if a server is hidden from a client daemon, since the server claims to lead
     /// back to it.
-    pub(crate) fn is_beyond_horizon(&self, client: &Client, server: &str) -> bool {
+    pub(crate) fn is_beyond_horizon(&self, client: &dyn RoutedClient, server: &str) -> bool {
         client.is_daemon()
             && self.server(server).is_some_and(|it| !claim(&it).is_empty())
             && self.horizon(client).hidden.contains(server)
     }
 
-    fn horizon(&self, client: &Client) -> Horizon<ServerName> {
+    fn horizon(&self, client: &dyn RoutedClient) -> Horizon<ServerName> {
         let servers = self.servers.borrow();
         let is_shown = |it: &&Rc<Backend>| it.is_shown() && client.reaches(it.name.as_str());
         let claims = servers.values().filter(is_shown).map(|it| (it.name.clone(), claim(it)));

@@ -11,11 +11,10 @@ use xy_mcp::modern::{MISSING_CAPABILITY, RequestError, RequestMeta};
 use xy_mcp::reply;
 use xy_transport::budget::Reservation;
 
-use super::Router;
+use super::{RoutedClient, Router};
 use crate::bridge::pending_input::{self, NewPendingInput, ParkedEntry, PendingInput, ReplyTo};
 use crate::bridge::{EraTranslation, StateBinding};
 use crate::call::CallClient;
-use crate::client::Client;
 use crate::upstream::{Caller, Upstream, UpstreamEvents};
 
 /// The reason why a server's request is rejected: a code and a message.
@@ -180,7 +179,7 @@ impl Router {
     }
 
     /// Abandons the calls that only this client, now closed, could resume.
-    pub(super) fn abandon_parked(&self, client: &Client) {
+    pub(super) fn abandon_parked(&self, client: &dyn RoutedClient) {
         for pending in self.parked.tied_to(client.number()) {
             self.parked.forget(pending.number);
             self.abandon(&pending);

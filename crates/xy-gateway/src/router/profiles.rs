@@ -11,10 +11,9 @@ use xy_config::settings::Profiles;
 use xy_http::frontend::{Refusal, View};
 use xy_mcp::kind::Kind;
 
-use super::Router;
+use super::{RoutedClient, Router};
 use crate::backend::Backend;
-use crate::call::CallClient;
-use crate::client::{Client, Visibility};
+use crate::visibility::Visibility;
 use crate::{client_limits, tools};
 
 /// Maximum number of warnings about profiles, and about clients.
@@ -58,7 +57,7 @@ impl Router {
 
     /// Returns the names of all profiles. The default profile exists without a file and shows
     /// everything.
-    pub(super) fn profile_names(&self) -> BTreeSet<String> {
+    pub(crate) fn profile_names(&self) -> BTreeSet<String> {
         let scopes = self.scopes.borrow();
         scopes.keys().cloned().chain([DEFAULT_PROFILE.to_owned()]).collect()
     }
@@ -96,7 +95,7 @@ impl Router {
     }
 
     /// Warns if a client sees more tools than it supports.
-    pub(super) fn check_client_limit(&self, client: &Client, count: usize) {
+    pub(super) fn check_client_limit(&self, client: &dyn RoutedClient, count: usize) {
         let Some(name) = client.name() else { return };
         let Some(most) = client_limits::max_tools(&name).filter(|most| count > *most) else {
             return;

@@ -13,7 +13,6 @@ use xy_upstream::fault::{Cause, ServerFault};
 
 use super::Router;
 use crate::backend::{Backend, CallToQueue};
-use crate::client::RequestPhase;
 use crate::upstream::retry::{self, Facts, Reason, Retry};
 use crate::upstream::{UnansweredCall, Upstream};
 
@@ -137,8 +136,7 @@ impl Recovery<'_> {
         };
         let (ticket, _) = server.enqueue(call);
         if let Some(client) = self.router.client(lost.client.number()) {
-            let phase = RequestPhase::Queued { server: server.clone(), ticket };
-            client.set_phase(&lost.id, phase, lost.stream);
+            client.set_queued(&lost.id, server.clone(), ticket, lost.stream);
         }
         None
     }

@@ -16,11 +16,10 @@ use xy_mcp::kind::Kind;
 use xy_protocol::server::ServerName;
 use xy_search::{Document, Index};
 
-use super::Router;
+use super::{RoutedClient, Router};
 use crate::backend::Backend;
-use crate::call::CallClient;
-use crate::client::{Client, Visibility};
 use crate::tools;
+use crate::visibility::Visibility;
 
 /// Default number of results.
 pub(crate) const DEFAULT_HITS: usize = 8;
@@ -79,7 +78,7 @@ impl Layer {
 struct Searcher<'a> {
     scope: Option<Rc<Scope>>,
     /// The client; `None` if an operator searches through a visibility filter.
-    client: Option<&'a Client>,
+    client: Option<&'a dyn RoutedClient>,
     visibility: Option<&'a Visibility>,
 }
 
@@ -124,7 +123,7 @@ impl Router {
     /// Finds the tools that match a query best, of those that a client sees.
     pub(crate) fn find_tools(
         &self,
-        client: &Client,
+        client: &dyn RoutedClient,
         query: &str,
         limit: usize,
         server: Option<&str>,

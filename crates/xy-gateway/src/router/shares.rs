@@ -14,7 +14,6 @@ use xy_upstream::fault::ServerFault;
 
 use super::Router;
 use crate::backend::Backend;
-use crate::call::CallClient;
 
 impl Router {
     #[cfg(test)]

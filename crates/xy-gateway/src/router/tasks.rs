@@ -17,10 +17,9 @@ use xy_protocol::server::ServerName;
 use xy_supervisor::instance::InstanceKey;
 use xy_upstream::connection::result_of;
 
-use super::Router;
+use super::{RoutedClient, Router};
 use crate::backend::Backend;
 use crate::call::{CallClient, ResponseKind};
-use crate::client::Client;
 use crate::ownership::{MAX_ID_BYTES, MAX_TASKS, NewTask, Owner, TaskLookup};
 use crate::upstream::{ClientResponse, Upstream};
 
@@ -34,7 +33,7 @@ impl Router {
     /// Returns the server that runs a client's task.
     pub(crate) fn server_of_task(
         &self,
-        client: &Client,
+        client: &dyn RoutedClient,
         id: &str,
     ) -> Result<Rc<Backend>, CallError> {
         let found = self.ownership.borrow().find(client.number(), id);
@@ -58,7 +57,7 @@ impl Router {
     /// servers have issued is ambiguous.
     pub(crate) fn server_of_modern_task(
         &self,
-        client: &Client,
+        client: &dyn RoutedClient,
         id: &str,
     ) -> Result<Rc<Backend>, CallError> {
         match self.find_modern_task(client, id) {
@@ -75,7 +74,7 @@ impl Router {
     }
 
     /// Looks up a modern task among the instances that this client may use.
-    fn find_modern_task(&self, client: &Client, id: &str) -> TaskLookup {
+    fn find_modern_task(&self, client: &dyn RoutedClient, id: &str) -> TaskLookup {
         let is_theirs = |at: &InstanceKey, alias: &ServerName| {
             client.allows_server(alias.as_str())
                 && self
@@ -87,7 +86,11 @@ impl Router {
 
     /// Returns the instance that reports a task to this modern client. At the endpoint of one
     /// server, the server knows its tasks itself.
-    pub(crate) fn instance_of_task(&self, client: &Client, id: &str) -> Option<InstanceKey> {
+    pub(crate) fn instance_of_task(
+        &self,
+        client: &dyn RoutedClient,
+        id: &str,
+    ) -> Option<InstanceKey> {
         match &client.entry().view {
             View::Server(_) if id.len() > MAX_ID_BYTES => None,
             View::Server(name) => {
@@ -103,7 +106,7 @@ impl Router {
     }
 
     /// Returns true if a client that follows a task may still receive its status.
-    fn is_followed(&self, client: &Client, at: &InstanceKey, id: &str) -> bool {
+    fn is_followed(&self, client: &dyn RoutedClient, at: &InstanceKey, id: &str) -> bool {
         let ownership = self.ownership.borrow();
         matches!(client.entry().view, View::Server(_))
             || ownership.is_worked_on(at, owner(client), id)
@@ -115,7 +118,7 @@ impl Router {
         let mut all = BTreeSet::new();
         for client in self.clients() {
             let followed = client.followed_tasks(at).into_iter();
-            all.extend(followed.filter(|id| self.is_followed(&client, at, id)));
+            all.extend(followed.filter(|id| self.is_followed(&*client, at, id)));
         }
         while all.len() > MAX_FOLLOWED_TASKS {
             all.pop_last();
@@ -124,7 +127,7 @@ impl Router {
     }
 
     /// Returns true if this client's token may have one more task.
-    pub(crate) fn has_room_for_modern_task(&self, client: &Client) -> bool {
+    pub(crate) fn has_room_for_modern_task(&self, client: &dyn RoutedClient) -> bool {
         self.ownership.borrow_mut().has_room_for(client.entry().principal, Instant::now())
     }
 
@@ -161,11 +164,11 @@ impl Router {
         let alias = ownership.alias(by.key(), &id).cloned();
         drop(ownership);
         // A task is visible to the clients that see the alias it began under.
-        let is_shown = |client: &Client| {
+        let is_shown = |client: &dyn RoutedClient| {
             alias.as_ref().is_none_or(|alias| client.allows_server(alias.as_str()))
         };
         let mut is_heard = false;
-        for client in self.clients().into_iter().filter(|it| is_shown(it)) {
+        for client in self.clients().into_iter().filter(|it| is_shown(&**it)) {
             is_heard |= client.notify_task(by.key(), (&id, owner), line, is_over);
         }
         if is_over {
@@ -177,14 +180,14 @@ impl Router {
     }
 
     /// Returns true if any visible server supports modern tasks.
-    pub(crate) fn offers_tasks(&self, client: &Client) -> bool {
+    pub(crate) fn offers_tasks(&self, client: &dyn RoutedClient) -> bool {
         let servers = self.servers_of(client);
         let mut all = servers.iter().filter(|server| server.is_shown()).filter_map(introduction_of);
         all.any(|(result, era)| era == Era::Modern && modern::offers_tasks(&result))
     }
 
     /// Returns the introduction of xy to a modern client.
-    pub(crate) fn discovery(&self, client: &Client) -> String {
+    pub(crate) fn discovery(&self, client: &dyn RoutedClient) -> String {
         let introduction = self.introduction(client, xy_mcp::revision::LATEST);
         let discovered = modern::discovered_from(&introduction);
         if self.offers_tasks(client) { modern::with_tasks(&discovered) } else { discovered }
@@ -193,7 +196,7 @@ impl Router {
     /// Checks that a client may ask this server about a task.
     pub(crate) fn check_task(
         &self,
-        client: &Client,
+        client: &dyn RoutedClient,
         server: &Rc<Backend>,
         id: &str,
     ) -> Result<(), CallError> {
@@ -210,7 +213,7 @@ impl Router {
     }
 
     /// Checks that a client may have one more task.
-    pub(crate) fn check_room_for_task(&self, client: &Client) -> Result<(), CallError> {
+    pub(crate) fn check_room_for_task(&self, client: &dyn RoutedClient) -> Result<(), CallError> {
         let count = self.ownership.borrow_mut().task_count(client.number(), Instant::now());
         if count < MAX_TASKS {
             return Ok(());
@@ -222,7 +225,7 @@ impl Router {
 
     /// Lists the tasks of a client, as their servers report them now. Tasks without a timely report
     /// are omitted.
-    pub(crate) async fn list_tasks(&self, client: &Client) -> String {
+    pub(crate) async fn list_tasks(&self, client: &dyn RoutedClient) -> String {
         let all = self.ownership.borrow().all_of(client.number());
         let mut requests = Vec::new();
         for (key, name, id) in all {
@@ -250,7 +253,7 @@ impl Router {
     }
 
     /// Returns the combined task capabilities of legacy servers; `None` if there are none.
-    pub(super) fn task_capabilities(&self, client: &Client) -> Option<Value> {
+    pub(super) fn task_capabilities(&self, client: &dyn RoutedClient) -> Option<Value> {
         let servers = self.servers_of(client).into_iter().filter(|server| server.is_shown());
         let all = servers.filter_map(|server| {
             // Modern tasks are unrelated.

@@ -12,10 +12,8 @@ use xy_protocol::error::CallError;
 use xy_supervisor::instance::{Holder, InstanceKey};
 use xy_upstream::connection::EventFilter;
 
-use super::Router;
+use super::{RoutedClient, Router};
 use crate::backend::Backend;
-use crate::call::CallClient;
-use crate::client::Client;
 use crate::upstream::Upstream;
 
 /// How long a server may take to start and to confirm a subscription.
@@ -38,10 +36,10 @@ impl Router {
     pub(crate) async fn watch(
         &self,
         server: &Rc<Backend>,
-        client: &Rc<Client>,
+        client: &dyn RoutedClient,
         uris: BTreeSet<String>,
     ) -> Result<Rc<EventFilter>, CallError> {
-        let holder = server.primary_or_self().holder_of_call(&**client, client.era());
+        let holder = server.primary_or_self().holder_of_call(client, client.era());
         let by = Instant::now() + WATCH_TIMEOUT;
         self.request_instance_for(server, holder);
         let upstream = self.wait_for_instance(server, holder, by).await;
@@ -89,7 +87,7 @@ impl Router {
     }
 
     /// Ends a client's subscription to a resource.
-    pub(crate) fn unwatch(&self, server: &Rc<Backend>, client: &Client, uri: &str) {
+    pub(crate) fn unwatch(&self, server: &Rc<Backend>, client: &dyn RoutedClient, uri: &str) {
         if self.unsubscribe(server, uri, client) {
             self.unsubscribe_instance(&server.primary_or_self(), server.holder(client), uri);
         }

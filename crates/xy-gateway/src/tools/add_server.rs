@@ -1,16 +1,15 @@
 //! `add_server`: starts a server and returns its tools.
 
 use std::collections::BTreeMap;
-use std::rc::Rc;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
 use xy_protocol::control::{Add, Request};
 use xy_protocol::error::CallError;
 
+use super::Servers;
 use super::{object_schema, or_default, report};
 use crate::control::Requester;
-use crate::router::Router;
 
 /// The arguments of the tool.
 #[derive(Debug, PartialEq, Deserialize)]
@@ -43,36 +42,36 @@ pub(super) fn definition() -> Value {
             "type": "string",
             "description": "A name that no other server has, such as `my-dev-server`: letters, digits, `-` and single `_`",
         },
-        "command": { "type": "string", "description": "The program, such as `node`; leave it out for a server with a `url`" },
-        "args": texts("Its arguments, such as `./dist/index.js`"),
+        "command": { "type": "string", "description": "Program to run, such as `node`; omit it for a server with a `url`" },
+        "args": texts("Arguments of the program, such as `./dist/index.js`"),
         "env": {
             "type": "object",
             "additionalProperties": { "type": "string" },
-            "description": "Variables, over those that xy itself has",
+            "description": "Environment variables, in addition to those of xy; they override them",
         },
-        "cwd": { "type": "string", "description": "The folder it runs in: an absolute path" },
+        "cwd": { "type": "string", "description": "Working directory: an absolute path" },
         "url": {
             "type": "string",
-            "description": "Where a server is that already runs somewhere, such as `https://example.com/mcp`, instead of a `command`",
+            "description": "URL of a server that is already running, such as `https://example.com/mcp`, instead of a `command`",
         },
         "headers": {
             "type": "object",
             "additionalProperties": { "type": "string" },
-            "description": "Sent with every request to the `url`, such as `Authorization`",
+            "description": "HTTP headers to send with each request to the `url`, such as `Authorization`",
         },
         "transport": {
             "type": "string",
             "enum": ["http", "sse"],
-            "description": "How to speak with the `url`: `http` unless it only knows the older `sse`",
+            "description": "Transport of the `url`: `http` (default), or `sse` for servers with the legacy transport",
         },
         "persist": {
             "type": "boolean",
-            "description": "Whether to write a file for it, so that it is one of the configured servers",
+            "description": "Write a file for the server, so that it becomes a configured server",
         },
     });
     json!({
         "title": "Add an MCP server",
-        "description": "Starts an MCP server that speaks over stdin and stdout (`command`), or uses one that runs somewhere else (`url`), and offers its tools here as `<name>__<tool>`. Answers once it is ready, with the names of its tools; if it does not start or cannot be reached, nothing is added. If one that was started dies later, it is not started again: use `reload_server`.",
+        "description": "Starts an MCP server over stdio (`command`), or connects to a remote one (`url`). Its tools appear as `<name>__<tool>`. Returns the tool names when the server is ready; if it cannot be started or reached, nothing is added. If a started server exits later, it is not restarted: use `reload_server`.",
         "inputSchema": object_schema(input, &["name"]),
         "outputSchema": report::summary_schema(),
         "annotations": { "readOnlyHint": false, "destructiveHint": true, "openWorldHint": true },
@@ -80,7 +79,7 @@ pub(super) fn definition() -> Value {
 }
 
 pub(super) async fn call(
-    router: &Rc<Router>,
+    servers: &dyn Servers,
     by: Requester,
     arguments: Arguments,
 ) -> Result<Value, CallError> {
@@ -100,6 +99,6 @@ pub(super) async fn call(
         persist: arguments.persist,
         ..Add::default()
     };
-    router.control.manage(by, Request::Add(add)).await?;
-    report::report_with_tools(router, &name).await
+    servers.control().manage(by, Request::Add(add)).await?;
+    report::report_with_tools(servers, &name).await
 }

@@ -1,14 +1,12 @@
 //! `get_diagnostics`: returns everything needed for troubleshooting, without secrets.
 
-use std::rc::Rc;
-
 use serde::Deserialize;
 use serde_json::{Value, json};
 use xy_protocol::control::Request;
 use xy_protocol::error::CallError;
 
+use super::Servers;
 use super::object_schema;
-use crate::router::Router;
 
 /// The tool takes no arguments.
 #[derive(Debug, Deserialize)]
@@ -23,15 +21,15 @@ pub(super) fn definition() -> Value {
         "version": { "type": "string" },
         "protocol": { "type": "integer" },
         "timestamp": { "type": "string" },
-        "system": thing("The machine"),
+        "system": thing("Operating system, architecture and memory"),
         "daemon": thing("The daemon"),
-        "paths": thing("Where everything is"),
-        "files": things("What is there"),
-        "configuration": thing("What is wrong with the files, if anything is"),
-        "servers": things("Each server: its settings, its state, how it came there, and its last words"),
-        "restart_history": things("The latest restarts"),
-        "metrics": thing("Numbers of the gateway"),
-        "left_out": { "type": "array", "items": { "type": "string" }, "description": "What would have made this too long" },
+        "paths": thing("Paths of sockets, folders and files"),
+        "files": things("Files of xy: kind, size and permissions"),
+        "configuration": thing("Number of server files, and problems in the configuration"),
+        "servers": things("Each server: settings, state, recent transitions and last lines of stderr"),
+        "restart_history": things("Recent restarts"),
+        "metrics": thing("Metrics of the gateway"),
+        "left_out": { "type": "array", "items": { "type": "string" }, "description": "Parts that were omitted to keep the report short" },
     });
     let required = [
         "version",
@@ -48,13 +46,16 @@ pub(super) fn definition() -> Value {
     ];
     json!({
         "title": "Get diagnostics of xy",
-        "description": "Everything that helps to find out why something does not work: versions, paths, the settings and the state of each server, its last exit, its last lines of stderr, restarts and numbers. Secrets are masked. Changes nothing; `self_test` repairs.",
+        "description": "Returns a diagnostics report: versions, paths, settings and state of each server, last exit, last lines of stderr, restarts and metrics. Secrets are masked. Changes nothing; use `self_test` for repairs.",
         "inputSchema": object_schema(json!({}), &[]),
         "outputSchema": object_schema(output, &required),
         "annotations": { "readOnlyHint": true, "openWorldHint": false },
     })
 }
 
-pub(super) async fn call(router: &Rc<Router>, Arguments {}: Arguments) -> Result<Value, CallError> {
-    router.control.call(Request::Diagnostics).await
+pub(super) async fn call(
+    servers: &dyn Servers,
+    Arguments {}: Arguments,
+) -> Result<Value, CallError> {
+    servers.control().call(Request::Diagnostics).await
 }

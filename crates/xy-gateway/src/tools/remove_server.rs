@@ -9,9 +9,9 @@ use tokio::time::timeout;
 use xy_protocol::control::{Remove, RemoveResult, Request};
 use xy_protocol::error::CallError;
 
+use super::Servers;
 use super::{name_schema, object_schema, or_default, report};
 use crate::control::Requester;
-use crate::router::Router;
 
 /// How long to wait for the gateway to notice the removal.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(1);
@@ -30,7 +30,7 @@ pub(super) fn definition() -> Value {
         "name": name_schema(),
         "persist": {
             "type": "boolean",
-            "description": "Whether to delete the file that configures it; one that has a file is not removed otherwise",
+            "description": "Also delete the file of the server; required for a server that has a file",
         },
     });
     let output = json!({
@@ -40,7 +40,7 @@ pub(super) fn definition() -> Value {
     });
     json!({
         "title": "Remove an MCP server",
-        "description": "Ends a server and forgets it. Its tools are gone at once; its process has a few seconds to end by itself.",
+        "description": "Removes a server. Its tools disappear immediately; its process has a few seconds to exit.",
         "inputSchema": object_schema(input, &["name"]),
         "outputSchema": object_schema(output, &["name", "removed"]),
         "annotations": { "readOnlyHint": false, "destructiveHint": true, "idempotentHint": true, "openWorldHint": false },
@@ -48,17 +48,17 @@ pub(super) fn definition() -> Value {
 }
 
 pub(super) async fn call(
-    router: &Rc<Router>,
+    servers: &dyn Servers,
     by: Requester,
     arguments: Arguments,
 ) -> Result<Value, CallError> {
     let Arguments { name, persist } = arguments;
-    let before = router.server(&name);
+    let before = servers.server(&name);
     let remove = Remove { name: name.clone(), persist, purge: false };
-    let removed = router.control.manage(by, Request::Remove(remove)).await?;
+    let removed = servers.control().manage(by, Request::Remove(remove)).await?;
     let RemoveResult { warnings, .. } = report::read(removed)?;
-    let mut changes = router.changes();
-    let is_there = || match (&before, router.server(&name)) {
+    let mut changes = servers.changes();
+    let is_there = || match (&before, servers.server(&name)) {
         (Some(before), Some(now)) => Rc::ptr_eq(before, &now) && now.is_shown(),
         _ => false,
     };

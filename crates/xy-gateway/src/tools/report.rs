@@ -1,6 +1,5 @@
 //! Reports on one server for xy's own tools.
 
-use std::rc::Rc;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
@@ -13,26 +12,29 @@ use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::{Health, ReasonKind, ServerEntry, ServerState, ServerStatus, Wanted};
 use xy_supervisor::instance::Holder;
 
+use super::Servers;
 use super::{name_schema, object_schema};
-use crate::router::Router;
 
 /// How long to wait for a running server to list its tools.
 const TOOLS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Reports on a server that has just started, as soon as its tools are known.
-pub(super) async fn report_with_tools(router: &Rc<Router>, name: &str) -> Result<Value, CallError> {
-    let mut changes = router.changes();
+pub(super) async fn report_with_tools(
+    servers: &dyn Servers,
+    name: &str,
+) -> Result<Value, CallError> {
+    let mut changes = servers.changes();
     let _ = timeout(TOOLS_TIMEOUT, async {
-        while !has_listed_tools(router, name) && changes.changed().await.is_ok() {}
+        while !has_listed_tools(servers, name) && changes.changed().await.is_ok() {}
     })
     .await; // A server that is slow to list its tools runs all the same.
-    let status = router.control.call(Request::Status(ByName { name: name.to_owned() })).await?;
-    Ok(summary(&read(status)?, &tools_of(router, name)))
+    let status = servers.control().call(Request::Status(ByName { name: name.to_owned() })).await?;
+    Ok(summary(&read(status)?, &tools_of(servers, name)))
 }
 
 /// Returns true if the current instance of a server has listed its tools.
-fn has_listed_tools(router: &Router, name: &str) -> bool {
-    router.server(name).is_some_and(|server| {
+fn has_listed_tools(servers: &dyn Servers, name: &str) -> bool {
+    servers.server(name).is_some_and(|server| {
         let is_shared = server.settings.borrow().isolation == Isolation::Shared;
         let has_listed = || server.upstream(Holder::Shared).is_some_and(|it| it.known().is_some());
         !is_shared || (server.is_shown() && has_listed())
@@ -40,8 +42,8 @@ fn has_listed_tools(router: &Router, name: &str) -> bool {
 }
 
 /// Returns the exposed names of a server's tools.
-pub(super) fn tools_of(router: &Router, name: &str) -> Vec<String> {
-    let known = router.server(name).and_then(|server| server.shown());
+pub(super) fn tools_of(servers: &dyn Servers, name: &str) -> Vec<String> {
+    let known = servers.server(name).and_then(|server| server.shown());
     let shown = known.iter().flat_map(|known| known.exposed(Kind::Tools));
     shown.map(|shown| shown.name.to_string()).collect()
 }
@@ -49,7 +51,8 @@ pub(super) fn tools_of(router: &Router, name: &str) -> Vec<String> {
 /// Parses an answer of the daemon.
 pub(super) fn read<T: DeserializeOwned>(answer: Value) -> Result<T, CallError> {
     serde_json::from_value(answer).map_err(|cause| {
-        CallError::new(ErrorKind::Internal, "the daemon's answer could not be read").cause(cause)
+        CallError::new(ErrorKind::Internal, "could not parse the response of the daemon")
+            .cause(cause)
     })
 }
 
@@ -65,7 +68,7 @@ pub(super) fn summary_schema() -> Value {
         "name": name_schema(),
         "status": status_schema(),
         "tools": tools_schema(),
-        "pid": or_null("The leader of its processes"),
+        "pid": or_null("Process id of the server"),
         "note": note_schema(),
     });
     object_schema(properties, &["name", "status", "tools", "pid", "note"])
@@ -106,16 +109,16 @@ pub(super) fn details_schema() -> Value {
         "name": name_schema(),
         "command": { "type": "string" },
         "args": { "type": "array", "items": { "type": "string" } },
-        "url": { "type": ["string", "null"], "description": "Where it is, if it lives somewhere else" },
+        "url": { "type": ["string", "null"], "description": "URL of a remote server; null for a local one" },
         "status": status_schema(),
         "tools": tools_schema(),
-        "pid": or_null("The leader of its processes"),
-        "uptime_seconds": or_null("Since it became ready"),
+        "pid": or_null("Process id of the server"),
+        "uptime_seconds": or_null("Seconds since the server became ready"),
         "note": note_schema(),
         "warnings": {
             "type": "array",
             "items": { "type": "string" },
-            "description": "What does not work as it should, and what helps",
+            "description": "Warnings, each with a remedy",
         },
     });
     let required = [
@@ -138,11 +141,11 @@ fn status_schema() -> Value {
 }
 
 fn tools_schema() -> Value {
-    json!({ "type": "array", "items": { "type": "string" }, "description": "What its tools are called here" })
+    json!({ "type": "array", "items": { "type": "string" }, "description": "Exposed names of the server's tools" })
 }
 
 fn note_schema() -> Value {
-    json!({ "type": ["string", "null"], "description": "Who starts it again when it ends, if xy does not" })
+    json!({ "type": ["string", "null"], "description": "Reason why xy does not restart the server when it exits, or null" })
 }
 
 fn or_null(what: &str) -> Value {

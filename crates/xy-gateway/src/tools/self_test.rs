@@ -1,15 +1,13 @@
 //! `self_test`: checks everything, repairs what is broken and returns a report.
 
-use std::rc::Rc;
-
 use serde::Deserialize;
 use serde_json::{Value, json};
 use xy_protocol::control::{Request, SelfTest};
 use xy_protocol::error::CallError;
 
+use super::Servers;
 use super::{name_schema, object_schema};
 use crate::control::Requester;
-use crate::router::Router;
 
 /// The arguments of the tool.
 #[derive(Debug, Deserialize)]
@@ -23,27 +21,27 @@ pub(super) fn definition() -> Value {
     let repair = json!({
         "type": "boolean",
         "default": true,
-        "description": "Whether what is broken is also repaired; `false` only looks",
+        "description": "Repair broken parts; `false` only checks",
     });
     let output = json!({
-        "success": { "type": "boolean", "description": "Whether all is well now" },
+        "success": { "type": "boolean", "description": "True if every part works, after any repairs" },
         "timestamp": { "type": "string" },
         "health": health_schema(),
         "autoRepair": {
             "type": "array",
             "items": { "type": "object", "properties": { "action": { "type": "string" }, "reason": { "type": "string" } }, "required": ["action", "reason"] },
-            "description": "What was repaired and then found well: `worker_restarted`, `folder_created`, `lock_taken`, `socket_created`, `processes_reaped` or `containers_removed`; with `proven` false: a server that was started again and does not answer, or not yet",
+            "description": "Repairs: `worker_restarted`, `folder_created`, `lock_taken`, `socket_created`, `processes_reaped` or `containers_removed`. Each is verified; if `proven` is false, a restarted server has not answered yet.",
         },
         "diagnostics": {
             "type": "object",
             "properties": { "system": { "type": "object" }, "restartHistory": { "type": "array" } },
             "required": ["system", "restartHistory"],
         },
-        "summary": { "type": "string", "description": "All of it in one sentence" },
+        "summary": { "type": "string", "description": "Summary in one sentence" },
     });
     json!({
         "title": "Test and repair xy itself",
-        "description": "Looks whether everything works: the daemon, each server (its process, and a real question to it), the HTTP gateway, folders, sockets, and processes that nobody owns. Unless `repair` is false, a server that is dead or hangs is started again, and what has vanished is made again; each repair is proved by a second look. Use it when tools fail, time out or are missing. It can take half a minute.",
+        "description": "Checks the daemon, each server (its process and a real request), the HTTP gateway, folders, sockets and orphaned processes. Unless `repair` is false, restarts dead or hung servers, creates missing files and folders, and verifies each repair. Use it when tools fail, time out or are missing. Takes up to 30 s.",
         "inputSchema": object_schema(json!({ "repair": repair }), &[]),
         "outputSchema": object_schema(output, &["success", "timestamp", "health", "diagnostics", "summary"]),
         "annotations": { "readOnlyHint": false, "destructiveHint": true, "idempotentHint": true, "openWorldHint": false },
@@ -57,7 +55,7 @@ fn health_schema() -> Value {
             "name": name_schema(),
             "status": { "type": "string", "enum": ["ok", "restarted", "failed"] },
             "pid": { "type": ["integer", "null"] },
-            "uptime": { "type": ["integer", "null"], "description": "Seconds since it became ready" },
+            "uptime": { "type": ["integer", "null"], "description": "Seconds since the server became ready" },
             "restartCount": { "type": "integer" },
             "note": { "type": "string" },
         },
@@ -67,7 +65,7 @@ fn health_schema() -> Value {
         "type": "object",
         "properties": {
             "supervisor": { "type": "object", "description": "The daemon" },
-            "worker": { "type": "array", "items": worker, "description": "Every server" },
+            "worker": { "type": "array", "items": worker, "description": "The servers" },
             "webServer": { "type": "object", "description": "The HTTP gateway" },
             "database": { "type": "object", "description": "The state folder" },
         },
@@ -76,9 +74,12 @@ fn health_schema() -> Value {
 }
 
 pub(super) async fn call(
-    router: &Rc<Router>,
+    servers: &dyn Servers,
     by: Requester,
     Arguments { repair }: Arguments,
 ) -> Result<Value, CallError> {
-    router.control.manage(by, Request::SelfTest(SelfTest { repair: repair.unwrap_or(true) })).await
+    servers
+        .control()
+        .manage(by, Request::SelfTest(SelfTest { repair: repair.unwrap_or(true) }))
+        .await
 }

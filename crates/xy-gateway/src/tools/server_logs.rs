@@ -1,7 +1,5 @@
 //! `server_logs`: returns the last log lines of a server.
 
-use std::rc::Rc;
-
 use serde::Deserialize;
 use serde_json::{Value, json};
 use xy_mcp::reply;
@@ -9,8 +7,8 @@ use xy_protocol::control::{DEFAULT_TAIL, MAX_TAIL_LINES, Request, Tail};
 use xy_protocol::error::CallError;
 use xy_protocol::server::Stream;
 
+use super::Servers;
 use super::{name_schema, object_schema};
-use crate::router::Router;
 
 /// The arguments of the tool.
 #[derive(Debug, Deserialize)]
@@ -31,26 +29,26 @@ pub(super) fn definition() -> Value {
             "minimum": 1,
             "maximum": MAX_TAIL_LINES,
             "default": DEFAULT_TAIL,
-            "description": "How many of the latest lines",
+            "description": "Maximum number of lines, counted from the end",
         },
-        "stream": stream_schema("Only what it wrote there"),
+        "stream": stream_schema("Only lines of this stream"),
     });
     let line = object_schema(
         json!({
-            "stream": stream_schema("Where it wrote it"),
+            "stream": stream_schema("Stream of the line"),
             "line": { "type": "string" },
-            "ts": { "type": ["string", "null"], "description": "When; null if that was not kept" },
+            "ts": { "type": ["string", "null"], "description": "Time of the line; null if unknown" },
         }),
         &["stream", "line", "ts"],
     );
     let output = json!({
         "name": name_schema(),
         "lines": { "type": "array", "items": line, "description": "Oldest first" },
-        "left_out": { "type": "integer", "description": "How many older ones would have made this too long" },
+        "left_out": { "type": "integer", "description": "Number of older lines that were omitted to keep the result short" },
     });
     json!({
         "title": "Read the log of an MCP server",
-        "description": "The last lines that a server wrote to stderr, or to stdout if they were no messages. Use it to find out why a server fails.",
+        "description": "Returns the last lines that a server wrote to stderr, and lines on stdout that are not MCP messages. Use it to find out why a server fails.",
         "inputSchema": object_schema(input, &["name"]),
         "outputSchema": object_schema(output, &["name", "lines", "left_out"]),
         "annotations": { "readOnlyHint": true, "openWorldHint": false },
@@ -61,13 +59,13 @@ fn stream_schema(what: &str) -> Value {
     json!({ "type": "string", "enum": ["stdout", "stderr"], "description": what })
 }
 
-pub(super) async fn call(router: &Rc<Router>, arguments: Arguments) -> Result<Value, CallError> {
+pub(super) async fn call(servers: &dyn Servers, arguments: Arguments) -> Result<Value, CallError> {
     let Arguments { name, lines, stream } = arguments;
     let lines = lines.unwrap_or(DEFAULT_TAIL);
     if !(1..=MAX_TAIL_LINES).contains(&lines) {
         return Err(reply::invalid(format!(
-            "`lines` is {lines}, and may be from 1 to {MAX_TAIL_LINES}"
+            "`lines` is {lines}; it must be between 1 and {MAX_TAIL_LINES}"
         )));
     }
-    router.control.call(Request::Tail(Tail { name, lines, stream })).await
+    servers.control().call(Request::Tail(Tail { name, lines, stream })).await
 }

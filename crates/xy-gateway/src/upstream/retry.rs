@@ -11,6 +11,7 @@ use xy_http::frontend::View;
 use xy_mcp::envelope::{self, Message, text_of};
 use xy_mcp::kind;
 use xy_mcp::params::Params;
+use xy_mcp::repeat::{self, Repeatable};
 use xy_upstream::connection::Delivery;
 
 use super::ResponseKind;
@@ -191,14 +192,7 @@ pub(crate) fn classify_method(
         return Idempotency::OfTask;
     }
     match method {
-        "tools/list"
-        | "prompts/list"
-        | "resources/list"
-        | "resources/templates/list"
-        | "resources/read"
-        | "prompts/get"
-        | "completion/complete"
-        | "ping" => Idempotency::Lookup,
+        _ if repeat::is_lookup(method) => Idempotency::Lookup,
         "tools/call" => {
             let name = name.and_then(text_of);
             name.zip(known)
@@ -221,7 +215,7 @@ fn classify_tool(name: &str, view: &View, known: &Known) -> Idempotency {
     if sorts.all(|other| other == first) { first } else { Idempotency::Other }
 }
 
-/// Classifies a tool by its annotations. Only a literal `true` counts.
+/// Classifies a tool by its annotations.
 fn hinted(tool: &str) -> Idempotency {
     #[derive(serde::Deserialize)]
     struct Tool {
@@ -229,12 +223,10 @@ fn hinted(tool: &str) -> Idempotency {
         annotations: Value,
     }
     let Ok(Tool { annotations }) = serde_json::from_str(tool) else { return Idempotency::Other };
-    if annotations["readOnlyHint"] == true {
-        Idempotency::ReadOnly
-    } else if annotations["idempotentHint"] == true {
-        Idempotency::Idempotent
-    } else {
-        Idempotency::Other
+    match Repeatable::hinted(&annotations) {
+        Some(Repeatable::ReadOnly) => Idempotency::ReadOnly,
+        Some(Repeatable::Idempotent) => Idempotency::Idempotent,
+        None => Idempotency::Other,
     }
 }
 

@@ -7,7 +7,7 @@ use hyper::body::Bytes;
 use hyper::http::request::Parts;
 
 use super::{HttpService, complete_reply};
-use crate::connection::ConnTimers;
+use crate::conn_timers::ConnTimers;
 use crate::error::HttpError;
 use crate::frontend::Disposition;
 use crate::guard::Identity;

@@ -15,8 +15,7 @@ use crate::guard::Identity;
 use crate::reply::{self, Reply};
 use crate::request_body::RequestBody;
 use crate::route::Endpoint;
-use crate::session::{EarlierStream, Session, Sessions, Transport};
-use crate::session_streams::Lease;
+use crate::session::{EarlierStream, Lease, Session, Sessions, Transport};
 use crate::stream::EventStream;
 
 /// The JSON-RPC error code for a call that an earlier daemon did not answer.

@@ -26,7 +26,7 @@ async fn request_with_a_removed_token_is_logged() {
         client.send(stateless_request.text().as_bytes()).await;
         server.wait_for_stateless(1).await;
         server.service.set_tokens(&[]);
-        assert_logged(&log, &["client=\"fake #0\"", "method=\"wait\"", "outcome=\"token-gone\""]);
+        assert_logged(&log, &["client=\"fake #0\"", "id=\"1\"", "method=\"wait\"", "outcome=\"token-gone\""]);
         client.head().await;
     })
     .await;
@@ -44,7 +44,7 @@ async fn request_of_an_ended_session_is_logged_with_its_session() {
         client.event().await;
         let log = Capture::begin();
         server.service.sessions().end_all();
-        assert_logged(&log, &["client=\"session ", "outcome=\"session-ended\""]);
+        assert_logged(&log, &["client=\"session ", "id=\"5\"", "outcome=\"session-ended\""]);
     })
     .await;
 }

@@ -383,3 +383,51 @@ async fn one_token_leaves_sessions_for_others() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn one_token_leaves_body_bytes_for_others() {
+    const MOST: usize = 4 << 20;
+    let tokens = [token("alpha", true), token("beta", true)];
+    let (alpha_id, auth) = (tokens[0].id, Auth::Tokens(tokens.to_vec()));
+    with_service(HttpRules { auth, body_max_bytes: MOST, ..rules() }, async |server| {
+        server.service.bodies().set_max(MOST);
+        let with =
+            |name: &str, request: Request| request.with("authorization", &format!("Bearer {name}"));
+        let in_pieces = |name: &str| with(name, Request::post("/mcp", &padded(MOST / 8)));
+        // Each body of alpha lacks its last byte.
+        let incomplete = |bytes: usize| {
+            let length = (bytes + 1).to_string();
+            with("alpha", Request::post("/mcp", &" ".repeat(bytes))).with("content-length", &length)
+        };
+        let (mut first, mut second) = (server.client().await, server.client().await);
+        first.send(incomplete(MOST / 2).text().as_bytes()).await;
+        server.wait_until(|| server.service.bodies().used() == MOST / 2).await;
+        second.try_send(incomplete(MOST / 2).text().as_bytes()).await;
+        let refused = second.head().await;
+        assert_eq!((refused.status, refused.header("retry-after")), (429, Some("1")));
+        let hits = server.limit_hits.borrow().clone();
+        assert_eq!(hits, [("large HTTP requests", Some(alpha_id))]);
+        server.wait_until(|| server.service.bodies().used() == MOST / 2).await;
+        // A body of alpha that just fits, too.
+        let mut third = server.client().await;
+        third.send(incomplete(MOST / 4).text().as_bytes()).await;
+        server.wait_until(|| server.service.bodies().used() == MOST / 4 * 3).await;
+        assert_eq!(server.client().await.ask(&in_pieces("alpha")).await.status, 429);
+        assert_eq!(server.client().await.ask(&in_pieces("beta")).await.status, 200);
+        let whole = with("alpha", Request::post("/mcp", INITIALIZE));
+        assert_eq!(
+            server.client().await.ask(&whole).await.status,
+            200,
+            "a small body is not counted"
+        );
+        drop((first, third));
+        server.wait_until(|| server.service.is_reading_nothing()).await;
+        assert_eq!(server.client().await.ask(&in_pieces("alpha")).await.status, 200);
+    })
+    .await;
+}
+
+/// Returns `initialize` with so many more bytes that it does not arrive in one piece.
+fn padded(bytes: usize) -> String {
+    INITIALIZE.to_owned() + &" ".repeat(bytes)
+}

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use xy_transport::error_log::capture::Capture;
 use xy_transport::large::LARGE_THRESHOLD;
 
 use super::super::limits::{SENT_FETCH_TIMEOUT, STREAM_DELAY};
@@ -308,8 +309,12 @@ async fn stream_of_an_earlier_daemon_can_be_resumed() {
     .await;
     with_daemon(folder.path(), rules(), async |server| {
         let mut client = server.client().await;
+        let log = Capture::begin();
         let answer = client.ask(&Request::resume(&id, &call)).await;
         assert_eq!(answer.status, 200);
+        let line = log.failed_request();
+        assert!(line.contains("id=\"77\"") && line.contains("\"outcome-unknown\""), "{line}");
+        drop(log);
         let error: serde_json::Value = serde_json::from_str(&answer.events()[0]).unwrap();
         assert_eq!((&error["id"], &error["error"]["code"]), (&77.into(), &(-32010).into()));
         assert_eq!(answer.events().len(), 1);

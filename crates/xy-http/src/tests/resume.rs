@@ -1,5 +1,7 @@
 //! Broken streams and their resumption.
 
+use xy_transport::error_log::capture::Capture;
+
 use super::super::limits::{
     CROWDED_THRESHOLD, DISCONNECTED_STREAMS_MAX, FETCH_TIMEOUT, FINISH_TIMEOUT,
     KEEP_ALIVE_INTERVAL, SENT_FETCH_TIMEOUT, STORED_BYTES_MAX, STREAM_DELAY,
@@ -382,7 +384,11 @@ async fn answer_too_large_to_store_is_reported_lost() {
         cut(server, first).await;
         let huge =
             format!(r#"{{"jsonrpc":"2.0","id":1,"result":"{}"}}"#, "x".repeat(STORED_BYTES_MAX));
+        let log = Capture::begin();
         send(&server.frontend.newest(), &[&huge], Route::Response(stream));
+        let line = log.failed_request();
+        assert!(line.contains("id=\"1\"") && line.contains("\"answer-lost\""), "{line}");
+        drop(log);
         assert!(server.stored().bytes < 1000);
         client.open(&Request::resume(&id, &after)).await;
         let error: serde_json::Value =

@@ -43,7 +43,7 @@ impl Client {
         let Some(server) = self.router.server(name) else {
             return Outcome::Result(placeholder_introduction(name, version));
         };
-        self.router.request_introduction(&server, &self.me());
+        self.router.request_introduction(&server, self);
         if let Some(result) = introduce(&server, self, version) {
             return Outcome::Result(result);
         }
@@ -70,7 +70,7 @@ impl Client {
                 revision::LATEST,
             )));
         };
-        self.router.request_introduction(&server, &self.me());
+        self.router.request_introduction(&server, self);
         let unknown =
             move || modern::discovered_from(&placeholder_introduction(&name, revision::LATEST));
         let (when_down, at_last) = (unknown.clone(), unknown);

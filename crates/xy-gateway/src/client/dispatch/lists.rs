@@ -22,7 +22,7 @@ impl Client {
         };
         for server in self.router.servers_of(self) {
             if server.known_to(self).is_none() {
-                self.router.request_instance(&server, &self.me());
+                self.router.request_instance(&server, self);
             }
         }
         if self.router.is_known(self) {
@@ -71,7 +71,7 @@ impl Client {
     pub(super) fn list_tasks(&self, request: &Request<'_>) -> Outcome {
         let (client, id, stream) = (self.me(), request.id.to_owned(), request.stream);
         let task = tokio::task::spawn_local(async move {
-            let result = client.router.list_tasks(&client).await;
+            let result = client.router.list_tasks(&*client).await;
             client.respond(&id, stream, &reply::result(&id, &result));
         });
         Outcome::Pending(RequestPhase::Local(task.abort_handle()))

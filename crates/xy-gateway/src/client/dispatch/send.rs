@@ -73,7 +73,7 @@ impl Client {
         let (client, reply) = (self.me(), self.reply_to(request));
         let (server, uri) = (server.clone(), uri.to_owned());
         let task = tokio::task::spawn_local(async move {
-            let watched = client.router.watch(&server, &client, [uri.clone()].into()).await;
+            let watched = client.router.watch(&server, &*client, [uri.clone()].into()).await;
             let cannot = || {
                 let name = &server.name;
                 reply::invalid(format!("`{name}` does not tell of changes of this resource"))
@@ -81,7 +81,7 @@ impl Client {
             let watched =
                 watched.and_then(|it| it.uris.contains(&uri).then_some(()).ok_or_else(cannot));
             if watched.is_err() {
-                client.router.unwatch(&server, &client, &uri);
+                client.router.unwatch(&server, &*client, &uri);
             }
             reply.answer(&client, watched.map(|()| "{}".to_owned()));
         });

@@ -7,12 +7,11 @@ use super::*;
 use crate::bridge::pending_input::{
     CallResult, INPUT_TIMEOUT, NewPendingInput, ParkedEntry, PendingInput, ReplyTo, ResumeAction,
 };
-use crate::call::CallClient;
-use crate::client::Client;
+use crate::router::RoutedClient;
 
 impl Harness {
     /// Opens a client that belongs to this client group.
-    fn client_in_group(&self, group_id: u64) -> Rc<Client> {
+    fn client_in_group(&self, group_id: u64) -> Rc<dyn RoutedClient> {
         let view = View::Profile("default".to_owned());
         let entry = Entry {
             view,
@@ -28,7 +27,7 @@ impl Harness {
     }
 
     /// Detaches a call of this client. No input is requested yet.
-    fn detach(&self, client: &Rc<Client>) -> Option<Rc<PendingInput>> {
+    fn detach(&self, client: &Rc<dyn RoutedClient>) -> Option<Rc<PendingInput>> {
         let reply_to = ReplyTo { client: client.clone(), id: "1".into(), stream: 0 };
         let request_meta = RequestMeta { capabilities: "{}".into(), info: None, level: None };
         self.router.parked.park(NewPendingInput {

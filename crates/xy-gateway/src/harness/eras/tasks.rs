@@ -286,7 +286,7 @@ async fn tasks_are_not_translated_between_eras() {
         client.ask(&json!(2), "tasks/get", &json!({ "taskId": "a" }));
         assert!(client.error().contains("Task not found"));
         assert!(harness.sent().is_empty());
-        let hello = harness.router.introduction(&harness.router.clients()[0], "2025-11-25");
+        let hello = harness.router.introduction(&*harness.router.clients()[0], "2025-11-25");
         let hello: Value = serde_json::from_str(&hello).unwrap();
         assert!(hello["capabilities"]["tasks"].is_null());
     })

@@ -3,7 +3,6 @@
 use xy_upstream::fault::LossReason;
 
 use super::*;
-use crate::call::CallClient;
 
 #[tokio::test(start_paused = true)]
 async fn giving_up_a_server_fails_all_waiting_calls() {
