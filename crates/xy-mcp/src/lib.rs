@@ -16,6 +16,7 @@ pub mod members;
 pub mod modern;
 pub mod param_headers;
 pub mod params;
+pub mod repeat;
 pub mod reply;
 pub mod revision;
 pub mod sse;

@@ -271,11 +271,16 @@ impl Bridge {
         self.state().ledger.handshake_request()
     }
 
+    /// Returns the request for the new daemon's tools, if the replay depends on them.
+    pub(super) fn list_request(&self) -> Option<Vec<u8>> {
+        self.state().ledger.list_request()
+    }
+
     /// Starts a replay. Returns its messages for the daemon, and those for the client afterwards.
-    pub(super) fn start_replay(&self) -> (Vec<u8>, &'static str) {
+    pub(super) fn start_replay(&self) -> (Vec<u8>, Vec<u8>) {
         let mut state = self.state();
         state.writer = Writer::Busy;
-        (state.ledger.replay(), state.ledger.list_changes())
+        state.ledger.replay()
     }
 
     /// Ends a replay. `stream` is set if all of it was written.

@@ -136,7 +136,7 @@ impl Connector {
     }
 
     fn wait(&mut self) {
-        let moment = self.deadline.left_at_most(pause_after(self.waited));
+        let moment = self.deadline.remaining_at_most(pause_after(self.waited));
         pause(moment);
         self.waited += moment;
     }

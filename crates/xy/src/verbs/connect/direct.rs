@@ -5,7 +5,7 @@ use std::process::Command;
 use xy_config::Paths;
 use xy_config::load::supervision;
 use xy_config::supervision::{DisabledBy, Supervision};
-use xy_daemon::direct::{Direct, Ended, NotRun};
+use xy_daemon::direct::{Direct, DirectOutcome, NotRun};
 use xy_protocol::error::{CallError, ErrorKind};
 
 use super::Args;
@@ -85,7 +85,7 @@ fn supervised_command(name: &str) -> Result<Command, Failure> {
     Ok(command)
 }
 
-fn exit_with(ended: Ended) -> Result<(), Failure> {
+fn exit_with(ended: DirectOutcome) -> Result<(), Failure> {
     match ended.exit {
         0 => Ok(()),
         code => Err(Failure::Reported(Exit::Other(code))),

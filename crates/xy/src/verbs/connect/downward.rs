@@ -41,6 +41,8 @@ enum ConnectionState {
     Connecting,
     /// The daemon has not answered the repeated `initialize` yet.
     Handshaking,
+    /// The daemon has not listed its tools yet.
+    ListingTools,
     /// Messages may be sent in both directions.
     Established,
 }
@@ -175,7 +177,7 @@ impl Downward {
                 self.state = ConnectionState::Handshaking;
                 let _ = (&**stream).write_all(&handshake_request);
             }
-            None => self.replay(stream),
+            None => self.list_or_replay(stream),
         }
         Ok(())
     }
@@ -185,6 +187,14 @@ impl Downward {
         // These calls cannot fail for a socket. If they did, a silent daemon would be left.
         let _ = stream.set_read_timeout(None);
         let _ = stream.set_write_timeout(None);
+    }
+
+    /// Asks for the tools if the replay depends on them, otherwise begins it.
+    fn list_or_replay(&mut self, stream: &Arc<UnixStream>) {
+        let Some(list_request) = self.bridge.list_request() else { return self.replay(stream) };
+        self.state = ConnectionState::ListingTools;
+        // If it cannot be written, the next read fails.
+        let _ = (&**stream).write_all(&list_request);
     }
 
     /// Replays the session's state and open requests to a new daemon. Writes on a separate
@@ -198,7 +208,7 @@ impl Downward {
             bridge.end_replay(is_written.then_some(to));
             if is_written {
                 // If this fails, the downward thread fails to write as well.
-                let _ = bridge.send_to_client(notifications.as_bytes());
+                let _ = bridge.send_to_client(&notifications);
             }
         });
         if spawned.is_err() {
@@ -210,7 +220,7 @@ impl Downward {
     /// Writes all complete lines for the client to stdout, in one write if possible.
     fn write_stderr(&mut self, stream: &Arc<UnixStream>) -> Result<(), Failure> {
         self.batch.clear();
-        let mut handshake = None;
+        let mut resumed = None;
         let whole = self.lines.whole();
         for range in line_ranges(whole) {
             let line = &whole[range.clone()];
@@ -222,7 +232,7 @@ impl Downward {
             match self.bridge.on_daemon_line(parse(line).ok().as_ref(), line) {
                 LineAction::Forward => self.batch.pass(range),
                 LineAction::Replace(other) => self.batch.put(other),
-                LineAction::HandshakeDone(result) => handshake = Some(result),
+                LineAction::Resumed(result) => resumed = Some(result),
                 LineAction::Drop | LineAction::Reject(_) => {}
             }
         }
@@ -230,9 +240,10 @@ impl Downward {
             self.bridge.pass_to_client(piece)?;
         }
         self.lines.consume(whole.len());
-        match handshake {
-            Some(Ok(())) if self.state == ConnectionState::Handshaking => self.replay(stream),
-            Some(Err(why)) => return Err(resume_failed(&why).into()),
+        match (resumed, self.state) {
+            (Some(Err(why)), _) => return Err(resume_failed(&why).into()),
+            (Some(Ok(())), ConnectionState::Handshaking) => self.list_or_replay(stream),
+            (Some(Ok(())), ConnectionState::ListingTools) => self.replay(stream),
             _ => {}
         }
         Ok(())

@@ -14,10 +14,11 @@
 //!
 //!  connection lost: open, not repeatable   ──► error response to the client
 //!                   open, harmless         ──► kept and sent again
-//!                   open, repeatable tool  ──► kept and sent again once
+//!                   open, repeatable tool  ──► kept and sent again once, see `tools.rs`
+//!                   open, unknown tool     ──► kept until the next daemon has listed its tools
 //!                   open listen            ──► kept and sent again, see `listen.rs`
 //!                   pending daemon request ──► stale: the client's response is dropped
-//!  new connection:  handshake ── response ──► replay ──► the client's next messages
+//!  new connection:  handshake ──► list, if a tool is unknown ──► replay ──► the client's messages
 //! ```
 
 mod listen;
@@ -30,7 +31,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use xy_mcp::edit::Edits;
-use xy_mcp::envelope::{Message, Outcome};
+use xy_mcp::envelope::{Message, Outcome, parse};
 use xy_mcp::handshake::with_revision;
 use xy_protocol::error::{CallError, ErrorKind};
 
@@ -70,8 +71,8 @@ pub(super) enum LineAction {
     Replace(Vec<u8>),
     /// Do not forward it to the daemon, and send the client this response.
     Reject(Vec<u8>),
-    /// Do not forward it to the client: it is the response to the repeated handshake.
-    HandshakeDone(Result<(), String>),
+    /// Do not forward it to the client: it answers the request that the replay waits for.
+    Resumed(Result<(), String>),
 }
 
 /// The state that is needed to survive the loss of a daemon.
@@ -96,6 +97,10 @@ pub(super) struct Ledger {
     /// The bridge's own requests that are not answered.
     own: HashMap<String, OwnRequest>,
     own_count: u64,
+    /// True if this daemon has got the client's `notifications/initialized` from the bridge.
+    is_introduced: bool,
+    /// Why the last connection was lost.
+    lost_by: Option<String>,
     next_line: LineNo,
 }
 
@@ -111,6 +116,8 @@ struct Handshake {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OwnRequest {
     Handshake,
+    /// A list of tools, which tells the calls that may be repeated.
+    ListTools,
     /// A replayed request, whose response is ignored.
     Replayed,
 }
@@ -136,11 +143,7 @@ impl Ledger {
         match message {
             Some(Message::Request { id, method, params }) => {
                 let ask = match RequestKind::of(method, *params) {
-                    RequestKind::Once
-                        if method == "tools/call" && self.tools.may_repeat(*params) =>
-                    {
-                        RequestKind::RepeatableCall
-                    }
+                    RequestKind::Once if method == "tools/call" => self.tools.kind_of_call(*params),
                     ask => ask,
                 };
                 match self.open.insert(no, id, ask, line) {
@@ -214,7 +217,14 @@ impl Ledger {
             && let Some(own) = self.own.remove(id)
         {
             return match own {
-                OwnRequest::Handshake => LineAction::HandshakeDone(self.check_handshake(outcome)),
+                OwnRequest::Handshake => LineAction::Resumed(self.check_handshake(outcome)),
+                OwnRequest::ListTools => {
+                    // A daemon that cannot list has no tools that may be called twice.
+                    let result = if let Outcome::Result(result) = outcome { result } else { "" };
+                    self.tools.learn(result, true);
+                    self.check_calls();
+                    LineAction::Resumed(Ok(()))
+                }
                 OwnRequest::Replayed => LineAction::Drop,
             };
         }
@@ -248,9 +258,18 @@ impl Ledger {
             }
             (RequestKind::ListTools { is_first_page }, _) => {
                 self.tools.learn(result, is_first_page);
+                self.check_calls();
             }
             _ => {}
         }
+    }
+
+    /// Classifies the calls of unknown tools by the list that is known now.
+    fn check_calls(&mut self) {
+        self.open.check_calls(|line| match parse(line) {
+            Ok(Message::Request { params, .. }) => self.tools.kind_of_call(params),
+            _ => RequestKind::Once,
+        });
     }
 
     /// Checks that a new daemon agrees to the same revision as the old one.
@@ -334,16 +353,14 @@ impl Ledger {
     /// Handles the loss of the connection. Returns the messages for the client: errors for requests
     /// with an unknown outcome, and cancellations of the daemon's requests.
     pub(super) fn on_connection_lost(&mut self, cause: &str) -> Vec<u8> {
+        if self.own.values().any(|own| *own == OwnRequest::ListTools) {
+            self.open.forbid_repeats(); // Another daemon may be lost in the same list.
+        }
         self.own.clear();
         self.renamed.clear();
-        let mut told = Vec::new();
-        for open in self.open.take_unrepeatable() {
-            let error = match open.ask {
-                RequestKind::Listen(_) => listen_lost(),
-                _ => outcome_unknown(),
-            };
-            error_response(&open.id, &error.cause(cause), &mut told);
-        }
+        self.is_introduced = false;
+        self.lost_by = Some(cause.to_owned());
+        let mut told = self.fail_unrepeatable();
         for listening in self.open.all_listening() {
             listening.lost();
         }
@@ -356,6 +373,20 @@ impl Ledger {
         told
     }
 
+    /// Removes the requests that cannot be sent again. Returns their error responses.
+    fn fail_unrepeatable(&mut self) -> Vec<u8> {
+        let mut told = Vec::new();
+        for open in self.open.take_unrepeatable() {
+            let error = match open.ask {
+                RequestKind::Listen(_) => listen_lost(),
+                _ => outcome_unknown(),
+            };
+            let cause = self.lost_by.as_deref().unwrap_or_default();
+            error_response(&open.id, &error.cause(cause), &mut told);
+        }
+        told
+    }
+
     /// Returns the handshake that a new daemon must answer first; `None` if there was none.
     pub(super) fn handshake_request(&mut self) -> Option<Vec<u8>> {
         self.own.clear();
@@ -363,13 +394,31 @@ impl Ledger {
         Some(self.replay_request(&line, OwnRequest::Handshake))
     }
 
-    /// Returns the messages that a new daemon must get before the client's next ones.
-    pub(super) fn replay(&mut self) -> Vec<u8> {
-        let mut said = Vec::new();
+    /// Returns the request for the tools that a new daemon must answer before the replay; `None`
+    /// if no open call depends on them.
+    pub(super) fn list_request(&mut self) -> Option<Vec<u8>> {
+        let line = self.open.first_unchecked()?;
+        let Ok(Message::Request { params, .. }) = parse(line) else { return None };
+        let params = params.map(str::to_owned);
+        let id = self.new_id();
+        let mut said = self.introduce().as_bytes().to_vec();
+        said.extend_from_slice(tools::list_request(&id, params.as_deref()).as_bytes());
+        self.own.insert(id, OwnRequest::ListTools);
+        Some(said)
+    }
+
+    /// Returns the client's `notifications/initialized`, if the new daemon needs it.
+    fn introduce(&mut self) -> &'static str {
+        let is_due = self.handshake.is_some() && self.initialized_at.is_some();
+        if is_due && !std::mem::replace(&mut self.is_introduced, true) { INITIALIZED } else { "" }
+    }
+
+    /// Returns the messages that a new daemon must get before the client's next ones, and those
+    /// for the client afterwards.
+    pub(super) fn replay(&mut self) -> (Vec<u8>, Vec<u8>) {
+        let mut told = self.fail_unrepeatable();
+        let mut said = self.introduce().as_bytes().to_vec();
         if self.handshake.is_some() {
-            if self.initialized_at.is_some() {
-                said.extend_from_slice(INITIALIZED.as_bytes());
-            }
             let standing: Vec<Vec<u8>> =
                 self.level.iter().chain(self.subscriptions.values()).cloned().collect();
             for line in standing {
@@ -382,13 +431,11 @@ impl Ledger {
         }
         self.open.forbid_repeats(); // A call is sent again only once.
         self.tools.forget(); // The client is notified that lists may have changed.
-        said
-    }
-
-    /// Returns the notifications for the client after a replay.
-    pub(super) fn list_changes(&self) -> &'static str {
         // Without a handshake, list changes are sent only to listens.
-        if self.handshake.is_some() && self.initialized_at.is_some() { LISTS_CHANGED } else { "" }
+        if self.handshake.is_some() && self.initialized_at.is_some() {
+            told.extend_from_slice(LISTS_CHANGED.as_bytes());
+        }
+        (said, told)
     }
 
     /// Returns true if the client waits for a response.
@@ -400,7 +447,11 @@ impl Ledger {
     pub(super) fn fail_all(&mut self, why: &CallError) -> Vec<u8> {
         let mut told = Vec::new();
         for open in self.open.take_all() {
-            error_response(&open.id, why, &mut told);
+            if let (RequestKind::UncheckedCall, Some(cause)) = (&open.ask, &self.lost_by) {
+                error_response(&open.id, &outcome_unknown().cause(cause), &mut told);
+            } else {
+                error_response(&open.id, why, &mut told);
+            }
         }
         told
     }
@@ -418,7 +469,7 @@ impl Ledger {
     /// Returns a request of the client with an id of the bridge, as a line.
     fn replay_request(&mut self, line: &[u8], own: OwnRequest) -> Vec<u8> {
         let id = self.new_id();
-        let mut said = match xy_mcp::envelope::parse(line) {
+        let mut said = match parse(line) {
             Ok(Message::Request { id: client_id, .. }) => {
                 let mut edits = Edits::of(line);
                 edits.replace(client_id, id.as_str());

@@ -210,7 +210,7 @@ impl Queue {
             if state.bytes == 0 || state.bytes + size <= self.max_bytes {
                 break;
             }
-            let left = deadline.left_at_most(self.timeout);
+            let left = deadline.remaining_at_most(self.timeout);
             if left.is_zero() {
                 state.phase = Phase::Overrun;
                 state.entries.clear();
@@ -274,7 +274,7 @@ impl Queue {
         }
         self.changed.notify_all();
         while state.phase == Phase::Closing {
-            let left = deadline.left_at_most(within);
+            let left = deadline.remaining_at_most(within);
             if left.is_zero() {
                 return false;
             }

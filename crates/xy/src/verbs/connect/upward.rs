@@ -184,7 +184,7 @@ impl Upward {
                 LineAction::Forward => self.batch.pass(range),
                 LineAction::Replace(other) => self.batch.put(other),
                 LineAction::Reject(answer) => refusals.push((no, answer)),
-                LineAction::Drop | LineAction::HandshakeDone(_) => {}
+                LineAction::Drop | LineAction::Resumed(_) => {}
             }
             self.batch.mark(no, begins);
         }

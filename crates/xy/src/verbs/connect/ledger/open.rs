@@ -1,8 +1,9 @@
 //! The client's open requests, in order.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde::Deserialize;
+use xy_mcp::repeat;
 
 use super::LineNo;
 use super::listen::{ListenState, continues_request};
@@ -37,6 +38,8 @@ pub(super) enum RequestKind {
     },
     /// Calls a tool that is read-only or idempotent, and may be sent again once.
     RepeatableCall,
+    /// Calls a tool of an unknown kind, and may become a [`Self::RepeatableCall`].
+    UncheckedCall,
     /// Only reads, so it may be repeated.
     Harmless,
     /// May have effects, so it must not be repeated.
@@ -53,14 +56,7 @@ impl RequestKind {
             "subscriptions/listen" => Self::Listen(ListenState::Pending),
             "prompts/get" | "resources/read" if continues_request(params) => Self::Once,
             "tools/list" => Self::ListTools { is_first_page: cursor_in(params).is_none() },
-            "ping"
-            | "prompts/list"
-            | "prompts/get"
-            | "resources/list"
-            | "resources/templates/list"
-            | "resources/read"
-            | "completion/complete"
-            | "server/discover" => Self::Harmless,
+            _ if repeat::is_lookup(method) => Self::Harmless,
             _ => Self::Once,
         }
     }
@@ -100,6 +96,11 @@ impl Open {
     fn is_kept_listen(&self) -> bool {
         self.is_listen() && self.text.is_some()
     }
+
+    fn is_kept_call(&self) -> bool {
+        matches!(self.ask, RequestKind::RepeatableCall | RequestKind::UncheckedCall)
+            && self.text.is_some()
+    }
 }
 
 /// The reason why a request is rejected.
@@ -113,6 +114,8 @@ pub(super) enum InsertError {
 pub(super) struct OpenRequests {
     by_line: BTreeMap<LineNo, Open>,
     by_id: HashMap<String, LineNo>,
+    /// The calls with a text.
+    kept_calls: BTreeSet<LineNo>,
     /// Total size of all kept texts.
     kept_bytes: usize,
     /// Number of listens with a text.
@@ -143,6 +146,9 @@ impl OpenRequests {
         self.kept_bytes += text.as_ref().map_or(0, Vec::len);
         let open = Open { id: id.to_owned(), ask, text };
         self.listens += usize::from(open.is_kept_listen());
+        if open.is_kept_call() {
+            self.kept_calls.insert(no);
+        }
         self.by_id.insert(id.to_owned(), no);
         self.by_line.insert(no, open);
         Ok(())
@@ -165,6 +171,7 @@ impl OpenRequests {
         let open = self.by_line.remove(&no)?;
         self.kept_bytes -= open.text.as_ref().map_or(0, Vec::len);
         self.listens -= usize::from(open.is_kept_listen());
+        self.kept_calls.remove(&no);
         Some(open)
     }
 
@@ -192,11 +199,34 @@ impl OpenRequests {
         }
     }
 
+    /// Returns the first call of an unknown tool that may be sent again.
+    pub(super) fn first_unchecked(&self) -> Option<&[u8]> {
+        let calls = self.kept_calls.iter().filter_map(|no| self.by_line.get(no));
+        let mut unchecked = calls.filter(|open| open.ask == RequestKind::UncheckedCall);
+        unchecked.next()?.text.as_deref()
+    }
+
+    /// Classifies the unchecked calls by their lines.
+    pub(super) fn check_calls(&mut self, kind: impl Fn(&[u8]) -> RequestKind) {
+        for no in self.kept_calls.clone() {
+            let Some(open) = self.by_line.get_mut(&no) else { continue };
+            let Some(text) = open.text.as_ref().filter(|_| open.ask == RequestKind::UncheckedCall)
+            else {
+                continue;
+            };
+            open.ask = kind(text);
+            if open.ask == RequestKind::Once {
+                self.kept_bytes -= open.text.take().map_or(0, |text| text.len());
+                self.kept_calls.remove(&no);
+            }
+        }
+    }
+
     /// Prevents the calls that are open now from being sent again.
     pub(super) fn forbid_repeats(&mut self) {
-        for open in self.by_line.values_mut().filter(|open| open.ask == RequestKind::RepeatableCall)
-        {
-            self.kept_bytes -= open.text.take().map_or(0, |text| text.len());
+        for no in std::mem::take(&mut self.kept_calls) {
+            let text = self.by_line.get_mut(&no).and_then(|open| open.text.take());
+            self.kept_bytes -= text.map_or(0, |text| text.len());
         }
     }
 

@@ -38,6 +38,11 @@ fn text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
+/// Returns what a new daemon gets before the client's next messages.
+fn replayed(ledger: &mut Ledger) -> String {
+    text(ledger.replay().0)
+}
+
 /// Returns a ledger after a handshake.
 fn initialized_ledger() -> Ledger {
     let mut ledger = Ledger::default();
@@ -78,7 +83,7 @@ fn only_harmless_requests_are_sent_again() {
         let mut ledger = Ledger::default();
         client(&mut ledger, &request("1", method));
         assert_eq!(text(ledger.on_connection_lost("x")), "", "{method}");
-        assert_eq!(text(ledger.replay()), request("1", method) + "\n");
+        assert_eq!(replayed(&mut ledger), request("1", method) + "\n");
     }
     for method in others {
         let mut ledger = Ledger::default();
@@ -89,7 +94,7 @@ fn only_harmless_requests_are_sent_again() {
             "{told}"
         );
         assert!(told.contains("outcome unknown: ") && told.contains("it hung up"), "{told}");
-        assert_eq!(text(ledger.replay()), "", "{method}");
+        assert_eq!(replayed(&mut ledger), "", "{method}");
         assert_eq!(text(ledger.on_connection_lost("x")), "", "it is told once");
     }
 }
@@ -98,9 +103,7 @@ fn only_harmless_requests_are_sent_again() {
 fn listed() -> Ledger {
     let mut ledger = initialized_ledger();
     client(&mut ledger, &request("9", "tools/list"));
-    let tools = r#"[{"name":"read","annotations":{"readOnlyHint":true}},{"name":"write"}]"#;
-    let answer = format!(r#"{{"jsonrpc":"2.0","id":9,"result":{{"tools":{tools}}}}}"#);
-    assert_eq!(daemon(&mut ledger, &answer), LineAction::Forward);
+    assert_eq!(daemon(&mut ledger, &tools("9")), LineAction::Forward);
     ledger
 }
 
@@ -115,7 +118,7 @@ fn call_to_a_read_only_tool_is_sent_again_once() {
     client(&mut ledger, &call("1", "read"));
     client(&mut ledger, &call("2", "write"));
     assert_eq!(ids(&text(ledger.on_connection_lost("x"))), ["2"]);
-    assert!(text(ledger.replay()).ends_with(&(call("1", "read") + "\n")));
+    assert!(replayed(&mut ledger).ends_with(&(call("1", "read") + "\n")));
     assert_eq!(
         ids(&text(ledger.on_connection_lost("x"))),
         ["1"],
@@ -133,15 +136,95 @@ fn call_during_which_the_client_was_asked_is_not_sent_again() {
     let told = text(ledger.on_connection_lost("x"));
     let errors: Vec<&str> = told.lines().filter(|line| line.contains("error")).collect();
     assert_eq!(ids(&errors.join("\n")), ["1"]);
-    assert!(text(ledger.replay()).ends_with(&(call("2", "read") + "\n")));
+    assert!(replayed(&mut ledger).ends_with(&(call("2", "read") + "\n")));
+}
+
+const TOOLS_CHANGED: &str = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;
+
+/// Returns the daemon's answer to a list, with the read-only tool `read`.
+fn tools(id: &str) -> String {
+    let tools = r#"[{"name":"read","annotations":{"readOnlyHint":true}},{"name":"write"}]"#;
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"tools":{tools}}}}}"#)
+}
+
+/// Asks a new daemon for its tools. Returns the id of the request.
+fn list_for_replay(ledger: &mut Ledger) -> String {
+    let said = text(ledger.list_request().unwrap());
+    let (introduction, list) = said.split_once('\n').unwrap();
+    assert_eq!(introduction, CLIENT_INITIALIZED);
+    let id = ids(list).remove(0);
+    assert_eq!(list, format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/list"}}"#) + "\n");
+    id
 }
 
 #[test]
-fn tools_of_a_changed_list_are_not_called_again() {
+fn call_of_an_unknown_tool_waits_for_the_list_of_the_next_daemon() {
+    let mut ledger = initialized_ledger();
+    for (id, tool) in [("1", "read"), ("2", "write"), ("3", "unknown"), ("4", "read")] {
+        assert_eq!(client(&mut ledger, &call(id, tool)), LineAction::Forward);
+    }
+    assert_eq!(text(ledger.on_connection_lost("it hung up")), "");
+    let list = list_for_replay(&mut ledger);
+    assert_eq!(daemon(&mut ledger, &tools(&list)), LineAction::Resumed(Ok(())));
+    let (replayed, told) = ledger.replay();
+    assert_eq!(text(replayed), format!("{}\n{}\n", call("1", "read"), call("4", "read")));
+    let told = text(told);
+    assert!(told.contains("outcome unknown: ") && told.contains("it hung up"), "{told}");
+    assert_eq!(ids(told.strip_suffix(LISTS_CHANGED).unwrap()), ["2", "3"]);
+    assert_eq!(ids(&text(ledger.on_connection_lost("x"))), ["1", "4"], "a second time");
+    assert_eq!(ledger.list_request(), None);
+}
+
+#[test]
+fn call_of_a_tool_whose_list_has_changed_waits_for_the_next_list() {
     let mut ledger = listed();
-    daemon(&mut ledger, r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#);
+    daemon(&mut ledger, TOOLS_CHANGED);
     client(&mut ledger, &call("1", "read"));
-    assert_eq!(ids(&text(ledger.on_connection_lost("x"))), ["1"]);
+    client(&mut ledger, &request("10", "tools/list"));
+    client(&mut ledger, &call("2", "write"));
+    daemon(&mut ledger, &tools("10"));
+    assert_eq!(ids(&text(ledger.on_connection_lost("x"))), ["2"]);
+    assert_eq!(ledger.list_request(), None, "the client has asked for it");
+    assert!(replayed(&mut ledger).ends_with(&(call("1", "read") + "\n")));
+}
+
+#[test]
+fn call_is_not_sent_again_if_the_next_daemon_does_not_list_its_tools() {
+    let mut ledger = initialized_ledger();
+    client(&mut ledger, &call("1", "read"));
+    ledger.on_connection_lost("x");
+    let list = list_for_replay(&mut ledger);
+    let error = format!(r#"{{"jsonrpc":"2.0","id":{list},"error":{{"code":-1,"message":"no"}}}}"#);
+    assert_eq!(daemon(&mut ledger, &error), LineAction::Resumed(Ok(())));
+    let (replayed, told) = ledger.replay();
+    assert_eq!(replayed, b"");
+    assert_eq!(ids(text(told).strip_suffix(LISTS_CHANGED).unwrap()), ["1"]);
+
+    // This daemon is lost before it answers.
+    client(&mut ledger, &call("2", "read"));
+    ledger.on_connection_lost("x");
+    list_for_replay(&mut ledger);
+    assert_eq!(ids(&text(ledger.on_connection_lost("x"))), ["2"]);
+    assert_eq!(ledger.list_request(), None);
+
+    // No daemon comes.
+    client(&mut ledger, &call("3", "read"));
+    client(&mut ledger, &request("4", "tools/list"));
+    assert_eq!(text(ledger.on_connection_lost("it hung up")), "");
+    let told = text(ledger.fail_all(&CallError::parse("no daemon")));
+    let (call, list) = told.split_once('\n').unwrap();
+    assert!(call.contains("outcome unknown: ") && call.contains("it hung up"), "{told}");
+    assert!(list.contains("no daemon"), "{told}");
+}
+
+#[test]
+fn call_of_an_unknown_tool_during_which_the_client_was_asked_is_not_sent_again() {
+    let mut ledger = initialized_ledger();
+    client(&mut ledger, &call("1", "read"));
+    daemon(&mut ledger, &request("7", "elicitation/create"));
+    let told = text(ledger.on_connection_lost("x"));
+    assert!(told.starts_with(r#"{"jsonrpc":"2.0","id":1,"error""#), "{told}");
+    assert_eq!(ledger.list_request(), None);
 }
 
 #[test]
@@ -153,7 +236,7 @@ fn answered_requests_are_not_sent_again() {
     assert_eq!(daemon(&mut ledger, &result("2")), LineAction::Forward);
     assert_eq!(daemon(&mut ledger, &result("1")), LineAction::Forward);
     assert_eq!(ids(&text(ledger.on_connection_lost("x"))), ["3"]);
-    assert_eq!(text(ledger.replay()), "");
+    assert_eq!(replayed(&mut ledger), "");
 }
 
 #[test]
@@ -175,8 +258,9 @@ fn new_daemon_gets_handshake_level_and_subscriptions() {
     let handshake_request = text(ledger.handshake_request().unwrap());
     assert_eq!(handshake_request, INITIALIZE.replace("\"id\":0", "\"id\":\"xy-connect-1\"") + "\n");
     let answer = INITIALIZE_ANSWER.replace("\"id\":0", "\"id\":\"xy-connect-1\"");
-    assert_eq!(daemon(&mut ledger, &answer), LineAction::HandshakeDone(Ok(())));
-    let said = text(ledger.replay());
+    assert_eq!(daemon(&mut ledger, &answer), LineAction::Resumed(Ok(())));
+    let (said, told) = ledger.replay();
+    let said = text(said);
     let expected = [
         CLIENT_INITIALIZED.to_owned(),
         request("\"xy-connect-2\"", "logging/setLevel"),
@@ -186,7 +270,7 @@ fn new_daemon_gets_handshake_level_and_subscriptions() {
     assert_eq!(said.lines().collect::<Vec<_>>(), expected);
     assert_eq!(daemon(&mut ledger, &result("\"xy-connect-3\"")), LineAction::Drop);
     assert_eq!(daemon(&mut ledger, &result("6")), LineAction::Forward);
-    assert_eq!(ledger.list_changes(), LISTS_CHANGED);
+    assert_eq!(text(told), LISTS_CHANGED);
 }
 
 #[test]
@@ -195,13 +279,13 @@ fn unanswered_handshake_is_sent_again() {
     client(&mut ledger, INITIALIZE);
     ledger.on_connection_lost("x");
     assert_eq!(ledger.handshake_request(), None);
-    assert_eq!(text(ledger.replay()), format!("{INITIALIZE}\n"));
-    assert_eq!(ledger.list_changes(), "");
+    let (said, told) = ledger.replay();
+    assert_eq!((text(said), text(told)), (format!("{INITIALIZE}\n"), String::new()));
     assert_eq!(daemon(&mut ledger, INITIALIZE_ANSWER), LineAction::Forward);
     // The handshake is done, but the client has not sent `notifications/initialized`.
     ledger.on_connection_lost("x");
     assert!(ledger.handshake_request().is_some());
-    assert_eq!(text(ledger.replay()), "");
+    assert_eq!(replayed(&mut ledger), "");
 }
 
 #[test]
@@ -211,11 +295,11 @@ fn daemon_with_another_revision_is_rejected() {
     ledger.handshake_request();
     let other =
         r#"{"jsonrpc":"2.0","id":"xy-connect-1","result":{"protocolVersion":"2024-11-05"}}"#;
-    let LineAction::HandshakeDone(Err(why)) = daemon(&mut ledger, other) else { panic!() };
+    let LineAction::Resumed(Err(why)) = daemon(&mut ledger, other) else { panic!() };
     assert_eq!(why, "it chose MCP 2024-11-05, but 2025-06-18 was negotiated before");
     ledger.handshake_request();
     let error = r#"{"jsonrpc":"2.0","id":"xy-connect-2","error":{"code":-1,"message":"full"}}"#;
-    assert_eq!(daemon(&mut ledger, error), LineAction::HandshakeDone(Err("full".into())));
+    assert_eq!(daemon(&mut ledger, error), LineAction::Resumed(Err("full".into())));
 }
 
 #[test]
@@ -228,7 +312,7 @@ fn unwritten_lines_are_not_replayed() {
     client(&mut ledger, CLIENT_INITIALIZED);
     ledger.mark_unwritten(second);
     assert_eq!(ids(&text(ledger.on_connection_lost("x"))), ["1"]);
-    assert_eq!(text(ledger.replay()), "");
+    assert_eq!(replayed(&mut ledger), "");
     assert_eq!(ledger.initialized_at, None);
 }
 
@@ -437,7 +521,7 @@ proptest! {
                     for may_have_missed in knows.values_mut() {
                         *may_have_missed = true;
                     }
-                    let mut again = ids(&text(ledger.replay()));
+                    let mut again = ids(&replayed(&mut ledger));
                     again.sort();
                     let mut expected: Vec<String> = open.keys().map(ToString::to_string).collect();
                     expected.sort();
@@ -446,6 +530,6 @@ proptest! {
             }
         }
         prop_assert_eq!(ledger.fail_all(&CallError::parse("x")).is_empty(), open.is_empty());
-        prop_assert_eq!(text(ledger.replay()), "");
+        prop_assert_eq!(replayed(&mut ledger), "");
     }
 }

@@ -27,8 +27,8 @@ fn client_without_handshake_gets_no_replay() {
     client(&mut ledger, CLIENT_INITIALIZED); // Means nothing by itself.
     assert_eq!(ids(&text(ledger.on_connection_lost("x"))), ["3"]);
     assert_eq!(ledger.handshake_request(), None);
-    assert_eq!(text(ledger.replay()), request("2", "tools/list") + "\n");
-    assert_eq!(ledger.list_changes(), "");
+    let (said, told) = ledger.replay();
+    assert_eq!((text(said), text(told)), (request("2", "tools/list") + "\n", String::new()));
 }
 
 #[test]
@@ -44,9 +44,9 @@ fn probe_of_one_era_and_handshake_of_the_other_combine() {
     daemon(&mut ledger, &acknowledged("7", TOOLS_AND_PROMPTS));
     assert_eq!(text(ledger.on_connection_lost("x")), "");
     assert!(ledger.handshake_request().is_some());
-    let said = text(ledger.replay());
-    assert_eq!(said, format!("{CLIENT_INITIALIZED}\n{}\n", listen("7", TOOLS_AND_PROMPTS)));
-    assert_eq!(ledger.list_changes(), LISTS_CHANGED);
+    let (said, told) = ledger.replay();
+    assert_eq!(text(said), format!("{CLIENT_INITIALIZED}\n{}\n", listen("7", TOOLS_AND_PROMPTS)));
+    assert_eq!(text(told), LISTS_CHANGED);
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn continued_request_is_not_sent_again() {
                 format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{{{more}}}}}"#);
             client(&mut ledger, &line);
             assert_eq!(ids(&text(ledger.on_connection_lost("x"))), ["1"], "{line}");
-            assert_eq!(text(ledger.replay()), "");
+            assert_eq!(replayed(&mut ledger), "");
         }
     }
     let mut ledger = Ledger::default();
@@ -68,13 +68,32 @@ fn continued_request_is_not_sent_again() {
 }
 
 #[test]
+fn bridge_lists_the_tools_in_the_calls_revision() {
+    let mut ledger = Ledger::default();
+    let era = r#""io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}"#;
+    let meta = format!(r#"{{"progressToken":1,{era},"x":2}}"#);
+    let params = format!(r#"{{"name":"read","_meta":{meta}}}"#);
+    let call = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}"#);
+    assert_eq!(client(&mut ledger, &call), LineAction::Forward);
+    assert_eq!(text(ledger.on_connection_lost("x")), "");
+    assert_eq!(ledger.handshake_request(), None);
+    let list = format!(
+        r#"{{"jsonrpc":"2.0","id":"xy-connect-1","method":"tools/list","params":{{"_meta":{{{era}}}}}}}"#
+    );
+    assert_eq!(text(ledger.list_request().unwrap()), format!("{list}\n"));
+    assert_eq!(daemon(&mut ledger, &tools("\"xy-connect-1\"")), LineAction::Resumed(Ok(())));
+    assert_eq!(replayed(&mut ledger), format!("{call}\n"));
+}
+
+#[test]
 fn resumed_listen_reports_missed_changes() {
     let mut ledger = listening("\"l\"", TOOLS_AND_PROMPTS);
     for _ in 0..3 {
         assert_eq!(text(ledger.on_connection_lost("x")), "");
         assert_eq!(ledger.handshake_request(), None);
-        assert_eq!(text(ledger.replay()), listen("\"l\"", TOOLS_AND_PROMPTS) + "\n");
-        assert_eq!(ledger.list_changes(), "");
+        let (said, told) = ledger.replay();
+        assert_eq!(text(said), listen("\"l\"", TOOLS_AND_PROMPTS) + "\n");
+        assert_eq!(text(told), "");
         // An equivalent filter.
         let again = r#"{"promptsListChanged":true, "toolsListChanged":true,"resourcesListChanged":false,"resourceSubscriptions":[]}"#;
         let told = list_changed("tools", "\"l\"") + &list_changed("prompts", "\"l\"");
@@ -90,13 +109,13 @@ fn unacknowledged_listen_misses_nothing() {
     let mut ledger = Ledger::default();
     client(&mut ledger, &listen("1", TOOLS_AND_PROMPTS));
     assert_eq!(text(ledger.on_connection_lost("x")), "");
-    assert_eq!(ids(&text(ledger.replay())), ["1"]);
+    assert_eq!(ids(&replayed(&mut ledger)), ["1"]);
     let granted = acknowledged("1", TOOLS_AND_PROMPTS);
     assert_eq!(daemon(&mut ledger, &granted), LineAction::Forward);
     // A daemon that dies before it acknowledges the resumed listen does not change the filter.
     ledger.on_connection_lost("x");
     ledger.on_connection_lost("x");
-    assert_eq!(ids(&text(ledger.replay())), ["1"]);
+    assert_eq!(ids(&replayed(&mut ledger)), ["1"]);
     let told = list_changed("tools", "1") + &list_changed("prompts", "1");
     assert_eq!(daemon(&mut ledger, &granted), LineAction::Replace(told.into_bytes()));
     assert_eq!(daemon(&mut ledger, &granted), LineAction::Forward, "its own affair");
@@ -131,7 +150,7 @@ fn each_listen_keeps_its_filter() {
     client(&mut ledger, &listen("\"1\"", resources));
     daemon(&mut ledger, &acknowledged("\"1\"", resources));
     ledger.on_connection_lost("x");
-    assert_eq!(ids(&text(ledger.replay())), ["1", "\"1\""]);
+    assert_eq!(ids(&replayed(&mut ledger)), ["1", "\"1\""]);
     let action = daemon(&mut ledger, &acknowledged("\"1\"", resources));
     assert_eq!(action, LineAction::Replace(list_changed("resources", "\"1\"").into_bytes()));
     let action = daemon(&mut ledger, &acknowledged("1", r#"{"toolsListChanged":true}"#));
@@ -150,7 +169,7 @@ fn either_side_can_end_a_listen() {
         let mut ledger = listening("1", TOOLS_AND_PROMPTS);
         assert_eq!(end(&mut ledger), LineAction::Forward);
         assert_eq!(text(ledger.on_connection_lost("x")), "");
-        assert_eq!(text(ledger.replay()), "");
+        assert_eq!(replayed(&mut ledger), "");
         // A later acknowledgement has no effect.
         let stray = acknowledged("1", TOOLS_AND_PROMPTS);
         assert_eq!(daemon(&mut ledger, &stray), LineAction::Forward);
@@ -160,11 +179,11 @@ fn either_side_can_end_a_listen() {
     let mut ledger = listening("1", TOOLS_AND_PROMPTS);
     daemon(&mut ledger, &request("1", "roots/list"));
     daemon(&mut ledger, &cancel("1"));
-    assert_eq!(ids(&text(ledger.replay())), ["1"]);
+    assert_eq!(ids(&replayed(&mut ledger)), ["1"]);
     // A cancellation by the daemon does not end other requests.
     client(&mut ledger, &request("2", "tools/list"));
     daemon(&mut ledger, &cancel("2"));
-    assert_eq!(ids(&text(ledger.replay())), ["1", "2"]);
+    assert_eq!(ids(&replayed(&mut ledger)), ["1", "2"]);
 }
 
 #[test]
@@ -206,7 +225,7 @@ fn kept_listens_are_bounded() {
     assert_eq!(told.lines().count(), 11, "{told}");
     assert!(told.starts_with(r#"{"jsonrpc":"2.0","id":"large","error":{"code":-32005,"#), "{told}");
     assert!(told.lines().all(|line| line.contains("listen again")), "{told}");
-    assert_eq!(text(ledger.replay()).lines().count(), 100);
+    assert_eq!(replayed(&mut ledger).lines().count(), 100);
     // An ended listen makes room for another.
     client(&mut ledger, &cancel("0"));
     client(&mut ledger, &listen("\"new\"", TOOLS_AND_PROMPTS));
@@ -240,5 +259,5 @@ fn invalid_acknowledgements_are_forwarded() {
     for filter in ["null", "[]", "7"] {
         client(&mut ledger, &listen("2", filter));
     }
-    assert_eq!(ids(&text(ledger.replay())), ["1", "2"]);
+    assert_eq!(ids(&replayed(&mut ledger)), ["1", "2"]);
 }
