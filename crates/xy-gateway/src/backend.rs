@@ -38,6 +38,7 @@ mod queue;
 mod queue_budget;
 mod sleep;
 
+pub(crate) use era_routing::SecondDown;
 pub(crate) use protocol_hint::ProtocolHint;
 pub(crate) use queue::{CallToQueue, QueuedCall};
 pub(crate) use queue_budget::QueueBudget;

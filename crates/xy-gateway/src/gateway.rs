@@ -26,7 +26,7 @@ use xy_supervisor::protocol::{Connection, ProtocolDriver};
 use xy_upstream::connection::RoundTrip;
 
 use crate::admin::{self, AdminQuery, RawRequest, Tool, Users};
-use crate::backend::Availability;
+use crate::backend::{Availability, SecondDown};
 use crate::bridge::Key;
 use crate::bridge::pending_input::ParkedCalls;
 use crate::control::Control;
@@ -40,7 +40,9 @@ mod http_listener;
 mod instance_status;
 
 pub use http_listener::HttpParts;
-use instance_status::{failure_reporters, progress_reporters, retry_times, sleeping_holders};
+use instance_status::{
+    failure_reporters, progress_reporters, retry_times, sleeping_holders, start_failed,
+};
 
 /// Maximum number of server connections that wait to be served. Each life of a server has one.
 const MAX_WAITING_CONNECTIONS: usize = 1024;
@@ -435,8 +437,8 @@ fn apply_roster(router: &Rc<Router>, members: &Roster) {
         server.set_failure_reporters(failure_reporters(primary));
         router.set_availability(&server, availability(member));
         server.set_down(down_for_clients(member));
-        if let Some((holder, why)) = second_down(member) {
-            router.second_failed(&server, holder, &why);
+        if let Some(down) = second_down(member) {
+            router.second_failed(&server, &down);
         }
         server.fail_hopeless(&retry_times(member));
         server.set_asleep(sleeping_holders(member));
@@ -480,12 +482,18 @@ fn down_for_clients(member: &Member) -> HashMap<Holder, String> {
     down.collect()
 }
 
-/// Returns the second process of a server that supports both eras, if it has failed, and why.
-fn second_down(member: &Member) -> Option<(Holder, String)> {
-    let seconds = member.instances.iter().filter(|(holder, _)| holder.era().is_some());
-    seconds.into_iter().find_map(|(holder, instance)| match instance_availability(instance) {
-        Availability::Down(why) if member.wanted == Wanted::Up => Some((*holder, why)),
-        _ => None,
+/// Returns the second process of a server that supports both eras, if it is down.
+fn second_down(member: &Member) -> Option<SecondDown> {
+    let is_second = |holder: &Holder| member.wanted == Wanted::Up && holder.era().is_some();
+    let mut seconds = member.instances.iter().filter(|(holder, _)| is_second(holder));
+    seconds.find_map(|(holder, instance)| {
+        let (holder, is_retried) = (*holder, start_failed(instance));
+        let why = match instance_availability(instance) {
+            Availability::Down(why) => why,
+            Availability::Up if is_retried => instance.now().life.reason.to_string(),
+            Availability::Up => return None,
+        };
+        Some(SecondDown { holder, why, is_retried })
     })
 }
 

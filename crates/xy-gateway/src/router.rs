@@ -432,6 +432,9 @@ impl Router {
         let Some(server) = self.server(upstream.key().server.as_str()) else { return };
         let holder = upstream.key().holder;
         server.mark_available(holder);
+        if holder.era().is_some() {
+            server.allow_second();
+        }
         server.release_for(holder);
         if upstream.awaits_lists() {
             let (router, server, upstream) = (self.me(), server.clone(), Rc::downgrade(upstream));

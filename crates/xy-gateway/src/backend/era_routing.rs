@@ -51,6 +51,17 @@ enum Second {
     Refused,
 }
 
+/// A second process that does not run although it is wanted.
+#[derive(Debug)]
+pub(crate) struct SecondDown {
+    /// Its holder.
+    pub(crate) holder: Holder,
+    /// Why it is down.
+    pub(crate) why: String,
+    /// It has not become ready, and is started again after a delay.
+    pub(crate) is_retried: bool,
+}
+
 /// Where a call goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum EraRoute {
@@ -238,7 +249,7 @@ impl Backend {
         }
     }
 
-    /// Allows a second process again, as the shared one was started anew.
+    /// Allows a second process again: the shared one was started anew, or the second one is ready.
     pub(crate) fn allow_second(&self) {
         self.is_second_refused.set(false);
     }

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use tokio::time::Instant;
+use xy_protocol::server::ServerState;
 use xy_supervisor::fleet::Member;
 use xy_supervisor::instance::{Holder, InstanceHandle};
 use xy_supervisor::lifecycle::State;
@@ -34,4 +35,12 @@ pub(super) fn retry_times(member: &Member) -> HashMap<Holder, Instant> {
         _ => None,
     };
     member.instances.iter().filter_map(|(holder, it)| Some((*holder, retry_at(it)?))).collect()
+}
+
+/// Returns true if an instance is in back-off after a life that never became ready.
+pub(super) fn start_failed(instance: &InstanceHandle) -> bool {
+    let now = instance.now();
+    let begun = now.transitions.iter().rev().map(|it| it.to);
+    let mut begun = begun.filter(|to| matches!(to, ServerState::Starting | ServerState::Running));
+    matches!(now.life.state, State::Backoff { .. }) && begun.next() == Some(ServerState::Starting)
 }

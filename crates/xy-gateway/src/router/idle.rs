@@ -8,7 +8,7 @@ use xy_supervisor::instance::Holder;
 use xy_upstream::fault::ServerFault;
 
 use super::{RoutedClient, Router};
-use crate::backend::Backend;
+use crate::backend::{Backend, SecondDown};
 use crate::idle::{IdleDecision, Idleness, Use};
 use crate::upstream::Upstream;
 
@@ -110,11 +110,13 @@ impl Router {
         }
     }
 
-    /// Falls back to the shared process for clients of a second process that has failed.
-    pub(crate) fn second_failed(&self, server: &Rc<Backend>, second: Holder, why: &str) {
-        let is_needed = server.waiting_for(second) > 0;
+    /// Falls back to the shared process for clients of a second process that has failed. While it
+    /// is tried again, later calls must not wait for it either.
+    pub(crate) fn second_failed(&self, server: &Rc<Backend>, down: &SecondDown) {
+        let second = down.holder;
+        let is_needed = down.is_retried || server.waiting_for(second) > 0;
         if is_needed || !self.watched(server, second).uris.is_empty() {
-            self.fall_back_to_shared(server, second, &server.down_fault(why));
+            self.fall_back_to_shared(server, second, &server.down_fault(&down.why));
         }
     }
 

@@ -1,5 +1,9 @@
 //! A server that speaks both eras: each client is served in its own era, as without xy.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use xy_testkit::{Home, McpClient, McpModern, free_port};
@@ -197,6 +201,13 @@ fn second_process_of_a_killed_daemon_is_replaced() {
     home.finish();
 }
 
+/// Waits until the server's log says that the second process did not start.
+#[track_caller]
+fn wait_until_told(home: &Home) {
+    let expected = "a second process for clients of the other MCP era did not start";
+    home.wait_until("the log says so", || home.xy(&["logs", "s"]).stdout.contains(expected));
+}
+
 #[test]
 fn clients_share_one_process_without_room_for_a_second() {
     let home = home();
@@ -209,8 +220,84 @@ fn clients_share_one_process_without_room_for_a_second() {
     call_modern(&modern);
     call_with_server_request(&legacy);
     expect_spoken(&home, &one(LEGACY));
-    let logs = home.xy(&["logs", "s"]).stdout;
-    assert!(logs.contains("a second process for clients of the other MCP era"), "{logs}");
+    wait_until_told(&home);
+    home.finish();
+}
+
+/// Writes a server of both eras whose second process runs `fate` at its start, as long as the file
+/// that this function returns does not exist.
+#[track_caller]
+fn write_exclusive_server(home: &Home, fate: &str, more: &str) -> PathBuf {
+    let in_harness = |name: &str| home.root().join("harness").join(name);
+    let (script, lock, free) = (in_harness("exclusive"), in_harness("lock"), in_harness("free"));
+    let (holder, unlocked) = (lock.display(), free.display());
+    let program = home.program("xy-test-fixture");
+    let text = format!(
+        "#!/bin/sh\n\
+         [ -e {unlocked} ] || [ ! -e {holder} ] || ! kill -0 $(cat {holder}) || {fate}\n\
+         echo $$ >{holder}\n\
+         exec {} --stdio --era both\n",
+        program.display()
+    );
+    fs::write(&script, text).unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let kdl = home.kdl_command(script.to_str().unwrap(), &[]);
+    home.write_config("servers/s.kdl", &format!("{kdl}{more}"));
+    free
+}
+
+/// Returns true if a modern call reaches a process in the modern era, without the bridge.
+#[track_caller]
+fn is_served_as_modern(client: &McpModern) -> bool {
+    let answer = client.call_tool("in_headers", json!({}));
+    assert!(answer["result"]["content"].is_array(), "{answer}");
+    answer["result"]["content"].to_string().contains("io.modelcontextprotocol/protocolVersion")
+}
+
+#[test]
+fn clients_share_one_process_if_the_second_exits() {
+    for (fate, more) in [("exit 1", ""), ("exec sleep 1000", "ready { within \"5s\"; }\n")] {
+        let home = home();
+        let free = write_exclusive_server(&home, fate, more);
+        home.daemon();
+        ready(&home, &["s"]);
+        let (modern, legacy) = (modern(&home), legacy(&home));
+        call_with_server_request(&legacy);
+        assert!(!is_served_as_modern(&modern), "{fate}");
+        assert!(!is_served_as_modern(&modern), "{fate}");
+        call_with_server_request(&legacy);
+        wait_until_told(&home);
+        // The second process is tried again, at the latest at the next start.
+        fs::write(free, "").unwrap();
+        assert_eq!(home.xy(&["restart", "s"]).code, 0);
+        call_with_server_request(&legacy);
+        home.wait_until("modern calls are served by a process of their era", || {
+            is_served_as_modern(&modern)
+        });
+        expect_spoken(&home, &two(LEGACY, "modern"));
+        call_with_server_request(&legacy);
+        home.finish();
+    }
+}
+
+#[test]
+fn second_process_that_starts_late_serves_its_clients() {
+    let home = home();
+    let free = write_exclusive_server(
+        &home,
+        "exit 1",
+        "restart { backoff-initial \"100ms\"; max-attempts 0; max-retries-per-minute 0; backoff-max \"1s\"; }\n",
+    );
+    home.daemon();
+    ready(&home, &["s"]);
+    let (modern, legacy) = (modern(&home), legacy(&home));
+    call_with_server_request(&legacy);
+    assert!(!is_served_as_modern(&modern));
+    fs::write(free, "").unwrap();
+    home.wait_until("modern calls are served by a process of their era", || {
+        is_served_as_modern(&modern)
+    });
+    assert_eq!(status(&home, "s")["restarts_total"], 0, "the shared process runs on");
     home.finish();
 }
 
