@@ -48,6 +48,7 @@ mod routed_client;
 mod server_requests;
 mod visibility;
 
+use error_log::RequestLog;
 use listen::ListenRequests;
 use server_requests::ServerRequests;
 
@@ -107,8 +108,8 @@ pub(crate) struct Handshake {
 struct OpenRequest {
     phase: RequestPhase,
     stream: StreamNo,
-    /// The method, for the log; empty if it is not a logged one.
-    method: &'static str,
+    /// The entry for the debug log, if that is enabled.
+    log: Option<Box<RequestLog>>,
 }
 
 /// The phase of an open request.
@@ -276,8 +277,8 @@ impl Client {
     /// Sets the phase of request `id`, which becomes open if it was not.
     pub(crate) fn set_phase(&self, id: &str, phase: RequestPhase, stream: StreamNo) {
         let mut all = self.open.borrow_mut();
-        let method = all.get(id).map_or("", |it| it.method);
-        all.insert(id.into(), OpenRequest { phase, stream, method });
+        let log = all.get_mut(id).and_then(|it| it.log.take());
+        all.insert(id.into(), OpenRequest { phase, stream, log });
     }
 
     fn me(&self) -> Rc<Self> {

@@ -1,6 +1,8 @@
 //! The debug log of requests that xy itself answers with an error. It contains neither arguments
 //! nor the error's text, which may quote them.
 
+use std::time::Duration;
+
 use xy_protocol::control::quoted;
 
 /// A request that xy answers with an error. Unknown parts are empty.
@@ -8,6 +10,8 @@ use xy_protocol::control::quoted;
 pub struct FailedRequest<'r> {
     /// The name and number of the client, or its address.
     pub client: &'r str,
+    /// The id of the request, as the client wrote it.
+    pub id: &'r str,
     /// The method.
     pub method: &'r str,
     /// The name of the server.
@@ -18,14 +22,27 @@ pub struct FailedRequest<'r> {
     pub outcome: &'r str,
     /// The JSON-RPC error code or the HTTP status.
     pub code: i64,
+    /// How long the request was open.
+    pub elapsed: Option<Duration>,
 }
 
 impl FailedRequest<'_> {
     /// Writes the request to the debug log.
     pub fn log(&self) {
-        let Self { client, method, server, tool, outcome, code } = self;
-        let (method, tool) = (quoted(method), quoted(tool));
-        tracing::debug!(client, method, server, tool, outcome, code, "a request failed");
+        let Self { client, id, method, server, tool, outcome, code, elapsed } = self;
+        let (id, method, tool) = (quoted(id), quoted(method), quoted(tool));
+        let elapsed = elapsed.map(tracing::field::debug);
+        tracing::debug!(
+            client,
+            id,
+            method,
+            server,
+            tool,
+            outcome,
+            code,
+            elapsed,
+            "a request failed"
+        );
     }
 }
 
@@ -80,12 +97,27 @@ pub mod capture {
         /// Takes the only line about a failed request since the last call.
         #[track_caller]
         pub fn failed_request(&self) -> String {
-            let text =
-                String::from_utf8(std::mem::take(&mut *self.text.0.lock().unwrap())).unwrap();
-            let failed: Vec<_> =
-                text.lines().filter(|it| it.contains("a request failed")).collect();
-            assert_eq!(failed.len(), 1, "{text}");
-            failed[0].to_owned()
+            only(&self.take(), "a request failed")
         }
+
+        /// Takes the only line about a failed request and the only one about a call since the last
+        /// call.
+        #[track_caller]
+        pub fn failed_request_and_call(&self) -> (String, String) {
+            let text = self.take();
+            (only(&text, "a request failed"), only(&text, ": call server="))
+        }
+
+        fn take(&self) -> String {
+            String::from_utf8(std::mem::take(&mut *self.text.0.lock().unwrap())).unwrap()
+        }
+    }
+
+    /// Returns the only line that contains `part`.
+    #[track_caller]
+    fn only(text: &str, part: &str) -> String {
+        let lines: Vec<_> = text.lines().filter(|it| it.contains(part)).collect();
+        assert_eq!(lines.len(), 1, "{text}");
+        lines[0].to_owned()
     }
 }

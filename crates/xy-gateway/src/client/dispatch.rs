@@ -23,7 +23,7 @@ use xy_protocol::control::quoted as shortened;
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_transport::message_text::MessageText;
 
-use super::error_log::method_word;
+use super::error_log::RequestLog;
 use super::{Client, OpenRequest, RequestPhase};
 use crate::backend::{Backend, STOPPED};
 use crate::call::{CallClient, RetryState, outcome_unknown};
@@ -125,8 +125,9 @@ impl Client {
             }
             Ok(Outcome::Done) => {}
             Ok(Outcome::Pending(phase)) => {
-                let method = method_word(request.method);
-                self.open.borrow_mut().insert(id.into(), OpenRequest { phase, stream, method });
+                let before = self.open.borrow_mut().remove(id).and_then(|it| it.log);
+                let log = before.or_else(|| RequestLog::begin(request));
+                self.open.borrow_mut().insert(id.into(), OpenRequest { phase, stream, log });
             }
             Err(fault) => {
                 let is_unknown = request.retry_state.was_written;

@@ -1,5 +1,6 @@
 //! The debug log of a client's requests that xy itself answers with an error.
 
+use tokio::time::Instant;
 use xy_catalog::names;
 use xy_http::frontend::View;
 use xy_mcp::envelope::text_of;
@@ -14,24 +15,27 @@ use super::dispatch::Request;
 use super::{Client, RequestPhase};
 use crate::call::CallClient;
 
-/// The methods that the log of open requests can name.
-const METHODS: [&str; 10] = [
-    "tools/call",
-    "tools/list",
-    "prompts/get",
-    "prompts/list",
-    "resources/read",
-    "resources/list",
-    "resources/subscribe",
-    "resources/unsubscribe",
-    "resources/templates/list",
-    "completion/complete",
-];
+/// What the debug log says about an open request.
+pub(super) struct RequestLog {
+    method: String,
+    tool: String,
+    began: Instant,
+}
 
-/// Returns the static text of a logged method; empty for any other. Costs an open request no
-/// allocation.
-pub(super) fn method_word(method: &str) -> &'static str {
-    METHODS.into_iter().find(|known| *known == method).unwrap_or_default()
+impl RequestLog {
+    /// Begins an entry, if the debug log is enabled.
+    pub(super) fn begin(request: &Request<'_>) -> Option<Box<Self>> {
+        error_log::is_on().then(|| {
+            let (method, tool) = (request.method.to_owned(), tool_of(request));
+            Box::new(Self { method, tool, began: Instant::now() })
+        })
+    }
+}
+
+/// Returns the name of the tool that a request calls; empty if it calls none.
+fn tool_of(request: &Request<'_>) -> String {
+    let name = request.params.name().filter(|_| request.method == "tools/call");
+    name.and_then(text_of).unwrap_or_default().into()
 }
 
 impl Client {
@@ -58,15 +62,15 @@ impl Client {
         if !error_log::is_on() {
             return;
         }
-        let tool = request.params.name().filter(|_| request.method == "tools/call");
-        let tool = tool.and_then(text_of).unwrap_or_default();
         FailedRequest {
             client: &self.logged_name(),
+            id: request.id,
             method: request.method,
             server: &self.target_server(request).unwrap_or_default(),
-            tool: &tool,
+            tool: &tool_of(request),
             outcome,
             code,
+            elapsed: None,
         }
         .log();
     }
@@ -78,14 +82,23 @@ impl Client {
         }
         let open = self.open.borrow();
         let request = open.get(id);
-        let method = request.map_or("", |it| it.method);
+        let log = request.and_then(|it| it.log.as_deref());
         let server = match request.map(|it| &it.phase) {
             Some(RequestPhase::Sent { upstream, .. }) => upstream.key().server.as_str(),
             Some(RequestPhase::Queued { server, .. }) => server.name.as_str(),
             _ => "",
         };
-        let client = &self.logged_name();
-        FailedRequest { client, method, server, outcome, code, ..FailedRequest::default() }.log();
+        FailedRequest {
+            client: &self.logged_name(),
+            id,
+            method: log.map_or("", |it| &it.method),
+            server,
+            tool: log.map_or("", |it| &it.tool),
+            outcome,
+            code,
+            elapsed: log.map(|it| it.began.elapsed()),
+        }
+        .log();
     }
 
     /// Logs the error that an open request is answered with.

@@ -49,7 +49,7 @@ async fn unanswered_call_is_logged() {
         let log = Capture::begin();
         let harness = Harness::begin().await;
         let client = harness.client(&json!({}));
-        client.call("s3cr3t");
+        client.call("a");
         harness.sent();
         harness.upstream.close(&Cause::end(LossReason::server("has ended")));
         harness.router.on_instance_end(
@@ -57,8 +57,17 @@ async fn unanswered_call_is_logged() {
             &harness.upstream,
             &LossReason::server("has ended"),
         );
-        let parts = ["method=\"tools/call\"", "server=\"s\"", "outcome=\"", "code=-32"];
-        assert_logged(&log, &parts);
+        let (failed, call) = log.failed_request_and_call();
+        for part in ["server=\"s\"", "method=\"tools/call\"", "client=\"#1\"", "elapsed="] {
+            assert!(failed.contains(part), "{part}: {failed}");
+            assert!(call.contains(part), "{part}: {call}");
+        }
+        assert!(
+            failed.contains("tool=\"s__x\"") && call.contains("tool=\"x\""),
+            "{failed}\n{call}"
+        );
+        assert!(failed.contains("outcome=\"OutcomeUnknown\" code=-32010"), "{failed}");
+        assert!(call.contains("outcome=\"lost\""), "{call}");
     })
     .await;
 }
@@ -77,7 +86,13 @@ async fn call_cancelled_while_queued_is_logged() {
         );
         client.call("a");
         client.cancel("a");
-        let parts = ["method=\"tools/call\"", "server=\"s\"", "outcome=\"cancelled\""];
+        let parts = [
+            "method=\"tools/call\"",
+            "server=\"s\"",
+            "tool=\"",
+            "outcome=\"cancelled\"",
+            "elapsed=",
+        ];
         assert_logged(&log, &parts);
     })
     .await;

@@ -45,8 +45,12 @@ pub(crate) struct UnansweredCall {
 impl UnansweredCall {
     /// Converts a pending call; returns its caller as `Err` if that is not a client.
     fn of(call: PendingCall, delivery: Delivery) -> Result<Self, Caller> {
-        let PendingCall { caller, timer, has_server_request, mut retry_state, retry_copy, .. } =
-            call;
+        let PendingCall {
+            caller, timer, has_server_request, mut retry_state, retry_copy, log, ..
+        } = call;
+        if let Some(log) = log {
+            log.ended("lost");
+        }
         let Caller::Client { client, alias, id, stream, response_kind, request_meta, .. } = caller
         else {
             return Err(caller);

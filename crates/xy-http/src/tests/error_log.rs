@@ -26,7 +26,10 @@ async fn request_with_a_removed_token_is_logged() {
         client.send(stateless_request.text().as_bytes()).await;
         server.wait_for_stateless(1).await;
         server.service.set_tokens(&[]);
-        assert_logged(&log, &["client=\"fake #0\"", "id=\"1\"", "method=\"wait\"", "outcome=\"token-gone\""]);
+        assert_logged(
+            &log,
+            &["client=\"fake #0\"", "id=\"1\"", "method=\"wait\"", "outcome=\"token-gone\""],
+        );
         client.head().await;
     })
     .await;
