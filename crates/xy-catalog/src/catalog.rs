@@ -132,9 +132,8 @@ impl Known {
         let first = duplicates.iter().take(MAX_NAMED).map(|it| format!("`{}`", quoted(it)));
         let (first, count) = (first.collect::<Vec<_>>().join(", "), duplicates.len());
         let rest = if count > MAX_NAMED { " …" } else { "" };
-        (count > 0).then(|| {
-            format!("{count} not shown, as others have the same exposed names: {first}{rest}")
-        })
+        (count > 0)
+            .then(|| format!("{count} hidden, as their exposed names are taken: {first}{rest}"))
     }
 
     /// Returns what the server offers under another alias. Cached.
@@ -360,8 +359,7 @@ mod tests {
         assert_eq!(known.original_name(Kind::Tools, names[0]), Some("a.b"), "as it is listed");
         // Each counts twice, as a tool and as a prompt.
         let told = known.take_duplicates().unwrap();
-        let expected =
-            format!("2 not shown, as others have the same exposed names: `{taken}`, `{taken}`");
+        let expected = format!("2 hidden, as their exposed names are taken: `{taken}`, `{taken}`");
         assert_eq!((told, known.take_duplicates()), (expected, None));
     }
 

@@ -126,7 +126,10 @@ impl Scope {
             top.chain(blocks).filter(|(filter, _)| !filter.is_empty()).collect();
         if !filters.is_empty() && kind.is_by_uri() && !is_canonical_uri(name) {
             let line = first_line(&filters);
-            return Decision::hidden("its URI could be a roundabout name of another", line);
+            return Decision::hidden(
+                "its URI is not canonical and could name a hidden resource",
+                line,
+            );
         }
         apply_filters(&filters).unwrap_or(of_server)
     }
@@ -287,9 +290,9 @@ impl Scope {
         let blocks = settings.blocks.iter().map(|block| &block.tools);
         let has_allow = blocks.chain([&settings.tools]).any(|filter| !filter.allow.is_empty());
         if Kind::ALL.iter().any(offers) && !Kind::ALL.iter().any(shows) {
-            Some("shows nothing at all: its lines together hide everything of every server")
+            Some("shows nothing: its lines together hide all items of all servers")
         } else if has_allow && offers(&Kind::Tools) && !shows(&Kind::Tools) {
-            Some("shows no tool: of those that `allow` names, its other lines leave none")
+            Some("shows no tools: its other lines hide every tool that `allow` names")
         } else {
             None
         }

@@ -66,7 +66,7 @@ const ZERO_ORPHAN_TIMEOUT: Zero =
 
 /// The settings of the files, and their problems.
 #[derive(Debug, Clone, Default)]
-pub struct Loaded {
+pub struct LoadedConfig {
     /// The settings, with servers without errors only.
     pub settings: Settings,
     /// All errors and warnings, by file and line.
@@ -113,7 +113,7 @@ impl BrokenServers {
     }
 }
 
-impl Loaded {
+impl LoadedConfig {
     /// Returns true if a daemon may use these settings: there are no errors, at most warnings.
     pub fn is_valid(&self) -> bool {
         !self.problems.iter().any(Problem::is_error)
@@ -215,7 +215,7 @@ pub fn check(
     daemon_file: Option<&FileText>,
     server_files: &[FileText],
     machine: &dyn Machine,
-) -> Loaded {
+) -> LoadedConfig {
     check_all(daemon_file, Texts { servers: server_files, ..Texts::default() }, machine)
 }
 
@@ -236,7 +236,7 @@ pub fn check_all(
     daemon_file: Option<&FileText>,
     texts: Texts<'_>,
     machine: &dyn Machine,
-) -> Loaded {
+) -> LoadedConfig {
     let (environment, problems) = EnvironmentDefaults::read(|name| machine.variable(name));
     let mut checker = Checker {
         machine,
@@ -248,7 +248,7 @@ pub fn check_all(
         files: HashMap::new(),
         broken: BTreeMap::new(),
         every_is_broken: false,
-        loaded: Loaded {
+        loaded: LoadedConfig {
             server_files: texts.servers.len() + texts.clients.len(),
             files: usize::from(daemon_file.is_some())
                 + texts.servers.len()
@@ -256,7 +256,7 @@ pub fn check_all(
                 + texts.profiles.len(),
             problems,
             environment,
-            ..Loaded::default()
+            ..LoadedConfig::default()
         },
     };
     if let Some(file) = daemon_file {
@@ -283,7 +283,7 @@ pub fn check_all(
 /// by its `.json` ending, otherwise a server file.
 ///
 /// The machine is not inspected, so programs are never reported as missing.
-pub fn check_text(name: &str, text: &str) -> Loaded {
+pub fn check_text(name: &str, text: &str) -> LoadedConfig {
     let is_profile = Path::new(name).parent().is_some_and(|it| it.ends_with("profiles"));
     let file =
         FileText { path: PathBuf::from(name), shown: name.to_owned(), text: text.to_owned() };
@@ -322,7 +322,7 @@ struct Checker<'a> {
     broken: BTreeMap<ServerName, PathBuf>,
     /// True if a client's file cannot be read, so that its servers are unknown.
     every_is_broken: bool,
-    loaded: Loaded,
+    loaded: LoadedConfig,
 }
 
 impl Checker<'_> {

@@ -22,13 +22,13 @@ pub mod write;
 
 pub use bad_files::{BadFiles, LastGood, PriorState};
 pub use check::{
-    BrokenServers, Enforcement, FileText, LimitSupport, Loaded, Machine, PathKind, Texts, check,
-    check_all, check_text,
+    BrokenServers, Enforcement, FileText, LimitSupport, LoadedConfig, Machine, PathKind, Texts,
+    check, check_all, check_text,
 };
 pub use environment::EnvironmentDefaults;
 pub use load::{check_new, load, load_with};
 pub use paths::{PathError, Paths};
-pub use report::{Paint, Problem, ProblemKind, Related};
+pub use report::{Paint, Problem, ProblemKind, RelatedLocation};
 pub use settings::Settings;
 pub use source::Location;
 pub use xy_protocol::control::Severity;

@@ -13,15 +13,15 @@ use xy_protocol::server::ServerName;
 use crate::bad_files::{LastGood, PriorState};
 pub use crate::check::MAX_SERVER_FILES;
 use crate::check::{
-    BrokenServers, FileText, LimitSupport, Loaded, Machine, PathKind, Texts, UnknownMachine, check,
-    check_all,
+    BrokenServers, FileText, LimitSupport, LoadedConfig, Machine, PathKind, Texts, UnknownMachine,
+    check, check_all,
 };
 use crate::environment::{ENVIRONMENT, supervisor_enabled};
 use crate::paths::Paths;
 use crate::profile::{DEFAULT_PROFILE, ProfileSettings};
 use crate::report::{Problem, ProblemKind};
 use crate::supervision::Supervision;
-use crate::trust::{self, Untrusted};
+use crate::trust::{self, TrustError};
 
 /// Maximum size of a configuration file.
 pub const MAX_FILE_BYTES: u64 = 1024 * 1024;
@@ -31,7 +31,7 @@ pub const MAX_MCP_FILE_BYTES: u64 = 16 * 1024 * 1024;
 pub const MAX_PROFILE_FILES: usize = 200;
 
 /// Reads and checks all files, for a machine that supports these limits.
-pub fn load(paths: &Paths, limits: &LimitSupport) -> Loaded {
+pub fn load(paths: &Paths, limits: &LimitSupport) -> LoadedConfig {
     load_with(paths, limits, &PriorState::default())
 }
 
@@ -39,7 +39,7 @@ pub fn load(paths: &Paths, limits: &LimitSupport) -> Loaded {
 ///
 /// If `xy.kdl` or a profile cannot be used, its last good text is used. Of two servers with the
 /// same port, the running one keeps it, or the first by name.
-pub fn load_with(paths: &Paths, limits: &LimitSupport, earlier: &PriorState) -> Loaded {
+pub fn load_with(paths: &Paths, limits: &LimitSupport, earlier: &PriorState) -> LoadedConfig {
     let mut files = Files::read(paths);
     let mut loaded = files.check(paths, limits);
     let replaced = files.replace_bad(&loaded.problems, &earlier.last_good);
@@ -72,7 +72,7 @@ pub fn load_with(paths: &Paths, limits: &LimitSupport, earlier: &PriorState) -> 
     loaded
 }
 
-fn is_good(loaded: &Loaded, shown: &str) -> bool {
+fn is_good(loaded: &LoadedConfig, shown: &str) -> bool {
     loaded.bad.replaced.contains(shown)
         || !loaded.problems.iter().any(|it| it.is_error() && it.file == shown)
 }
@@ -126,7 +126,7 @@ impl Files {
         }
     }
 
-    fn check(&self, paths: &Paths, limits: &LimitSupport) -> Loaded {
+    fn check(&self, paths: &Paths, limits: &LimitSupport) -> LoadedConfig {
         let mut problems = self.problems.clone();
         let named = self.daemon_file.as_ref().map(client_files).unwrap_or_default();
         let clients = mcp_files(paths, &named, &mut problems);
@@ -196,7 +196,7 @@ impl Files {
 
     /// Returns true if all files in an untrusted folder that affect all servers have been replaced
     /// by their last good texts.
-    fn is_contained(&self, folder: &Path, loaded: &Loaded) -> bool {
+    fn is_contained(&self, folder: &Path, loaded: &LoadedConfig) -> bool {
         let is_replaced = |path: &Path, shown: &String| {
             !path.starts_with(folder) || loaded.bad.replaced.contains(shown)
         };
@@ -213,7 +213,7 @@ impl Files {
 
 /// Reports the problems of the files, and not those of the texts that are used instead. A last good
 /// text that is no longer valid under new rules replaces nothing.
-fn report_replaced(loaded: &mut Loaded, first: &[Problem], replaced: BTreeSet<String>) {
+fn report_replaced(loaded: &mut LoadedConfig, first: &[Problem], replaced: BTreeSet<String>) {
     let (of_texts, others): (Vec<_>, Vec<_>) =
         loaded.problems.drain(..).partition(|it| replaced.contains(&it.file));
     loaded.problems.extend(first.iter().filter(|it| replaced.contains(&it.file)).cloned());
@@ -235,7 +235,7 @@ pub fn check_new(
     limits: &LimitSupport,
     file: &FileText,
     last_good: &LastGood,
-) -> Loaded {
+) -> LoadedConfig {
     let mut problems = Vec::new();
     let mut daemon_file = daemon_file(paths, &mut problems);
     let shown = paths.shown(&paths.daemon_file);
@@ -264,7 +264,7 @@ pub fn supervision(paths: &Paths) -> Result<Supervision, Problem> {
 }
 
 /// Adds profiles that show nothing for files that exist and could not be read.
-fn close_unread(profiles: &[(PathBuf, String)], loaded: &mut Loaded) {
+fn close_unread(profiles: &[(PathBuf, String)], loaded: &mut LoadedConfig) {
     for (path, shown) in profiles {
         let name = path.file_stem().and_then(OsStr::to_str).unwrap_or_default();
         if ServerName::new(name).is_ok() {
@@ -302,7 +302,7 @@ fn mcp_files(paths: &Paths, named: &[PathBuf], problems: &mut Vec<Problem>) -> V
 }
 
 /// Returns the servers whose files exist and cannot be used.
-fn broken(paths: &Paths, listed: &[PathBuf], loaded: &Loaded) -> BrokenServers {
+fn broken(paths: &Paths, listed: &[PathBuf], loaded: &LoadedConfig) -> BrokenServers {
     let folders = [&*paths.daemon_file, &paths.servers_dir, &paths.config_dir, config_home(paths)];
     let for_all = folders.map(|path| paths.shown(path));
     let is_for_all = |file: &String| {
@@ -458,7 +458,7 @@ fn read_bounded(paths: &Paths, path: &Path, limit: u64) -> Result<FileText, Prob
 
 /// Checks that a file and its folders are trusted, up to the XDG folder or the one that holds it.
 /// Behind a link, also checks the folder that it leads to.
-fn check_trust(paths: &Paths, path: &Path, found: &fs::Metadata) -> Result<(), Untrusted> {
+fn check_trust(paths: &Paths, path: &Path, found: &fs::Metadata) -> Result<(), TrustError> {
     trust::check(path, found)?;
     let home = config_home(paths);
     match path.parent().filter(|folder| folder.starts_with(home)) {

@@ -30,7 +30,7 @@ pub struct Problem {
     /// The suggestion how to fix it.
     pub suggestion: Option<String>,
     /// The other location, if two contradict each other.
-    pub related: Option<Related>,
+    pub related: Option<RelatedLocation>,
 }
 
 /// The kind of a problem.
@@ -50,7 +50,7 @@ pub enum ProblemKind {
 
 /// The second location of a problem.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Related {
+pub struct RelatedLocation {
     /// The location.
     pub place: Location,
     /// The label of the location.
@@ -125,7 +125,7 @@ impl Problem {
     }
 
     pub(crate) fn related(self, at: &SourceSpan, label: impl Into<String>) -> Self {
-        Self { related: Some(Related { place: at.place(), label: label.into() }), ..self }
+        Self { related: Some(RelatedLocation { place: at.place(), label: label.into() }), ..self }
     }
 }
 

@@ -53,7 +53,7 @@ pub enum Distrust {
 
 /// A file or folder that is not trusted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Untrusted {
+pub struct TrustError {
     /// The file or folder.
     pub path: PathBuf,
     /// The reason.
@@ -89,12 +89,12 @@ fn check_parent_entry(entry: Entry, user: User) -> Result<(), Distrust> {
 }
 
 /// Checks a file or folder by its metadata.
-pub fn check(path: &Path, found: &Metadata) -> Result<(), Untrusted> {
+pub fn check(path: &Path, found: &Metadata) -> Result<(), TrustError> {
     apply(check_entry, path, found)
 }
 
 /// Checks a folder and its parents, up to `xdg_folder`. A missing folder is no problem.
-pub fn check_folders(folder: &Path, xdg_folder: &Path) -> Result<(), Untrusted> {
+pub fn check_folders(folder: &Path, xdg_folder: &Path) -> Result<(), TrustError> {
     for folder in folder.ancestors().take_while(|folder| folder.starts_with(xdg_folder)) {
         let rule = if folder == xdg_folder { check_parent_entry } else { check_entry };
         check_folder(rule, folder)?;
@@ -103,26 +103,26 @@ pub fn check_folders(folder: &Path, xdg_folder: &Path) -> Result<(), Untrusted> 
 }
 
 /// Checks the folder of a file outside of xy's folders, or of a link's target.
-pub fn check_folder_of(file: &Path) -> Result<(), Untrusted> {
+pub fn check_folder_of(file: &Path) -> Result<(), TrustError> {
     file.parent().map_or(Ok(()), |folder| check_folder(check_parent_entry, folder))
 }
 
 /// Checks a folder in which a daemon listens. Another user who can write there could listen in the
 /// daemon's place.
-pub fn check_socket_folder(folder: &Path) -> Result<(), Untrusted> {
+pub fn check_socket_folder(folder: &Path) -> Result<(), TrustError> {
     check_folder(check_socket_entry, folder)
 }
 
 type Rule = fn(Entry, User) -> Result<(), Distrust>;
 
-fn check_folder(rule: Rule, folder: &Path) -> Result<(), Untrusted> {
+fn check_folder(rule: Rule, folder: &Path) -> Result<(), TrustError> {
     // A folder without metadata is missing, or cannot be used either.
     fs::metadata(folder).map_or(Ok(()), |found| apply(rule, folder, &found))
 }
 
-fn apply(rule: Rule, path: &Path, found: &Metadata) -> Result<(), Untrusted> {
+fn apply(rule: Rule, path: &Path, found: &Metadata) -> Result<(), TrustError> {
     let entry = Entry { uid: found.uid(), gid: found.gid(), mode: found.mode() };
-    rule(entry, User::current()).map_err(|why| Untrusted { path: path.to_owned(), why })
+    rule(entry, User::current()).map_err(|why| TrustError { path: path.to_owned(), why })
 }
 
 /// Opens a trusted regular file for reading. Follows links, and checks the target itself. A pipe is
@@ -158,7 +158,7 @@ pub fn open_own(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     Err(io::Error::other("it is not a regular file"))
 }
 
-impl Untrusted {
+impl TrustError {
     /// Returns the remedy for a folder of sockets, whose place the environment variable `variable`
     /// decides.
     pub fn remedy_of_sockets(&self, variable: &str) -> String {
@@ -183,7 +183,7 @@ impl Untrusted {
     }
 }
 
-impl fmt::Display for Untrusted {
+impl fmt::Display for TrustError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = self.path.display();
         match self.why {
@@ -194,10 +194,10 @@ impl fmt::Display for Untrusted {
     }
 }
 
-impl std::error::Error for Untrusted {}
+impl std::error::Error for TrustError {}
 
-impl From<Untrusted> for io::Error {
-    fn from(untrusted: Untrusted) -> Self {
+impl From<TrustError> for io::Error {
+    fn from(untrusted: TrustError) -> Self {
         Self::other(format!("{untrusted}: {}", untrusted.remedy()))
     }
 }
@@ -339,7 +339,7 @@ mod tests {
     #[test]
     fn remedies_are_valid_shell_commands() {
         let error = |path: &str, why| {
-            let untrusted = Untrusted { path: path.into(), why };
+            let untrusted = TrustError { path: path.into(), why };
             format!("{untrusted}: {}", untrusted.remedy())
         };
         assert_eq!(
@@ -369,7 +369,7 @@ mod tests {
         for folder in [&home, &xy, &servers] {
             set(folder, 0o777);
             let untrusted = check_folders(&servers, &home).unwrap_err();
-            assert_eq!(untrusted, Untrusted { path: folder.clone(), why: Distrust::OpenToAll });
+            assert_eq!(untrusted, TrustError { path: folder.clone(), why: Distrust::OpenToAll });
             set(folder, 0o755);
         }
         assert_eq!(check_folders(&servers.join("missing"), &home), Ok(()));

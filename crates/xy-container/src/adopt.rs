@@ -113,7 +113,7 @@ impl ContainerLauncher {
             }
         };
         let Some(note) = note else {
-            tracing::error!(%server, "there is no saved state of this server: it is started anew");
+            tracing::error!(%server, "no saved state of this server: starting a new instance");
             stream_holder::end_for(&self.shared, &state_file.state().container).await;
             let _ = timeout(REMOVE_TIMEOUT, engine.remove(&state_file.state().container)).await;
             state_file.remove();
@@ -131,7 +131,7 @@ impl ContainerLauncher {
             Ok(ContainerStatus::Running { .. } | ContainerStatus::Paused { .. }) => None,
             Ok(ContainerStatus::Exited(end)) => Some(Termination::Exited(end)),
             Ok(ContainerStatus::Removed) => {
-                tracing::warn!(%server, "its container is gone: it is started anew");
+                tracing::warn!(%server, "its container was removed: starting a new instance");
                 stream_holder::end_for(&self.shared, &id).await;
                 state_file.remove();
                 return None;
@@ -160,7 +160,7 @@ impl ContainerLauncher {
         let (missed, is_torn) = match log_gap::tolerate_gaps(missed, needs_out, server) {
             Ok(missed) => (missed, is_torn),
             Err(why) => {
-                tracing::error!(%server, "{why}: it is started anew");
+                tracing::error!(%server, "{why}: starting a new instance");
                 (MissedOutput { gaps: [false, true], ..MissedOutput::default() }, true)
             }
         };

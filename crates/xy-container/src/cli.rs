@@ -28,7 +28,7 @@ use crate::create::{LABEL_LIFE, LABEL_RUN};
 use crate::engine::Engine;
 use crate::launcher::ContainerLauncher;
 use crate::login;
-use crate::shared::Shared;
+use crate::shared::SharedState;
 
 /// Time for an engine to list and remove what a CLI has left.
 const REMOVE_TIMEOUT: Duration = Duration::from_secs(20);
@@ -39,7 +39,7 @@ const MAX_CONCURRENT_REMOVALS: usize = 8;
 /// Maximum size of a list of container ids that a CLI prints.
 const MAX_LIST_BYTES: u64 = 64 * 1024;
 
-fn label(shared: &Shared, key: &InstanceKey) -> String {
+fn label(shared: &SharedState, key: &InstanceKey) -> String {
     format!("{LABEL_RUN}={}/{key}", shared.home)
 }
 
@@ -222,7 +222,7 @@ impl Cli {
     }
 
     /// Removes all containers with the label.
-    async fn remove_all(&self, shared: &Shared) {
+    async fn remove_all(&self, shared: &SharedState) {
         match self.find().await {
             Some(engine) => remove(&engine, &self.label, None).await,
             None => self.remove_by_itself(shared).await,
@@ -230,7 +230,7 @@ impl Cli {
     }
 
     /// Has the CLI remove them: its engine may be remote, or it may need none.
-    async fn remove_by_itself(&self, shared: &Shared) {
+    async fn remove_by_itself(&self, shared: &SharedState) {
         let filter = format!("label={}", self.label);
         let list = ["ps", "--all", "--quiet", "--no-trunc", "--filter", &filter];
         let ids = ids_in(&self.ask(shared, &list).await.unwrap_or_default());
@@ -249,7 +249,7 @@ impl Cli {
         self.ask(shared, &remove).await;
     }
 
-    async fn ask(&self, shared: &Shared, args: &[&str]) -> Option<String> {
+    async fn ask(&self, shared: &SharedState, args: &[&str]) -> Option<String> {
         let mut command = Command::new(&self.process.command);
         command.args(&self.options).args(args).envs(&self.process.env);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());

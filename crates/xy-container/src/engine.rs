@@ -216,7 +216,7 @@ impl Engine {
         };
         let (docker, version) = timeout(HELLO_TIMEOUT, hello)
             .await
-            .map_err(|_| silent(format!("nothing within {HELLO_TIMEOUT:?}")))?
+            .map_err(|_| silent(format!("no response within {HELLO_TIMEOUT:?}")))?
             .map_err(|error| silent(error.to_string()))?;
         let parts = version.components.unwrap_or_default();
         let closes_stdin = parts.iter().any(|part| part.name.contains("Podman"));

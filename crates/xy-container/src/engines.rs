@@ -31,7 +31,7 @@ const MAX_ENGINES: usize = 32;
 const MAX_FILE_BYTES: u64 = 256 * 1024;
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Stored {
+struct StoredEngines {
     format: u32,
     /// Their sockets; the most recently used is last.
     sockets: Vec<PathBuf>,
@@ -62,7 +62,7 @@ impl Engines {
         let file = folder.join(FILE);
         let (known, problem) = read(&file);
         if let Some(problem) = problem {
-            tracing::warn!("{problem}; containers left at its engines are not looked for");
+            tracing::warn!("{problem}; leftover containers of its engines are not removed");
         }
         let new_engine = Notify::new();
         if !known.is_empty() {
@@ -81,7 +81,7 @@ impl Engines {
         sockets.known = with(std::mem::take(&mut sockets.known), socket);
         // If it cannot be written, a later daemon does not look there; nothing else is lost.
         if let Err(error) = write(&self.file, &sockets.known) {
-            tracing::warn!(file = %self.file.display(), %error, "engines are not remembered");
+            tracing::warn!(file = %self.file.display(), %error, "could not store the list of engines");
         }
         self.new_engine.notify_one();
     }
@@ -118,8 +118,8 @@ fn read(file: &Path) -> (Vec<PathBuf>, Option<String>) {
             return (Vec::new(), Some(format!("{} cannot be read: {error}", file.display())));
         }
     };
-    let problem = match serde_json::from_slice::<Stored>(&text) {
-        Ok(Stored { format: FORMAT, mut sockets }) => {
+    let problem = match serde_json::from_slice::<StoredEngines>(&text) {
+        Ok(StoredEngines { format: FORMAT, mut sockets }) => {
             return (sockets.split_off(sockets.len().saturating_sub(MAX_ENGINES)), None);
         }
         Ok(stored) => format!("format {} is unknown", stored.format),
@@ -134,7 +134,7 @@ fn write(file: &Path, sockets: &[PathBuf]) -> io::Result<()> {
     let temporary = file.with_extension("new");
     let mut options = File::options();
     options.write(true).create(true).truncate(true).mode(0o600);
-    let stored = Stored { format: FORMAT, sockets: sockets.to_vec() };
+    let stored = StoredEngines { format: FORMAT, sockets: sockets.to_vec() };
     open_own(&mut options, &temporary)?.write_all(&serde_json::to_vec(&stored)?)?;
     fs::rename(&temporary, file)
 }

@@ -134,7 +134,10 @@ impl ExitWatch {
                 }
                 Ok(now) => return Ok(now),
                 Err(why) if Instant::now() >= give_up_at => {
-                    return Err(format!("its engine cannot be asked: {}", faults::words(&why)));
+                    return Err(format!(
+                        "the request to its engine failed: {}",
+                        faults::words(&why)
+                    ));
                 }
                 Err(_) => {
                     was_away = true;

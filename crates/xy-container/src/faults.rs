@@ -18,7 +18,7 @@ const MAX_WORDS_CHARS: usize = 300;
 pub(crate) fn no_engine(why: &NoEngine) -> LaunchFault {
     let (permanent, hint) = match why {
         NoEngine::Nowhere { .. } => {
-            (false, "start Docker or Podman, or say where it listens: `host \"unix:///…\"`")
+            (false, "start Docker or Podman, or set its socket: `host \"unix:///…\"`")
         }
         NoEngine::Forbidden { .. } => (
             true,
@@ -28,9 +28,7 @@ pub(crate) fn no_engine(why: &NoEngine) -> LaunchFault {
         NoEngine::Elsewhere { .. } => {
             (true, "use an engine of this machine: `host \"unix:///…\"` in `container`")
         }
-        NoEngine::Silent { .. } => {
-            (false, "see whether the engine is well: `docker info` or `podman info`")
-        }
+        NoEngine::Silent { .. } => (false, "check the engine with `docker info` or `podman info`"),
     };
     LaunchFault { permanent, message: why.to_string(), hint: Some(hint.to_owned()) }
 }
@@ -87,7 +85,7 @@ pub(crate) fn pull_words(error: &PullError) -> String {
     let why = match &error.why {
         PullFailure::Refused(why) => words(why),
         PullFailure::Stalled => {
-            format!("nothing was heard for {}", format_duration(PROGRESS_TIMEOUT))
+            format!("no progress for {}", format_duration(PROGRESS_TIMEOUT))
         }
         PullFailure::TooLong => format!("it took longer than {}", format_duration(PULL_TIMEOUT)),
     };
@@ -110,14 +108,14 @@ pub(crate) fn not_pulled(settings: &ServerSettings, image: &str, why: &PullError
     // A credential helper that failed may work the next time.
     let permanent =
         is_unrecoverable && !why.login_error.as_ref().is_some_and(HelperError::is_transient);
-    let again = if permanent { "" } else { "; it is retried" };
+    let again = if permanent { "" } else { "; xy retries" };
     let hint = match &why.login_error {
         Some(login_error) => format!("{}{again}", login_error.hint()),
         None if is_unrecoverable => format!(
-            "correct `image` at {}, or log in where it is kept: `docker login` or `podman login`",
+            "correct `image` at {}, or log in to its registry: `docker login` or `podman login`",
             place(settings)
         ),
-        None => format!("see whether its registry can be reached{again}"),
+        None => format!("check that its registry can be reached{again}"),
     };
     LaunchFault {
         permanent,
@@ -145,20 +143,20 @@ pub(crate) fn not_started(settings: &ServerSettings, name: &str, why: &Error) ->
             return fault(
                 false,
                 "the engine did not answer in time".into(),
-                "see whether the engine is well: `docker info` or `podman info`".into(),
+                "check the engine with `docker info` or `podman info`".into(),
             );
         }
         _ if is_name_taken(why) => {
             return fault(
                 false,
-                format!("the name `{name}` is taken by a container that is not ours"),
+                format!("the name `{name}` is used by a container that xy does not own"),
                 format!("remove or rename it: `docker rm {name}` or `podman rm {name}`"),
             );
         }
         Error::DockerResponseServerError { .. } => {}
         _ => {
-            let hint = "see whether the engine is well: `docker info` or `podman info`".to_owned();
-            return fault(false, format!("the engine cannot be asked: {words}"), hint);
+            let hint = "check the engine with `docker info` or `podman info`".to_owned();
+            return fault(false, format!("the request to the engine failed: {words}"), hint);
         }
     }
     // It was just created, so another program has removed it. A retry creates a new one, which that
@@ -174,7 +172,7 @@ pub(crate) fn not_started(settings: &ServerSettings, name: &str, why: &Error) ->
         return fault(
             false,
             format!("port {port} of this machine is taken by another program"),
-            format!("end the program that listens there, or give it another `port` at {file}"),
+            format!("end the program that listens there, or change `port` at {file}"),
         );
     }
     if has(&[
@@ -224,7 +222,7 @@ pub(crate) fn not_started(settings: &ServerSettings, name: &str, why: &Error) ->
     let permanent = is_permanent(why, &lower);
     fault(
         permanent,
-        format!("the engine refused it: {words}"),
+        format!("the engine refused the container: {words}"),
         format!("correct `container` at {file}"),
     )
 }
@@ -366,7 +364,7 @@ mod tests {
                 500,
                 "runc create failed: error mounting \"/x\": permission denied: OCI permission denied",
                 false,
-                "the engine refused it",
+                "the engine refused the container",
             ),
             (
                 500,
@@ -384,13 +382,13 @@ mod tests {
                 500,
                 "container create: creating container storage: the container name \"xy-git-1\" is already in use by 883f",
                 false,
-                "the name `xy-git-1` is taken",
+                "the name `xy-git-1` is used",
             ),
             (
                 409,
                 "Conflict. The container name \"/xy-git-1\" is already in use by container",
                 false,
-                "the name `xy-git-1` is taken",
+                "the name `xy-git-1` is used",
             ),
             (
                 400,
@@ -419,16 +417,16 @@ mod tests {
                 true,
                 "there is no such user",
             ),
-            (404, "No such image: x", false, "the engine refused it: No such image: x"),
+            (404, "No such image: x", false, "the engine refused the container: No such image: x"),
             (
                 404,
                 "image with reference x was found but does not match the specified platform: wanted linux/s390x",
                 true,
-                "the engine refused it",
+                "the engine refused the container",
             ),
-            (409, "preparing container x for attach: crun: oops", false, "the engine refused it"),
-            (400, "something new", true, "the engine refused it: something new"),
-            (500, "something else", false, "the engine refused it: something else"),
+            (409, "attach: crun: oops", false, "the engine refused the container"),
+            (400, "something new", true, "the engine refused the container: something new"),
+            (500, "something else", false, "the engine refused the container: something else"),
         ];
         for (status, said, permanent, begins) in table {
             let (is_permanent, message) = refused(status, said);
@@ -499,7 +497,7 @@ mod tests {
         );
         assert_eq!(
             because(PullFailure::Stalled).message,
-            "the image `x` could not be fetched: nothing was heard for 1m"
+            "the image `x` could not be fetched: no progress for 1m"
         );
         assert_eq!(
             because(PullFailure::TooLong).message,

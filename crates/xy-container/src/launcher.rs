@@ -16,12 +16,12 @@ use crate::engines::Engines;
 use crate::owned_names::OwnedNames;
 use crate::reconcile::{self, UnownedContainers};
 use crate::runner;
-use crate::shared::Shared;
+use crate::shared::SharedState;
 
 /// Starts containers.
 #[derive(Clone)]
 pub struct ContainerLauncher {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<SharedState>,
 }
 
 impl fmt::Debug for ContainerLauncher {
@@ -46,7 +46,7 @@ impl ContainerLauncher {
         // The home id is derived from the folder, so the folder must exist.
         let _ = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&state_dir);
         let engines = Engines::load(&state_dir);
-        let shared = Shared {
+        let shared = SharedState {
             home: home_id(&state_dir),
             state_dir,
             logs_dir,

@@ -345,7 +345,7 @@ impl Log {
         for (is_stderr, (pieces, end_offset)) in [false, true].into_iter().zip(lost.each()) {
             if pieces > 0 {
                 let line =
-                    format!("{pieces} pieces of its output were not kept: the disk is too slow");
+                    format!("{pieces} chunks of its output were dropped: the disk is too slow");
                 self.log_own_line(is_stderr, &line, time_of_day());
             }
             // The dropped output is lost for good. It counts as logged, so that no task waits for
@@ -390,9 +390,9 @@ impl Log {
         *logged = end_offset.unwrap_or(*logged);
         let line = match bytes {
             Some(bytes) => {
-                format!("{bytes} bytes of its output are missing: its engine lacks them")
+                format!("{bytes} bytes of its output are missing in the engine's log")
             }
-            None => "some of its output may be missing: its engine lacks it".to_owned(),
+            None => "some of its output may be missing in the engine's log".to_owned(),
         };
         self.log_own_line(is_stderr, &line, at);
     }

@@ -91,7 +91,7 @@ enum LoginSource {
 
 /// A failure of a credential helper.
 #[derive(Debug, thiserror::Error)]
-#[error("`docker-credential-{helper}`, which keeps the login at `{server}`, {why}")]
+#[error("`docker-credential-{helper}`, which stores the login for `{server}`, {why}")]
 pub(crate) struct HelperError {
     helper: String,
     server: String,
@@ -106,7 +106,7 @@ impl HelperError {
 
     /// Returns what the user can do about it.
     pub(crate) fn hint(&self) -> String {
-        format!("see that `docker-credential-{}` works, or log in again", self.helper)
+        format!("fix `docker-credential-{}`, or log in again", self.helper)
     }
 }
 
@@ -123,7 +123,7 @@ enum HelperFailure {
     Silent,
     #[error("failed")]
     Failed,
-    #[error("printed something that is not a login")]
+    #[error("printed invalid credentials")]
     Garbage,
 }
 
@@ -134,8 +134,8 @@ pub(crate) async fn of_image(
     shims: &Shims,
 ) -> Result<Option<DockerCredentials>, HelperError> {
     let registry = registry_of(image).to_owned();
-    let places = places(engine, |name| std::env::var(name).ok());
-    let found = spawn_blocking(move || places.iter().find_map(|file| look(file, &registry)));
+    let files = login_files(engine, |name| std::env::var(name).ok());
+    let found = spawn_blocking(move || files.iter().find_map(|file| read_login(file, &registry)));
     match found.await.ok().flatten() {
         None => Ok(None),
         Some(LoginSource::Stored(login)) => Ok(Some(login)),
@@ -169,7 +169,7 @@ fn registry_of(image: &str) -> &str {
 }
 
 /// Returns the files of logins, the likeliest first. Pure.
-fn places(engine: EngineKind, variable: impl Fn(&str) -> Option<String>) -> Vec<PathBuf> {
+fn login_files(engine: EngineKind, variable: impl Fn(&str) -> Option<String>) -> Vec<PathBuf> {
     let below = |name: &str, path: &str| variable(name).map(|it| Path::new(&it).join(path));
     let docker = docker_file(&variable);
     let podman = [
@@ -198,7 +198,7 @@ pub(crate) fn docker_context(variable: impl Fn(&str) -> Option<String>) -> Optio
     chosen.current_context
 }
 
-fn look(file: &Path, registry: &str) -> Option<LoginSource> {
+fn read_login(file: &Path, registry: &str) -> Option<LoginSource> {
     let text = read(file)?;
     let Ok(logins) = serde_json::from_slice::<Logins>(&text) else {
         tracing::warn!(file = %file.display(), "these logins cannot be read");
@@ -401,7 +401,7 @@ mod tests {
             _ => None,
         };
         let shown = |engine| -> Vec<String> {
-            places(engine, variable).iter().map(|it| it.display().to_string()).collect()
+            login_files(engine, variable).iter().map(|it| it.display().to_string()).collect()
         };
         let (docker, podman) = ("/h/.docker/config.json", "/r/containers/auth.json");
         assert_eq!(shown(EngineKind::Docker)[..2], [docker, podman]);
@@ -421,7 +421,7 @@ mod tests {
         };
         assert_eq!(
             told("xy-there-is-none").await.unwrap_err(),
-            "`docker-credential-xy-there-is-none`, which keeps the login at `r.example.com`, is \
+            "`docker-credential-xy-there-is-none`, which stores the login for `r.example.com`, is \
              not on the `PATH` of the daemon"
         );
         assert!(told("../../bin/sh").await.unwrap_err().ends_with("has an invalid name"));
@@ -458,7 +458,7 @@ mod tests {
         let nobody = "echo credentials not found in native keychain; exit 1";
         assert_eq!(told(nobody).await, Ok(None));
         assert_eq!(told("echo pass is not initialized; exit 1").await, Err("failed".into()));
-        let garbage = Err("printed something that is not a login".to_owned());
+        let garbage = Err("printed invalid credentials".to_owned());
         assert_eq!(told("echo hello").await, garbage);
         assert_eq!(told("exit 0").await, garbage);
         assert_eq!(told("exec cat /dev/zero").await, garbage, "it does not go on for ever");

@@ -32,7 +32,7 @@ const FRESH_BYTES_MAX: usize = 1 << 20;
 enum Progress {
     /// Beyond the log's end.
     Joined,
-    /// It has sent nothing, or too little to be told from the log.
+    /// The stream has sent nothing, or too little to identify its position.
     Unsure,
     /// Inside the log: the rest of the log will be repeated.
     Behind,
@@ -216,13 +216,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn line_that_is_said_again_after_a_pause_is_new() {
+    async fn repeated_line_after_a_pause_is_new() {
         assert_eq!(joined("up\nalive\n", &[(500, "alive\n")]).await, "up\nalive\nalive\n");
         assert_eq!(joined("up\nalive\n", &[(0, "alive\n")]).await, "up\nalive\n");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn stream_that_cannot_be_told_from_the_log_is_not_waited_for() {
+    async fn ambiguous_stream_is_not_awaited() {
         let began_at = Instant::now();
         let says: Vec<_> = std::iter::repeat_n((50, "tick\n"), 1000).collect();
         joined(&"tick\n".repeat(2000), &says).await;
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_is_told_by_where_the_stream_lies_in_the_log() {
+    fn progress_follows_from_the_position_in_the_log() {
         let kept = ticks(1, 100);
         for (fresh, expected) in [
             (ticks(20, 30), Progress::Behind),

@@ -15,7 +15,7 @@ use xy_supervisor::instance::InstanceKey;
 use crate::create::{self, LABEL_HOME, LABEL_INSTANCE, LABEL_RUN};
 use crate::engine::{Engine, LabelledContainer};
 use crate::faults;
-use crate::shared::Shared;
+use crate::shared::SharedState;
 use crate::stream_holder;
 
 #[cfg(test)]
@@ -31,7 +31,7 @@ const ADOPTION_TIMEOUT: Duration = Duration::from_mins(3);
 const ENGINE_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Looks at each engine when it is first used, and at intervals, as long as the daemon lives.
-pub(crate) async fn run(shared: Arc<Shared>) {
+pub(crate) async fn run(shared: Arc<SharedState>) {
     let mut again_at = Instant::now() + RECONCILE_INTERVAL;
     loop {
         tokio::select! {
@@ -53,7 +53,7 @@ pub struct UnownedContainers {
 
 /// Looks once at every known engine, and removes containers without an owner. All engines are asked
 /// at the same time, so a silent one holds up no other.
-pub(crate) async fn once(shared: &Arc<Shared>, removes: bool) -> UnownedContainers {
+pub(crate) async fn once(shared: &Arc<SharedState>, removes: bool) -> UnownedContainers {
     let mut looks = JoinSet::new();
     for socket in shared.engines.all() {
         let shared = shared.clone();
@@ -75,7 +75,7 @@ pub(crate) async fn once(shared: &Arc<Shared>, removes: bool) -> UnownedContaine
 
 /// Looks at one engine.
 async fn reconcile_engine(
-    shared: &Shared,
+    shared: &SharedState,
     socket: &Path,
     removes: bool,
     all: &mut UnownedContainers,
@@ -117,7 +117,7 @@ async fn reconcile_engine(
 }
 
 /// Returns true if a container belongs to this home but no instance of this daemon owns it.
-fn is_unowned(shared: &Shared, container: &LabelledContainer) -> bool {
+fn is_unowned(shared: &SharedState, container: &LabelledContainer) -> bool {
     if let Some(run) = container.labels.get(LABEL_RUN) {
         let is_ours = run.split_once('/').is_some_and(|(home, _)| home == shared.home);
         return is_ours && !shared.owned.has(&format!("{LABEL_RUN}={run}"));

@@ -33,7 +33,7 @@ use crate::oom_watch::OomWatch;
 use crate::overlap::with_fresh;
 use crate::owned_names::NameLease;
 use crate::relay::{self, Disconnect, PipeEnds, Relay};
-use crate::shared::Shared;
+use crate::shared::SharedState;
 use crate::start::StartedContainer;
 use crate::state_file::StateFile;
 use crate::stream_holder::StreamHolder;
@@ -65,11 +65,10 @@ const MIN_STREAM_TIME: Duration = Duration::from_secs(1);
 /// Number of shorter streams in a row that mean that the container has closed its output.
 const MAX_SHORT_STREAMS: u32 = 3;
 
-const DAEMON_FAULT: &str = "the daemon has a fault";
+const DAEMON_FAULT: &str = "internal error of the daemon";
 const PAUSED: &str = "another program has paused its container";
-const INPUT_LOST: &str = "its engine was restarted, or cut it off, and its stdin is closed";
-const INPUT_UNCERTAIN: &str =
-    "the connection with its engine was cut in the middle of a conversation";
+const INPUT_LOST: &str = "its engine was restarted or closed the stream, and its stdin is closed";
+const INPUT_UNCERTAIN: &str = "the connection to its engine broke while messages were in flight";
 
 /// An event in the run of a container.
 enum Event {
@@ -115,7 +114,7 @@ enum Timer {
 /// Runs one container that has been started.
 #[expect(clippy::struct_excessive_bools, reason = "these are independent of each other")]
 pub(crate) struct ContainerRunner {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     order: LaunchOrder,
     channels: InstanceChannels,
     engine: Engine,
@@ -172,7 +171,7 @@ pub(crate) struct ContainerRunner {
 
 impl ContainerRunner {
     pub(crate) fn new(
-        shared: Arc<Shared>,
+        shared: Arc<SharedState>,
         order: LaunchOrder,
         channels: InstanceChannels,
         started: StartedContainer,
@@ -307,17 +306,17 @@ impl ContainerRunner {
             self.has_task = true;
             self.attached = None;
             self.on_terminated(termination).await;
-            return self.go_on_to_the_end().await;
+            return self.run_to_end().await;
         }
         let handover = Handover { note: driver_note, unread };
         self.on_started(Some(handover)).await;
-        self.go_on_to_the_end().await;
+        self.run_to_end().await;
     }
 
     /// Runs the container to its end.
     pub(crate) async fn run(mut self) {
         self.on_started(None).await;
-        self.go_on_to_the_end().await;
+        self.run_to_end().await;
     }
 
     async fn on_started(&mut self, handover: Option<Handover>) {
@@ -372,7 +371,7 @@ impl ContainerRunner {
         self.start_timer(STATUS_CHECK_INTERVAL, Timer::StatusCheck);
     }
 
-    async fn go_on_to_the_end(mut self) {
+    async fn run_to_end(mut self) {
         loop {
             match self.next_event().await {
                 Event::Command(InstanceCommand::HandOver) => return self.hand_over().await,

@@ -11,7 +11,7 @@ use crate::engines::Engines;
 use crate::owned_names::OwnedNames;
 
 /// State shared by all containers.
-pub(crate) struct Shared {
+pub(crate) struct SharedState {
     /// Id of this home, in the labels of all its containers.
     pub(crate) home: String,
     /// Folder of the state files for a later daemon.
@@ -27,7 +27,7 @@ pub(crate) struct Shared {
     pub(crate) engines: Engines,
 }
 
-impl Shared {
+impl SharedState {
     /// Returns a new id that distinguishes one life from all others.
     pub(crate) fn new_life(&self) -> String {
         new_life(&self.home)

@@ -27,7 +27,7 @@ use crate::faults;
 use crate::log::Ledger;
 use crate::owned_names::NameLease;
 use crate::pull;
-use crate::shared::Shared;
+use crate::shared::SharedState;
 use crate::state_file::{PositionFile, StateFile};
 use crate::stream;
 use crate::stream_holder::{self, StreamHolder};
@@ -85,7 +85,7 @@ pub(crate) type Cancelled = watch::Receiver<bool>;
 
 /// Starts a container.
 pub(crate) async fn begin(
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     order: LaunchOrder,
     progress: watch::Sender<Option<Progress>>,
     mut cancelled: Cancelled,
@@ -192,7 +192,7 @@ fn no_container() -> LaunchFault {
 }
 
 async fn ensure_image(
-    shared: &Shared,
+    shared: &SharedState,
     engine: &Engine,
     order: &LaunchOrder,
     progress: &watch::Sender<Option<Progress>>,
@@ -236,7 +236,7 @@ async fn ensure_image(
 
 /// Creates the container, after removing one with this name that an earlier life has left.
 async fn make(
-    shared: &Shared,
+    shared: &SharedState,
     engine: &Engine,
     order: &LaunchOrder,
     body: &ContainerCreateBody,
@@ -269,7 +269,7 @@ fn has_init(body: &ContainerCreateBody) -> bool {
 /// Returns the id of the container with this name if it carries our labels; any other is left
 /// alone.
 async fn own_leftover(
-    shared: &Shared,
+    shared: &SharedState,
     engine: &Engine,
     order: &LaunchOrder,
     name: &str,
@@ -285,7 +285,7 @@ async fn own_leftover(
 /// Attaches, saves the state for a later daemon, and starts the container. This order loses no
 /// output.
 async fn run(
-    shared: &Shared,
+    shared: &SharedState,
     engine: &Engine,
     order: &LaunchOrder,
     id: &str,
@@ -330,7 +330,7 @@ async fn run(
 /// If there can be no holder, such as on a full disk, the container starts all the same. With
 /// Podman it ends with its daemon; with Docker the next daemon attaches anew.
 async fn attach(
-    shared: &Shared,
+    shared: &SharedState,
     engine: &Engine,
     order: &LaunchOrder,
     id: &str,

@@ -78,7 +78,7 @@ fn step(at: StreamPosition, next: &[u8]) -> Result<Option<Step>, io::Error> {
         _ => return Ok(None),
     };
     if kind > STDERR {
-        return Err(io::Error::other("the engine sends something else than a container's output"));
+        return Err(io::Error::other("the engine sent data that is not container output"));
     }
     let output_len = (next.len() - head).min(usize::try_from(left).unwrap_or(usize::MAX));
     if head + output_len == 0 {
@@ -388,7 +388,7 @@ async fn reason(stream: &UnixStream) -> String {
         }
     };
     let _ = timeout(REASON_TIMEOUT, reading).await; // A timeout leaves the part that has arrived.
-    message(&body).or_else(|| plain(&body)).unwrap_or_else(|| "it gives no reason".to_owned())
+    message(&body).or_else(|| plain(&body)).unwrap_or_else(|| "no reason given".to_owned())
 }
 
 /// Returns the message in the body of a response, however it is wrapped. Pure.

@@ -26,7 +26,7 @@ use xy_shim::stream_holder::{GREETING_BYTES, HolderCommand, VERB, is_hung_up, pa
 use xy_supervisor::launch::until_reaped;
 use xy_supervisor::launch::{receive_flags, set_cloexec};
 
-use crate::shared::Shared;
+use crate::shared::SharedState;
 
 /// Time for a holder to identify itself, which is its only task.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
@@ -60,7 +60,7 @@ pub(crate) fn path(state_dir: &Path, container: &str) -> PathBuf {
 impl StreamHolder {
     /// Starts a holder for this stream.
     pub(crate) async fn spawn(
-        shared: &Shared,
+        shared: &SharedState,
         container: &str,
         stream: OwnedFd,
     ) -> io::Result<Self> {
@@ -125,7 +125,7 @@ impl StreamHolder {
     }
 
     /// Replaces a holder that was lost by another for the same stream.
-    pub(crate) async fn respawn(self, shared: &Shared, container: &str) -> io::Result<Self> {
+    pub(crate) async fn respawn(self, shared: &SharedState, container: &str) -> io::Result<Self> {
         let Self { stream, child, pid, .. } = self;
         reap(child, pid, shared).await;
         Self::spawn(shared, container, stream).await
@@ -151,7 +151,7 @@ impl StreamHolder {
     }
 
     /// Ends it, and drops the stream.
-    pub(crate) async fn end(self, shared: &Shared) {
+    pub(crate) async fn end(self, shared: &SharedState) {
         self.send(HolderCommand::End);
         if timeout(EXIT_TIMEOUT, self.until_gone()).await.is_err()
             && let Some(process) = &self.process
@@ -165,7 +165,7 @@ impl StreamHolder {
 }
 
 /// Waits until a holder that has exited is reaped.
-async fn reap(child: Option<Child>, pid: u32, shared: &Shared) {
+async fn reap(child: Option<Child>, pid: u32, shared: &SharedState) {
     match child {
         // It is a child of no process here.
         None => _ = timeout(EXIT_TIMEOUT, until_reaped(pid)).await,
@@ -178,7 +178,7 @@ async fn reap(child: Option<Child>, pid: u32, shared: &Shared) {
 }
 
 /// Ends the holder that listens at this socket, if there is one, and removes the file.
-pub(crate) async fn end_at(shared: &Shared, path: &Path) {
+pub(crate) async fn end_at(shared: &SharedState, path: &Path) {
     if !path.exists() {
         return;
     }
@@ -189,7 +189,7 @@ pub(crate) async fn end_at(shared: &Shared, path: &Path) {
 }
 
 /// Ends the holder of a container's stream, if there is one.
-pub(crate) async fn end_for(shared: &Shared, container: &str) {
+pub(crate) async fn end_for(shared: &SharedState, container: &str) {
     end_at(shared, &path(&shared.state_dir, container)).await;
 }
 

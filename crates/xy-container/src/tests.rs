@@ -29,7 +29,7 @@ use crate::engines::Engines;
 use crate::launcher::ContainerLauncher;
 use crate::log_gap::{self, OutputPosition, ResumePoint};
 use crate::owned_names::OwnedNames;
-use crate::shared::Shared;
+use crate::shared::SharedState;
 
 pub(crate) mod fake;
 pub(crate) mod settings;
@@ -59,7 +59,7 @@ impl Stage {
         let state_dir = self.folder.path().join("containers");
         std::fs::create_dir_all(&state_dir).unwrap();
         let engines = Engines::load(&state_dir);
-        let shared = Shared {
+        let shared = SharedState {
             home: home_id(&state_dir),
             state_dir,
             logs_dir: self.folder.path().to_owned(),
@@ -204,7 +204,7 @@ async fn stalled_pull_is_given_up() {
     let stage = Stage::new();
     let (engine, _streams) = Fake::start(Some(Fetch::Stalls(vec![layer(45)])), |_| ());
     let (why, is_permanent) = refusal(&mut stage.launch(&engine, Pull::Missing)).await;
-    let events = "the image `example.com/x:1` could not be fetched: nothing was heard for 1m";
+    let events = "the image `example.com/x:1` could not be fetched: no progress for 1m";
     assert_eq!((why.as_str(), is_permanent), (events, false));
 }
 
@@ -348,10 +348,7 @@ async fn output_is_resumed_by_known_tail_after_engine_log_rotation() {
             .unwrap();
         assert!(read.out == said.as_bytes()[events_until..]);
         assert_eq!(read.gaps, [false, true]);
-        assert!(
-            log_gap::tolerate_gaps(Ok(read), true, &"one").is_ok(),
-            "nobody waits for its stderr"
-        );
+        assert!(log_gap::tolerate_gaps(Ok(read), true, &"one").is_ok(), "stderr is not awaited");
     }
 }
 
@@ -431,7 +428,7 @@ async fn clean_exit_after_podman_cut_off_is_protocol_error() {
         let exited = InstanceEvent::Exited(xy_supervisor::lifecycle::Exit::code(0));
         match &events[..] {
             [InstanceEvent::ProtocolError(why), last] if is_cut => {
-                assert!(why.starts_with("its engine was restarted, or cut it off"), "{why}");
+                assert!(why.starts_with("its engine was restarted or closed the stream"), "{why}");
                 assert_eq!(*last, exited);
             }
             [last] if !is_cut => assert_eq!(*last, exited),
@@ -449,7 +446,7 @@ async fn running_container_cut_off_by_podman_is_protocol_error() {
     drop(streams.recv().await);
     let events =
         events_until(&mut instance, |it| matches!(it, InstanceEvent::ProtocolError(_))).await;
-    let why = "its engine was restarted, or cut it off, and its stdin is closed";
+    let why = "its engine was restarted or closed the stream, and its stdin is closed";
     assert_eq!(events, [InstanceEvent::ProtocolError(why.to_owned())]);
     assert_eq!(engine.requests().iter().filter(|it| it.contains("/attach")).count(), 1);
 }
@@ -494,8 +491,8 @@ async fn adoption_with_lost_stderr_marks_gap_in_log() {
     // The engine has kept none of that.
     let (mut adopted, _) = stage.launcher().adopt_all().await;
     let adopted = adopted.pop().expect("it is known");
-    assert!(!adopted.status.torn, "nobody waits for its stderr");
-    let told_of = b"[err] xy: some of its output may be missing: its engine lacks it\n";
+    assert!(!adopted.status.torn, "stderr is not awaited");
+    let told_of = b"[err] xy: some of its output may be missing in the engine's log\n";
     while count(&log()) < 2001 {
         sleep(Duration::from_millis(5)).await;
     }

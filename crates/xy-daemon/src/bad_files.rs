@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use xy_config::settings::ServerSettings;
-use xy_config::{BrokenServers, Loaded, Paths};
+use xy_config::{BrokenServers, LoadedConfig, Paths};
 use xy_protocol::control::{Problem, Severity};
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::ServerName;
@@ -31,14 +31,14 @@ pub struct Strictness {
 /// Returns true if a daemon may start with these files. The flag overrides `xy.kdl`, which
 /// overrides the default. A daemon with living servers to adopt always starts: bad files must not
 /// end them.
-pub(crate) fn may_start(by: Strictness, loaded: &Loaded, has_living: bool) -> bool {
+pub(crate) fn may_start(by: Strictness, loaded: &LoadedConfig, has_living: bool) -> bool {
     let is_strict = by.flag.or(loaded.settings.strict).unwrap_or(by.is_foreground);
     let mut errors = loaded.problems.iter().filter(|it| it.is_error());
     has_living || errors.all(|it| !is_strict && loaded.bad.is_contained(it))
 }
 
 /// Returns true if a reload may change anything: every bad file must have been bad before.
-pub(crate) fn may_reload(loaded: &Loaded, before: &Faults) -> bool {
+pub(crate) fn may_reload(loaded: &LoadedConfig, before: &Faults) -> bool {
     let mut errors = loaded.problems.iter().filter(|it| it.is_error());
     errors.all(|it| loaded.bad.is_contained(it) && before.files.contains(&it.file))
 }
@@ -128,7 +128,7 @@ fn summary(problems: &[Problem], shown: &str) -> String {
 
 /// Divides the servers into those that run with these files and those that have failed because of
 /// them. `kept` holds the servers whose last good settings are known.
-pub(crate) fn sort(loaded: &Loaded, kept: &ServerMap, paths: &Paths) -> (ServerMap, Faults) {
+pub(crate) fn sort(loaded: &LoadedConfig, kept: &ServerMap, paths: &Paths) -> (ServerMap, Faults) {
     let of_file = |is_meant: &dyn Fn(&xy_config::Problem) -> bool| {
         let mut problems: Vec<_> =
             loaded.problems.iter().filter(|it| is_meant(it)).map(Problem::from).collect();

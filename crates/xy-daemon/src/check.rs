@@ -1,7 +1,7 @@
 //! The answer to `check`: the problems of the configuration files, with or without a daemon.
 
 use xy_config::environment::ENVIRONMENT;
-use xy_config::{Loaded, Paths, PriorState, ProblemKind};
+use xy_config::{LoadedConfig, Paths, PriorState, ProblemKind};
 use xy_protocol::control::{CheckReport, Problem};
 use xy_protocol::error::{CallError, ErrorKind};
 
@@ -15,7 +15,7 @@ pub fn report(paths: &Paths) -> CheckReport {
 }
 
 /// Converts the result of a load to the report that clients receive.
-pub(crate) fn report_of(loaded: &Loaded) -> CheckReport {
+pub(crate) fn report_of(loaded: &LoadedConfig) -> CheckReport {
     CheckReport {
         valid: loaded.is_valid(),
         files: loaded.server_files,
@@ -27,26 +27,26 @@ pub(crate) fn report_of(loaded: &Loaded) -> CheckReport {
 }
 
 /// Converts problems to the form that clients receive.
-pub(crate) fn problems_of(loaded: &Loaded) -> Vec<Problem> {
+pub(crate) fn problems_of(loaded: &LoadedConfig) -> Vec<Problem> {
     loaded.problems.iter().map(Problem::from).collect()
 }
 
 /// Returns the error for a file that cannot be used. Returns `None` if neither the file nor a file
 /// for all servers has an error.
-pub(crate) fn refusal_of(loaded: &Loaded, message: &str, file: &str) -> Option<CallError> {
+pub(crate) fn refusal_of(loaded: &LoadedConfig, message: &str, file: &str) -> Option<CallError> {
     let is_for_all = |shown: &str| {
         ["xy.kdl", "servers", ENVIRONMENT].contains(&shown)
             || loaded.bad.folders.contains_key(shown)
     };
     let about = |problem: &&xy_config::Problem| problem.file == file || is_for_all(&problem.file);
     let problems: Vec<_> = loaded.problems.iter().filter(about).cloned().collect();
-    let part = Loaded { problems, ..Loaded::default() };
+    let part = LoadedConfig { problems, ..LoadedConfig::default() };
     (!part.is_valid()).then(|| refusal(&part, message))
 }
 
 /// Returns the error for files that cannot be used. If all errors are port conflicts, the error is
 /// one, too.
-pub(crate) fn refusal(loaded: &Loaded, message: &str) -> CallError {
+pub(crate) fn refusal(loaded: &LoadedConfig, message: &str) -> CallError {
     let errors: Vec<_> = loaded.problems.iter().filter(|problem| problem.is_error()).collect();
     let only_ports = errors.iter().all(|problem| problem.kind == ProblemKind::PortConflict);
     let (kind, summary) = match (only_ports, errors.len()) {

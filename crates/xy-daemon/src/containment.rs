@@ -61,7 +61,7 @@ fn containment(containment: launch::Containment) -> Containment {
 /// Returns the limits of a running server, or those that its file configures for the next start.
 fn limits(confined: Option<&Confinement>, configured: Limits) -> Vec<Limit> {
     if let Some(confined) = confined {
-        return confined.limits.iter().map(kept).collect();
+        return confined.limits.iter().map(enforced_limit).collect();
     }
     let configured = [
         (LimitName::Nofile, configured.nofile),
@@ -74,7 +74,7 @@ fn limits(confined: Option<&Confinement>, configured: Limits) -> Vec<Limit> {
         .collect()
 }
 
-fn kept(limit: &launch::Limit) -> Limit {
+fn enforced_limit(limit: &launch::Limit) -> Limit {
     let name = match limit.name {
         launch::LimitName::Nofile => LimitName::Nofile,
         launch::LimitName::Memory => LimitName::Memory,

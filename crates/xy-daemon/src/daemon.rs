@@ -8,14 +8,14 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 use xy_config::settings::{Profiles, ServerSettings};
-use xy_config::{BrokenServers, LastGood, Loaded, Paths, PriorState};
+use xy_config::{BrokenServers, LastGood, LoadedConfig, Paths, PriorState};
 use xy_container::ContainerLauncher;
 use xy_gateway::Admin;
 use xy_http::{ListenState, ListeningSocket, Token};
 use xy_protocol::control::{LimitHit, quoted};
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::{MAX_NAME_LENGTH, ServerEntry, ServerName};
-use xy_supervisor::fleet::{AddError, Closed, Fleet, Member, ReloadOutcome};
+use xy_supervisor::fleet::{AddError, Fleet, FleetClosed, Member, ReloadOutcome};
 use xy_supervisor::instance::InstanceHandle;
 use xy_supervisor::journal::Journal;
 use xy_supervisor::launch::container_cli::is_run_by_cli;
@@ -237,7 +237,7 @@ impl Daemon {
 
     /// Reads the files on a blocking thread. The returned lock ensures that the latest read is also
     /// the latest to be applied.
-    pub(crate) async fn load(&self) -> Result<(Loaded, OwnedSemaphorePermit), CallError> {
+    pub(crate) async fn load(&self) -> Result<(LoadedConfig, OwnedSemaphorePermit), CallError> {
         let failed = || CallError::new(ErrorKind::Internal, "the files could not be read");
         let config_lock = self.lock_configuration().await?;
         let paths = self.paths.clone();
@@ -356,7 +356,7 @@ impl Daemon {
         match *self.phase.borrow() {
             Phase::Serving | Phase::ShuttingDown => Ok(()),
             Phase::HandingOver | Phase::HandedOver => {
-                let message = "another daemon took over before this request was done";
+                let message = "another daemon took over before the request completed";
                 Err(CallError::new(ErrorKind::NotAllowed, message)
                     .hint("that daemon continues it: see `xy list`"))
             }
@@ -452,7 +452,7 @@ fn millis(duration: Duration) -> u64 {
 }
 
 /// Returns the error for a request that arrives while the daemon is shutting down.
-pub(crate) fn shutting_down_error(Closed: Closed) -> CallError {
+pub(crate) fn shutting_down_error(FleetClosed: FleetClosed) -> CallError {
     CallError::new(ErrorKind::NotAllowed, "the daemon is shutting down")
         .hint("start it again with `xy daemon`")
 }

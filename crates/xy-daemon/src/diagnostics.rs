@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::value::{RawValue, to_raw_value};
-use xy_config::{Loaded, Paths};
+use xy_config::{LoadedConfig, Paths};
 use xy_protocol::PROTOCOL_VERSION;
 use xy_protocol::control::{
     BriefProblem, ConfigurationState, DaemonState, Diagnostics, ServerReport, System,
@@ -106,7 +106,7 @@ pub fn secrets_on_disk(paths: &Paths) -> Secrets {
 }
 
 /// Returns the servers of the files, and those that were added without one.
-fn servers_on_disk(paths: &Paths, loaded: &Loaded) -> ServerMap {
+fn servers_on_disk(paths: &Paths, loaded: &LoadedConfig) -> ServerMap {
     let mut servers = loaded.settings.servers.clone();
     if let Some(added) = RuntimeServers::peek(&paths.runtime_servers_file) {
         for (name, settings) in added.servers {
@@ -117,7 +117,7 @@ fn servers_on_disk(paths: &Paths, loaded: &Loaded) -> ServerMap {
 }
 
 /// Returns the parts of the report that need no daemon.
-fn base_report(paths: &Paths, loaded: &Loaded) -> Diagnostics {
+fn base_report(paths: &Paths, loaded: &LoadedConfig) -> Diagnostics {
     Diagnostics {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         protocol: PROTOCOL_VERSION,
@@ -141,7 +141,7 @@ fn base_report(paths: &Paths, loaded: &Loaded) -> Diagnostics {
 }
 
 /// Returns the problems of the configuration files, without their text.
-fn configuration(loaded: &Loaded) -> ConfigurationState {
+fn configuration(loaded: &LoadedConfig) -> ConfigurationState {
     let report = check::report_of(loaded);
     let problems = report.problems.into_iter().take(MAX_PROBLEMS).map(|it| BriefProblem {
         severity: it.severity,

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use xy_config::settings::{Limits, ProcessSettings, ServerKind, ServerSettings};
-use xy_config::{BrokenServers, Loaded, Paths};
+use xy_config::{BrokenServers, LoadedConfig, Paths};
 use xy_protocol::control::quoted;
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::{ServerName, Transport};
@@ -25,7 +25,7 @@ pub struct Direct {
 
 /// The exit of the server, as a shell reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ended {
+pub struct DirectOutcome {
     /// The exit code, or 128 plus the signal that ended the server.
     pub exit: u8,
 }
@@ -77,7 +77,7 @@ impl Direct {
 
     /// Runs the server until all its processes have ended. The caller must have no other thread.
     /// `above` is the pid of the process that supervises this one, if any.
-    pub fn run(&self, above: Option<u32>) -> Result<Ended, NotRun> {
+    pub fn run(&self, above: Option<u32>) -> Result<DirectOutcome, NotRun> {
         let process = process_of(&self.settings)?;
         let ended = direct::run(&self.settings, process, above).map_err(|it| {
             let message = format!("server `{}` did not start", self.settings.name);
@@ -94,17 +94,17 @@ impl Direct {
 
 /// Runs `command`, another xy process that runs the server `name`, and ends its processes should it
 /// be killed. The caller must have no other thread.
-pub fn supervise(command: &mut Command, name: &str) -> Result<Ended, CallError> {
-    let ended = direct::look_after(command).map_err(|cause| {
+pub fn supervise(command: &mut Command, name: &str) -> Result<DirectOutcome, CallError> {
+    let ended = direct::supervise_child(command).map_err(|cause| {
         let message = format!("server `{}` did not start", quoted(name));
         CallError::new(ErrorKind::SpawnFailed, message).cause(cause)
     })?;
     report_exit(&ended, name)
 }
 
-fn report_exit(ended: &direct::DirectExit, name: &str) -> Result<Ended, CallError> {
+fn report_exit(ended: &direct::DirectExit, name: &str) -> Result<DirectOutcome, CallError> {
     if ended.survivors.is_empty() {
-        return Ok(Ended { exit: exit_of(ended) });
+        return Ok(DirectOutcome { exit: exit_of(ended) });
     }
     let pids: Vec<String> = ended.survivors.iter().map(ToString::to_string).collect();
     let message = format!("server `{}` has ended, but some of its processes survive", quoted(name));
@@ -146,7 +146,7 @@ fn process_of(settings: &ServerSettings) -> Result<&ProcessSettings, CallError> 
     }
 }
 
-fn not_run(paths: &Paths, loaded: &Loaded, name: &str) -> CallError {
+fn not_run(paths: &Paths, loaded: &LoadedConfig, name: &str) -> CallError {
     let message = format!("server `{}` was not run", quoted(name));
     let file = paths.shown(&paths.servers_dir.join(format!("{name}.kdl")));
     if let Some(refused) = check::refusal_of(loaded, &message, &file) {

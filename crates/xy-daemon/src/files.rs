@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 use tokio::time::{Instant, sleep};
 use xy_config::Paths;
-use xy_config::trust::{self, Untrusted};
+use xy_config::trust::{self, TrustError};
 
 /// How often the pid in the lock file is read: a daemon that has just taken the lock writes it a
 /// moment later.
@@ -29,7 +29,7 @@ pub(crate) enum FilesError {
         cause: io::Error,
     },
     #[error("{untrusted}")]
-    Untrusted { untrusted: Untrusted },
+    Untrusted { untrusted: TrustError },
     #[error("the lock `{}` cannot be taken", .path.display())]
     Lock {
         path: PathBuf,

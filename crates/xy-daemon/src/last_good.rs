@@ -14,7 +14,7 @@ const FORMAT: u32 = 1;
 const MAX_FILE: u64 = 16 << 20;
 
 #[derive(Serialize, Deserialize)]
-struct Stored {
+struct LastGoodFile {
     format: u32,
     files: LastGood,
 }
@@ -51,7 +51,7 @@ fn parse(file: &Path) -> Result<LastGood, Problem> {
         Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(LastGood::new()),
         Err(cause) => return Err(Problem::Unreadable(cause)),
     };
-    match serde_json::from_slice::<Stored>(&text) {
+    match serde_json::from_slice::<LastGoodFile>(&text) {
         Ok(stored) if stored.format == FORMAT => Ok(stored.files),
         Ok(stored) => Err(Problem::Damaged(format!("format {} is unknown", stored.format))),
         Err(cause) => Err(Problem::Damaged(cause.to_string())),
@@ -64,7 +64,7 @@ pub(crate) fn write(file: &Path, texts: &LastGood) {
         return;
     }
     let shown = file.display();
-    let stored = Stored { format: FORMAT, files: texts.clone() };
+    let stored = LastGoodFile { format: FORMAT, files: texts.clone() };
     let written = serde_json::to_vec(&stored).map_err(io::Error::from).and_then(|text| {
         if text.len() as u64 > MAX_FILE {
             std::fs::remove_file(file).or_else(|cause| match cause.kind() {

@@ -301,7 +301,7 @@ fn check_not_inside(paths: &Paths) -> Result<(), CallError> {
     let server = std::env::var("XY_SERVER").unwrap_or_default();
     Err(not_started()
         .cause(format!(
-            "it was started from inside its own server `{server}`, and would end with it"
+            "it was started inside its own server `{server}`, and would end with that server"
         ))
         .hint("start it from a terminal, or as a service"))
 }
@@ -450,7 +450,7 @@ fn no_socket(error: &BindError) -> CallError {
     let cause = std::error::Error::source(error).map(ToString::to_string);
     let hint = match error {
         BindError::InUse { .. } => "two daemons need two XDG_RUNTIME_DIR folders",
-        BindError::NotASocket { .. } => "move it away: xy never deletes what it did not make",
+        BindError::NotASocket { .. } => "move it away: xy deletes only files that it created",
         BindError::Io { .. } => {
             "make it a folder that you can write to, or set XDG_RUNTIME_DIR to another"
         }

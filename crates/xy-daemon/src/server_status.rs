@@ -200,9 +200,9 @@ pub(crate) fn status_of_bad(name: &ServerName, bad: &BadFile) -> ServerStatus {
 fn not_restarted(settings: &ServerSettings) -> Option<String> {
     let is_never = settings.rules.restart.policy == RestartPolicy::Never;
     let note = if settings.source.added {
-        "not restarted when it ends (policy `never`): the agent or user that added it decides"
+        "not restarted when it exits (policy `never`): the client that added it restarts it"
     } else {
-        "not restarted when it ends (policy `never`)"
+        "not restarted when it exits (policy `never`)"
     };
     (is_never && settings.remote().is_none()).then(|| note.to_owned())
 }

@@ -104,9 +104,11 @@ pub(crate) async fn wait_for_successor(lock_file: &Path) -> bool {
 /// Restarts the daemon in this process, since the new daemon did not take over. Returns only on
 /// failure.
 pub(crate) fn restart_in_place() -> CallError {
-    tracing::warn!("no daemon took over; this one continues");
-    let failed =
-        CallError::new(ErrorKind::Internal, "no daemon took over, and this one could not continue");
+    tracing::warn!("no daemon took over; the current daemon continues");
+    let failed = CallError::new(
+        ErrorKind::Internal,
+        "no daemon took over, and the current daemon could not continue",
+    );
     let args = std::env::args_os().skip(1).filter(|arg| arg != "--replace");
     let error = match ShimProgram::this_binary() {
         Ok(program) => Command::new(program.path).arg0("xy").args(args).exec(),

@@ -34,7 +34,7 @@ const FIRST_ID: u64 = 1 << 16;
 #[derive(Debug)]
 pub(crate) struct Tokens {
     file: PathBuf,
-    all: Vec<Stored>,
+    all: Vec<StoredToken>,
     own: [OwnToken; 2],
     updates: watch::Sender<Arc<Vec<Token>>>,
     /// The reason why the file could not be read. It is not written then.
@@ -76,7 +76,7 @@ impl OwnToken {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Stored {
+struct StoredToken {
     name: String,
     id: u64,
     /// The digest in hexadecimal digits.
@@ -91,7 +91,7 @@ struct Stored {
 #[derive(Serialize, Deserialize)]
 struct Whole {
     format: u32,
-    tokens: Vec<Stored>,
+    tokens: Vec<StoredToken>,
 }
 
 impl Tokens {
@@ -144,7 +144,7 @@ impl Tokens {
 
     /// Returns all named tokens, ordered by name.
     pub(crate) fn list(&self) -> Vec<TokenEntry> {
-        let entry = |it: &Stored| TokenEntry {
+        let entry = |it: &StoredToken| TokenEntry {
             name: it.name.clone(),
             profile: it.profile.clone(),
             manage: it.manage,
@@ -168,7 +168,7 @@ impl Tokens {
                 .cause(format!("there are {MAX_TOKENS} tokens, which is the maximum")));
         }
         let (token, id) = random_token_and_id().map_err(|cause| failed(not_added(), &cause))?;
-        let stored = Stored {
+        let stored = StoredToken {
             name: request.name.clone(),
             id,
             sha256: hex(&xy_http::digest(token.as_bytes())),
@@ -257,7 +257,7 @@ impl Tokens {
     }
 
     /// Writes the named tokens to the file, then publishes them.
-    fn store(&mut self, all: Vec<Stored>) -> io::Result<()> {
+    fn store(&mut self, all: Vec<StoredToken>) -> io::Result<()> {
         if let Some(problem) = &self.unreadable {
             // Writing would lose the tokens in the file.
             let file = self.file.display();
@@ -278,7 +278,7 @@ impl Tokens {
     /// Publishes the valid tokens, if they have changed.
     fn publish(&self) {
         let own = self.own.iter().filter_map(OwnToken::token);
-        let now: Vec<Token> = own.chain(self.all.iter().filter_map(Stored::token)).collect();
+        let now: Vec<Token> = own.chain(self.all.iter().filter_map(StoredToken::token)).collect();
         self.updates.send_if_modified(|published| {
             let is_new = **published != now;
             *published = Arc::new(now);
@@ -287,7 +287,7 @@ impl Tokens {
     }
 }
 
-impl Stored {
+impl StoredToken {
     fn token(&self) -> Option<Token> {
         let secret = Secret::Digest(bytes_of(&self.sha256)?);
         let (name, profile) = (format!("token `{}`", self.name), self.profile.clone());
@@ -295,9 +295,9 @@ impl Stored {
     }
 }
 
-fn parse(text: &[u8]) -> Result<Vec<Stored>, String> {
+fn parse(text: &[u8]) -> Result<Vec<StoredToken>, String> {
     let whole: Whole = serde_json::from_slice(text).map_err(|error| error.to_string())?;
-    let is_sound = |it: &Stored| {
+    let is_sound = |it: &StoredToken| {
         ServerName::new(&it.name).is_ok() && it.id >= FIRST_ID && bytes_of(&it.sha256).is_some()
     };
     if whole.format != FORMAT
@@ -402,7 +402,7 @@ mod tests {
         assert_eq!(tokens.add(&request("a b")).unwrap_err().kind, ErrorKind::InvalidParams);
         assert!(tokens.remove("b").unwrap_err().to_string().contains("no token named `b`"));
         for number in 1..MAX_TOKENS {
-            tokens.all.push(Stored { name: format!("x{number}"), ..tokens.all[0].clone() });
+            tokens.all.push(StoredToken { name: format!("x{number}"), ..tokens.all[0].clone() });
         }
         assert_eq!(tokens.add(&request("more")).unwrap_err().kind, ErrorKind::InvalidParams);
     }

@@ -73,7 +73,7 @@ pub(super) async fn run(
         timer.poll(context, &timers).map(Err)
     });
     if let Err(reason) = outcome.await {
-        service.counters().count_cut(reason);
+        service.counters().count_closed(reason);
     }
 }
 

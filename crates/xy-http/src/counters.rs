@@ -16,7 +16,7 @@ pub(super) struct Counters {
     /// By reason.
     refused: RefCell<BTreeMap<&'static str, u64>>,
     lost: RefCell<BTreeMap<&'static str, u64>>,
-    cut: RefCell<BTreeMap<&'static str, u64>>,
+    closed: RefCell<BTreeMap<&'static str, u64>>,
     stateless_requests: Cell<u64>,
     abandoned: Cell<u64>,
 }
@@ -59,9 +59,9 @@ impl Counters {
         *self.lost.borrow_mut().entry(reason).or_default() += 1;
     }
 
-    /// Counts a stream, connection or session that xy ended for this reason.
-    pub(super) fn count_cut(&self, reason: &'static str) {
-        *self.cut.borrow_mut().entry(reason).or_default() += 1;
+    /// Counts a stream, connection or session that xy closed for this reason.
+    pub(super) fn count_closed(&self, reason: &'static str) {
+        *self.closed.borrow_mut().entry(reason).or_default() += 1;
     }
 
     /// Counts a request of a client without a session.
@@ -69,7 +69,7 @@ impl Counters {
         self.stateless_requests.set(self.stateless_requests.get() + 1);
     }
 
-    /// Counts such a request whose client disconnected before the response.
+    /// Counts a stateless request whose client disconnected before the response.
     pub(super) fn count_abandoned(&self) {
         self.abandoned.set(self.abandoned.get() + 1);
     }
@@ -85,24 +85,28 @@ impl Counters {
             ("xy_http_connections", "open connections", self.connections.get()),
             ("xy_http_sessions", "open sessions", now.sessions),
             ("xy_http_streams", "open calls and streams", now.streams),
-            ("xy_http_visits", "open requests of clients without sessions", now.stateless_requests),
-            ("xy_http_streams_apart", "streams that wait to be taken up again", now.disconnected),
-            ("xy_http_kept_messages", "messages kept until their client listens", now.undelivered),
-            ("xy_http_stored_events", "events held for clients", now.stored.events),
-            ("xy_http_stored_bytes", "bytes of events held for clients", now.stored.bytes),
+            ("xy_http_stateless_requests", "open stateless requests", now.stateless_requests),
+            (
+                "xy_http_streams_disconnected",
+                "disconnected streams that can be resumed",
+                now.disconnected,
+            ),
+            (
+                "xy_http_undelivered_messages",
+                "messages stored until their client listens",
+                now.undelivered,
+            ),
+            ("xy_http_stored_events", "stored events", now.stored.events),
+            ("xy_http_stored_bytes", "bytes of stored events", now.stored.bytes),
         ];
         for (name, help, value) in gauges {
             metrics::single(out, name, Kind::Gauge, help, value);
         }
         let counters = [
+            ("xy_http_stateless_requests_total", "stateless requests", &self.stateless_requests),
             (
-                "xy_http_visits_total",
-                "requests of clients without sessions",
-                &self.stateless_requests,
-            ),
-            (
-                "xy_http_abandoned_total",
-                "such requests whose client left before the response",
+                "xy_http_stateless_requests_abandoned_total",
+                "stateless requests whose client disconnected before the response",
                 &self.abandoned,
             ),
         ];
@@ -110,21 +114,17 @@ impl Counters {
             metrics::single(out, name, Kind::Counter, help, value.get());
         }
         let name = "xy_http_requests_total";
-        metrics::family(out, name, Kind::Counter, "requests, by the status of their answer");
+        metrics::family(out, name, Kind::Counter, "requests, by the status of their response");
         for (status, count) in self.requests.borrow().iter() {
             metrics::sample(out, name, &[("status", &status.to_string())], count);
         }
         let families = [
             ("xy_http_refused_total", "refused requests, by reason", &self.refused),
+            ("xy_http_lost_messages_total", "dropped messages, by reason", &self.lost),
             (
-                "xy_http_lost_messages_total",
-                "messages that no client was there to read",
-                &self.lost,
-            ),
-            (
-                "xy_http_cut_total",
-                "connections, streams and sessions that xy ended, by reason",
-                &self.cut,
+                "xy_http_closed_total",
+                "connections, streams and sessions that xy closed, by reason",
+                &self.closed,
             ),
         ];
         for (name, help, counters) in families {

@@ -13,7 +13,7 @@ use crate::frontend::Refusal;
 pub(super) enum HttpError {
     #[error(
         "no such path: use `/mcp`, `/mcp/p/<profile>`, `/mcp/s/<server>`, the same with \
-         `/sse` for clients of 2024, `/healthz`, `/readyz` or `/metrics`"
+         `/sse` for HTTP+SSE clients (2024-11-05), `/healthz`, `/readyz` or `/metrics`"
     )]
     NoSuchPath,
     #[error("method not allowed: use one of {allow}")]
@@ -67,10 +67,11 @@ pub(super) enum HttpError {
         "the stream of this `Last-Event-ID` is no longer stored: leave it out to receive new \
          messages; its earlier messages, and the response to its call, are lost"
     )]
-    EventGone,
+    EventExpired,
     #[error(
         "this `Last-Event-ID` belongs to a call that began before xy was restarted, and xy has \
-         no record of it: its outcome is unknown; check what was done before calling again"
+         no record of it: its outcome is unknown; check whether the call was executed before \
+         repeating it"
     )]
     UnknownEarlierCall,
     #[error("{0} sessions are open, which is the maximum: try again later")]
@@ -142,7 +143,7 @@ impl HttpError {
             | E::NoLegacySession
             | E::UnknownEvent
             | E::UnknownEarlierCall => StatusCode::BAD_REQUEST,
-            E::EventGone => StatusCode::GONE,
+            E::EventExpired => StatusCode::GONE,
             E::TooManyStreams(_) | E::OverShare { .. } => StatusCode::TOO_MANY_REQUESTS,
             E::TooManySessions(_)
             | E::TooManyStatelessRequests(_)
@@ -163,7 +164,7 @@ impl HttpError {
             Self::Origin(_) => "origin",
             Self::NoToken => "no-token",
             Self::WrongToken => "wrong-token",
-            Self::WrongProfile(_) | Self::Frontend(Refusal::Outside { .. }) => "other-view",
+            Self::WrongProfile(_) | Self::Frontend(Refusal::Outside { .. }) => "wrong-profile",
             Self::ContentType => "content-type",
             Self::Accept | Self::AcceptEvents => "accept",
             Self::BodyTooLarge { .. } => "body-too-large",
@@ -172,7 +173,7 @@ impl HttpError {
             Self::NoSession | Self::NoLegacySession => "no-session",
             Self::UnknownEvent => "unknown-event",
             Self::UnknownEarlierCall => "unknown-earlier-call",
-            Self::EventGone => "event-gone",
+            Self::EventExpired => "event-expired",
             Self::UnknownSession => "unknown-session",
             Self::SessionEnded => "session-ended",
             Self::TooManySessions(_) | Self::Frontend(Refusal::TooMany(_)) => "too-many-sessions",
@@ -278,7 +279,7 @@ mod tests {
             (HttpError::UnknownSession, 404, None),
             (HttpError::NoLegacySession, 400, None),
             (HttpError::UnknownEvent, 400, None),
-            (HttpError::EventGone, 410, None),
+            (HttpError::EventExpired, 410, None),
             (HttpError::TooManySessions(1), 503, Some(("retry-after", "5"))),
             (HttpError::TooManyBodies, 503, Some(("retry-after", "5"))),
             (HttpError::TooManyStatelessRequests(1), 503, Some(("retry-after", "5"))),

@@ -125,13 +125,13 @@ impl InvalidRequest {
             _ => "null",
         };
         let response = reply::error(id, problem.code(), &problem.to_string());
-        Self { response, reason: "no-message" }
+        Self { response, reason: "invalid-message" }
     }
 
     fn unexpected_response() -> Self {
         let words = "a response is not expected here: in this revision, a server asks for input in its \
                      result";
-        Self { response: reply::error("null", -32600, words), reason: "no-message" }
+        Self { response: reply::error("null", -32600, words), reason: "invalid-message" }
     }
 }
 

@@ -12,10 +12,10 @@ use crate::listen::{ListenState, listen_with_retry};
 
 /// The listening socket, shared with the code that hands it over.
 #[derive(Debug, Clone, Default)]
-pub struct ListeningSocket(Arc<Mutex<Shared>>);
+pub struct ListeningSocket(Arc<Mutex<SharedSocket>>);
 
 #[derive(Debug, Default)]
-struct Shared {
+struct SharedSocket {
     socket: Option<OwnedFd>,
     is_handed_over: bool,
 }
@@ -48,7 +48,7 @@ impl ListeningSocket {
         self.shared().socket = listener.as_fd().try_clone_to_owned().ok();
     }
 
-    fn shared(&self) -> MutexGuard<'_, Shared> {
+    fn shared(&self) -> MutexGuard<'_, SharedSocket> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -168,7 +168,7 @@ async fn serve_with(
                 match service.connections().add(&timers) {
                     Some((slot, has_closed_one)) => {
                         if has_closed_one {
-                            service.counters().count_cut("unauthenticated-share");
+                            service.counters().count_closed("unauthenticated-share");
                             service.limit_hit("unauthenticated HTTP connections", None);
                         }
                         let number = slot.number();

@@ -56,7 +56,7 @@ impl Persistence {
         (identity, endpoint): (&Identity<'_>, Endpoint<'_>),
         revision: &'static str,
     ) -> Result<(String, u32), HttpError> {
-        #[expect(clippy::disallowed_methods, reason = "another process reads it")]
+        #[expect(clippy::disallowed_methods, reason = "another process uses it")]
         let made_at = SystemTime::now().duration_since(UNIX_EPOCH);
         let claims = Claims {
             session,

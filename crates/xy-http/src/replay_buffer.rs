@@ -22,8 +22,8 @@ use crate::event::{self, EventId, StreamId};
 /// The JSON-RPC error that replaces a dropped response. The code says that the outcome of the call
 /// is unknown to the client.
 const RESPONSE_LOST_CODE: i64 = -32010;
-const RESPONSE_LOST: &str = "the call was answered, but its answer was not fetched while there \
-                           was room to keep it: it is done, and its outcome is lost";
+const RESPONSE_LOST: &str = "the call completed, but its response was dropped before it was \
+                           fetched: its outcome is lost";
 
 /// The events of one stream.
 #[derive(Debug)]
@@ -240,7 +240,7 @@ impl ReplayBuffer {
             _ => "null".to_owned(),
         };
         let (outcome, code) = ("answer-lost", RESPONSE_LOST_CODE);
-        FailedRequest { client: &client, outcome, code, ..FailedRequest::default() }.log();
+        FailedRequest { client: &client, id: &id, outcome, code, ..FailedRequest::default() }.log();
         let error = reply::error(&id, code, RESPONSE_LOST);
         let (bytes, data_at) = event::encode(event_id, &error);
         self.bytes = self.bytes + bytes.len() - event.bytes.len();

@@ -32,9 +32,9 @@ use state::StreamState;
 /// The JSON-RPC error code for a call with an unknown outcome.
 const OUTCOME_UNKNOWN_CODE: i64 = -32010;
 const SESSION_ENDED: &str = "outcome unknown: the session ended before the response; check \
-                         what was done before calling again";
-const XY_STOPPED: &str = "outcome unknown: xy was stopped before the response; check what \
-                           was done before calling again";
+                         whether the call was executed before repeating it";
+const XY_STOPPED: &str = "outcome unknown: xy was stopped before the response; check \
+                           whether the call was executed before repeating it";
 
 /// The features of a stream that its client accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -296,10 +296,11 @@ impl ResponseStream {
             if state.is_event_stream && state.end.is_none() {
                 for request in state.unanswered.clone() {
                     let (outcome, code) = ("session-ended", OUTCOME_UNKNOWN_CODE);
-                    FailedRequest { client, method, outcome, code, ..FailedRequest::default() }
+                    let id = &*request;
+                    FailedRequest { client, id, method, outcome, code, ..FailedRequest::default() }
                         .log();
-                    state.push(&reply::error(&request, code, words), true);
-                    self.record_responses(state, |it| *it == *request);
+                    state.push(&reply::error(id, code, words), true);
+                    self.record_responses(state, |it| it == id);
                 }
             }
             state.finish(EndReason::SessionEnded);

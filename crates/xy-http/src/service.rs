@@ -218,7 +218,7 @@ impl HttpService {
         let Some(skipped) = record else { return };
         let peer = peer.map_or_else(|| "unknown".to_owned(), |peer| peer.to_string());
         let path: String = path.chars().take(LOGGED_PATH_MAX).collect();
-        tracing::warn!(peer, path, skipped, "a request over HTTP had a wrong token");
+        tracing::warn!(peer, path, skipped, "rejected an HTTP request with a wrong token");
     }
 
     /// Handles a request. Takes `body` if it reads all of it.

@@ -407,7 +407,7 @@ impl Sessions {
             }
         }
         for session in expired {
-            self.counters.count_cut("idle-session");
+            self.counters.count_closed("idle-session");
             self.end(&session);
         }
         self.forget_dormant(|_, since| since.checked_add(idle).is_none_or(|at| at > now));

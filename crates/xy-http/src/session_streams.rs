@@ -163,7 +163,7 @@ impl SessionStreams {
             return Err(HttpError::UnknownEvent);
         }
         let Some((response_stream, kind)) = self.streams.borrow().find(id.stream_id.stream) else {
-            return Err(HttpError::EventGone);
+            return Err(HttpError::EventExpired);
         };
         if id.stream_id.kind != Some(kind) {
             return Err(HttpError::UnknownEvent);
@@ -246,7 +246,7 @@ impl SessionStreams {
                 disconnected.response_stream.end_record();
             }
             if forgotten && !disconnected.response_stream.is_all_sent() {
-                self.counters.count_lost("not-fetched");
+                self.counters.count_lost("expired");
             }
             !forgotten
         });
@@ -309,7 +309,7 @@ impl SessionStreams {
             }
             if forgotten.is_some_and(|it| it.awaits_response() || !it.response_stream.is_all_sent())
             {
-                self.counters.count_lost("not-fetched");
+                self.counters.count_lost("evicted");
             }
         }
         streams.disconnected.push_back(DisconnectedStream { response_stream, kind });
@@ -323,7 +323,7 @@ impl SessionStreams {
             };
             match evict(Evictable::Sent).or_else(|| evict(Evictable::All)) {
                 Some(Eviction::Sent) => {}
-                Some(Eviction::Unsent) => self.counters.count_lost("not-kept"),
+                Some(Eviction::Unsent) => self.counters.count_lost("evicted"),
                 None => return, // The rest waits for connected clients and has a limit of its own.
             }
         }
@@ -381,7 +381,7 @@ impl SessionStreams {
         match legacy_stream.put_event(message) {
             Ok(PutOutcome::Queued) => {}
             Ok(PutOutcome::TooSlow) => {
-                self.counters.count_cut("slow-reader");
+                self.counters.count_closed("slow-reader");
                 legacy_stream.end_session();
                 drop(legacy_stream.take_unsent()); // Its connection may take a while to end.
             }
@@ -397,7 +397,7 @@ impl SessionStreams {
             streams.undelivered.len() < UNDELIVERED_MESSAGES_MAX && bytes <= UNDELIVERED_BYTES_MAX;
         if !has_room || self.storage.is_exceeded() {
             streams.dropped += 1;
-            return self.counters.count_lost("nobody-listens");
+            return self.counters.count_lost("no-listener");
         }
         streams.undelivered.push_back(Bytes::copy_from_slice(message));
         streams.undelivered_bytes = bytes;
@@ -412,7 +412,7 @@ impl SessionStreams {
         match outcome {
             Ok(PutOutcome::Queued) => self.free_storage(&self.streams.borrow(), 0),
             Ok(PutOutcome::TooSlow) => {
-                self.counters.count_cut("slow-reader");
+                self.counters.count_closed("slow-reader");
                 self.close(response_stream);
             }
             Err(PutError::Ended | PutError::NoEvents) => self.counters.count_lost("no-reader"),

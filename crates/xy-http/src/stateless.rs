@@ -192,7 +192,8 @@ impl StatelessRequests {
                 CallError::new(ErrorKind::NotAllowed, "the token has been removed or rotated");
             let (outcome, code) = ("token-gone", reply::code(gone.kind).into());
             let (client, method) = (&request.client_session.logged_name(), &*request.method);
-            FailedRequest { client, method, outcome, code, ..FailedRequest::default() }.log();
+            let id = &*request.id;
+            FailedRequest { client, id, method, outcome, code, ..FailedRequest::default() }.log();
             // It may have a response already.
             let _ = request.response_stream.put_response(&reply::fault(&request.id, &gone));
             request.end();
@@ -307,7 +308,7 @@ impl StatelessResponder {
         match outcome {
             Ok(PutOutcome::Queued) => {}
             Ok(PutOutcome::TooSlow) => {
-                self.counters.count_cut("slow-reader");
+                self.counters.count_closed("slow-reader");
                 self.response_stream.cancel();
                 drop(self.response_stream.take_unsent()); // Its connection may take a while to end.
                 self.slow.numbers.borrow_mut().push(self.number);

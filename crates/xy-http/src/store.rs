@@ -171,9 +171,7 @@ impl Store {
         }
         drop(outdated);
         if !is_sent && is_optional {
-            tracing::debug!(
-                "an event stream is not in the record of its session: the disk is slow"
-            );
+            tracing::debug!("could not record an event stream: the disk is too slow");
         } else if !is_sent {
             self.warn_once(SaveOutcome::Delayed);
         }
@@ -189,7 +187,7 @@ impl Store {
             SaveOutcome::Saved => return,
         };
         if !has_warned {
-            tracing::warn!("a session over HTTP is served, but may end with this daemon: {why}");
+            tracing::warn!("an HTTP session cannot be stored and may not survive a restart: {why}");
         }
     }
 
@@ -199,7 +197,9 @@ impl Store {
         let Some(thread) = self.thread.take() else { return };
         let joined = tokio::task::spawn_blocking(move || thread.join());
         if timeout(SAVE_TIMEOUT, joined).await.is_err() {
-            tracing::warn!("the last changes of HTTP sessions are not kept: the disk is too slow");
+            tracing::warn!(
+                "the last changes of HTTP sessions were not stored: the disk is too slow"
+            );
         }
     }
 }
@@ -281,7 +281,7 @@ impl Disk {
         let journal = journal.unwrap_or_else(|problem| {
             if let Some(problem) = problem {
                 let note = quarantine(&path, &problem);
-                tracing::warn!("HTTP sessions begin anew: {note}");
+                tracing::warn!("stored HTTP sessions are discarded: {note}");
             }
             Journal::new(random_epoch())
         });

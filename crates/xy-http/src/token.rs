@@ -51,7 +51,7 @@ fn read(path: &Path) -> io::Result<String> {
     // Anyone with write access may have written their own token.
     trust::check(path, &metadata)?;
     if metadata.mode() & 0o077 != 0 {
-        tracing::warn!(path = %path.display(), "others could read the token; now they cannot");
+        tracing::warn!(path = %path.display(), "other users could read the token file; its permissions are corrected");
         file.set_permissions(Permissions::from_mode(MODE))?;
     }
     let mut text = String::new();
@@ -65,7 +65,10 @@ fn read(path: &Path) -> io::Result<String> {
 
 fn invalid_file(path: &Path, what: &str) -> io::Error {
     let path = path.display();
-    io::Error::new(io::ErrorKind::InvalidData, format!("`{path}` {what}: remove it for a new one"))
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        format!("`{path}` {what}: remove it, and the daemon creates a new token"),
+    )
 }
 
 /// Writes a temporary file and links it to `path`, which succeeds for one process only.

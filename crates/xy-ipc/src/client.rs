@@ -52,7 +52,7 @@ pub enum CallFailure {
         within: Duration,
     },
     /// The answer violates the protocol: most likely the socket belongs to another program.
-    #[error("the answer does not come from xy: {what}")]
+    #[error("the response is not from xy: {what}")]
     NotXy {
         /// The violation.
         what: String,
@@ -207,7 +207,7 @@ impl Client {
                 }
             }
             if self.queued_bytes > MAX_QUEUED {
-                let what = format!("over {MAX_QUEUED} bytes came before an answer");
+                let what = format!("received over {MAX_QUEUED} bytes before the response");
                 return Err(CallFailure::NotXy { what });
             }
         }
@@ -219,7 +219,7 @@ impl Client {
 }
 
 impl AsFd for Client {
-    /// For polling. Readable does not mean that a whole message has arrived.
+    /// Returns the socket, for polling. Readability does not mean that a whole message has arrived.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.lines.source_ref().stream.as_fd()
     }

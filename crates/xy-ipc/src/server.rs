@@ -100,8 +100,7 @@ pub async fn serve<S: Service>(
     acceptor.serve(listener, shutdown).await;
 }
 
-/// Like [`serve`], for a socket that may be lost: `replacements` supplies the listener that takes
-/// its place.
+/// Serves clients on a socket that may be lost; `replacements` supplies new listeners.
 pub async fn serve_replaceable<S: Service>(
     listener: UnixListener,
     replacements: mpsc::Receiver<UnixListener>,

@@ -61,7 +61,7 @@ pub enum Malformed {
         id: Option<String>,
     },
     /// The text is a batch: several messages in an array.
-    #[error("this is a batch of messages, which this revision of MCP does not have")]
+    #[error("batches are not supported in this revision of MCP")]
     Batch,
 }
 
@@ -141,7 +141,7 @@ impl<'t> Envelope<'t> {
                 (None | Some("null"), Some(error)) => Outcome::Error(error.get()),
                 _ => {
                     return Err(not_a_message(
-                        "it has no `method`, and not one of `result` and `error`",
+                        "it has no `method`, and not exactly one of `result` and `error`",
                         id,
                     ));
                 }

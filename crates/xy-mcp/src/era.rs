@@ -134,7 +134,7 @@ impl Abilities {
 /// Returns the error for a revision that xy does not know.
 pub fn unknown(version: &str) -> String {
     let version = xy_protocol::control::quoted(version);
-    format!("it speaks revision `{version}` of MCP, and xy knows {}, {MODERN}", VERSIONS.join(", "))
+    format!("it speaks revision `{version}` of MCP; xy supports {}, {MODERN}", VERSIONS.join(", "))
 }
 
 /// Returns the params of `initialize`. `capabilities` are those of the client, and `via` names the

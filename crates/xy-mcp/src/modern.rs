@@ -152,7 +152,7 @@ pub fn version_of(meta: Option<&str>) -> Option<Cow<'_, str>> {
 /// Returns the error for an unsupported revision.
 pub(crate) fn unsupported(version: &str) -> RequestError {
     let message =
-        format!("revision `{}` of MCP is not spoken here", xy_protocol::control::quoted(version));
+        format!("revision `{}` of MCP is not supported", xy_protocol::control::quoted(version));
     let data = format!(r#"{{"supported":[{}],"requested":{}}}"#, versions(), quoted(version));
     RequestError { data: Some(data), ..RequestError::new(UNSUPPORTED_VERSION, message) }
 }

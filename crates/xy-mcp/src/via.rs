@@ -227,7 +227,10 @@ pub fn marked(result: &str, behind: &Daemons, is_gateway: bool) -> String {
 
 /// Returns the error for a daemon that asks itself.
 pub fn refusal() -> RequestError {
-    let wrong = RequestError::new(LOOP_DETECTED, "this leads back to the xy daemon that asks");
+    let wrong = RequestError::new(
+        LOOP_DETECTED,
+        "loop: this server leads back to the requesting xy daemon",
+    );
     RequestError { data: Some(format!(r#"{{"{LOOP}":true}}"#)), ..wrong }
 }
 
@@ -238,8 +241,8 @@ pub fn is_refusal(code: Option<i64>, answer: &str) -> bool {
 }
 
 /// Why a server that leads back here is given up, and what to do.
-pub const REASON: &str = "it leads back to this xy daemon, which would serve itself \
-    without end: remove this server, or have it reach another daemon";
+pub const REASON: &str = "it leads back to this xy daemon, which would be an endless \
+    loop: remove the server, or point it to another daemon";
 
 #[cfg(test)]
 mod tests {

@@ -210,7 +210,7 @@ impl Index {
         self.search_cached(&mut VisibilityCache::default(), query, limit, accepts)
     }
 
-    /// Like [`Self::search`]; the results of `accepts` are cached for the next search.
+    /// Searches, and caches the results of `accepts` for the next search.
     pub fn search_cached(
         &self,
         visible: &mut VisibilityCache,

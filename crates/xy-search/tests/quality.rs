@@ -26,7 +26,7 @@ fn assert_figures(figures: &Figures, min_recall: f64, min_rank: f64) {
 }
 
 #[test]
-fn set_is_large_enough() {
+fn labelled_set_has_enough_tools_servers_and_queries() {
     let set = Set::read();
     let tools: usize = set.servers.iter().map(|(_, tools)| tools.len()).sum();
     assert!(tools >= 300 && set.servers.len() >= 30 && set.queries.len() >= 150);

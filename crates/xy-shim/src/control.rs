@@ -64,7 +64,7 @@ struct AttachedDescriptors {
 #[derive(Debug)]
 pub(crate) enum DaemonData<'a> {
     /// Output of stdout that was not protocol.
-    Stray(&'a [u8]),
+    UnparsedOutput(&'a [u8]),
     /// The note for the next daemon.
     Note(&'a [u8]),
     /// Output of stdout that the daemon could not use yet.
@@ -129,7 +129,7 @@ impl Control {
             };
             let data = match frame {
                 Frame::Order(order) => Err(order),
-                Frame::Stray(bytes) => Ok(DaemonData::Stray(bytes)),
+                Frame::UnparsedOutput(bytes) => Ok(DaemonData::UnparsedOutput(bytes)),
                 Frame::Note(bytes) => Ok(DaemonData::Note(bytes)),
                 Frame::Unread(bytes) => Ok(DaemonData::Unread(bytes)),
                 // Only a shim sends these, so the peer is not a daemon.

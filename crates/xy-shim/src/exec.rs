@@ -39,7 +39,7 @@ pub(crate) struct PassedPipes {
 /// Starts the server.
 pub(crate) fn start(order: &StartOrder) -> Result<StartedServer, StartFault> {
     let mut command = command(order)?;
-    let mut pipes = Pipes::create(order).map_err(|cause| failed("make its pipes", &cause))?;
+    let mut pipes = Pipes::create(order).map_err(|cause| failed("create its pipes", &cause))?;
     command.stdin(pipes.stdin.take().map_or_else(Stdio::null, Stdio::from));
     command.stdout(pipes.stdout).stderr(pipes.stderr);
     let leader = spawn(command, order)?;

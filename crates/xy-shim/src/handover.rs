@@ -14,7 +14,7 @@ pub(crate) struct Handover {
     pub(crate) noted_at: Instant,
     /// Output of stdout that no daemon has read.
     pub(crate) unread: Vec<u8>,
-    /// Output sent to the attached daemon and not yet returned as stray output. It is sent again to
+    /// Output sent to the attached daemon and not yet returned as unparsed output. It is sent again to
     /// the next daemon if this one is killed.
     lent: Vec<u8>,
     /// Set once stdout has ended.

@@ -35,7 +35,7 @@ use crate::{clock, sys};
 
 mod attach;
 
-/// How long the daemon may take after the exit to send the rest of the stray output.
+/// How long the daemon may take after the exit to send the rest of the unparsed output.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Idle time after which buffers are released.
@@ -225,7 +225,7 @@ impl Instance {
                 return;
             }
             match data {
-                DaemonData::Stray(bytes) => {
+                DaemonData::UnparsedOutput(bytes) => {
                     handover.on_returned(bytes.len());
                     log.append(Stream::Out, bytes, clock::moment(), out);
                 }

@@ -25,8 +25,8 @@ pub(crate) struct Leader {
 }
 
 impl Leader {
-    /// `life` is the ID of the life, which marks the server's processes; `groups` are its control
-    /// groups.
+    /// Creates the leader of process `pid`. `life` is the ID of the life, which marks the server's
+    /// processes; `groups` are its control groups.
     pub(crate) fn new(pid: Pid, life: &str, groups: Groups) -> Self {
         Self { pid, tree: Tree { leader: pid, life: life.to_owned() }, groups }
     }

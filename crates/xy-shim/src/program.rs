@@ -58,7 +58,7 @@ fn fault_of(cause: &io::Error) -> StartFault {
     let problem = match Errno::from_io_error(cause) {
         Some(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG) => Problem::ProgramNotFound,
         Some(Errno::ACCESS | Errno::PERM | Errno::LOOP) => Problem::NotExecutable,
-        _ => Problem::System { what: format!("look at the program: {cause}") },
+        _ => Problem::System { what: format!("inspect the program: {cause}") },
     };
     StartFault { problem, errno: cause.raw_os_error() }
 }

@@ -8,11 +8,11 @@
 //!    │ ── Start ──────────────────────────► │  forks, execs
 //!    │ ◄────────────── Started + 2 fds ──── │  (or StartFailed, then the shim ends)
 //!    │ ◄────────────────────────── Log ──── │  batches, as output arrives
-//!    │ ── Stray ──────────────────────────► │  stdout lines that were not protocol
+//!    │ ── UnparsedOutput ─────────────────► │  stdout lines that were not protocol
 //!    │ ── Note ───────────────────────────► │  kept for the next daemon
 //!    │ ── Stop ───────────────────────────► │  close stdin, TERM, KILL
 //!    │ ◄─────────────────────── Exited ──── │  the server is gone
-//!    │ ── Stray … Finish ─────────────────► │  the rest of the stdout pipe
+//!    │ ── UnparsedOutput … Finish ────────► │  the rest of the stdout pipe
 //!    │ ◄──────────────── Log, then EOF ──── │  everything is on disk; the shim ends
 //! ```
 //!
@@ -50,7 +50,7 @@ pub const MAX_NOTE: usize = MAX_FRAME / 2;
 pub const MAX_LINE: usize = 64 * 1024;
 
 const KIND_ORDER: u8 = 1;
-const KIND_STRAY: u8 = 2;
+const KIND_UNPARSED_OUTPUT: u8 = 2;
 const KIND_REPORT: u8 = 3;
 const KIND_LOG: u8 = 4;
 const KIND_NOTE: u8 = 5;
@@ -71,7 +71,7 @@ pub enum Order {
     Stop {
         /// Time until the KILL.
         grace_ms: u64,
-        /// No daemon will ask how the server exited, should this one be gone by then.
+        /// This daemon may have exited by then, and no other daemon will query the exit status.
         #[serde(default)]
         for_good: bool,
     },
@@ -81,7 +81,7 @@ pub enum Order {
     WriteBegins,
     /// The message has been written.
     WriteEnds,
-    /// No more stray output will follow the exit: write everything and end.
+    /// No more unparsed output will follow the exit: write everything and end.
     Finish,
 }
 
@@ -372,7 +372,7 @@ pub enum Frame<'a> {
     /// Daemon to shim: an order.
     Order(Order),
     /// Daemon to shim: bytes of stdout that were not protocol, as they were read.
-    Stray(&'a [u8]),
+    UnparsedOutput(&'a [u8]),
     /// Shim to daemon: a report.
     Report(Report),
     /// Shim to daemon: records. Every record before `next_seq` that was not dropped has been sent.
@@ -387,7 +387,7 @@ pub enum Frame<'a> {
     /// Bytes of stdout that precede those in the pipe.
     ///
     /// - Shim to a later daemon: stdout written meanwhile. The part that has not come back as
-    ///   `Stray` when this daemon leaves is sent again to the next one.
+    ///   `UnparsedOutput` when this daemon leaves is sent again to the next one.
     /// - Daemon to shim, empty: everything that was sent has been used.
     /// - Daemon to shim, before it leaves: everything but these bytes has been used.
     Unread(&'a [u8]),
@@ -418,7 +418,7 @@ pub fn parse(bytes: &[u8]) -> Result<Option<(Frame<'_>, usize)>, BadFrame> {
     let (&kind, body) = frame.split_first().ok_or(BadFrame::UnknownKind)?;
     let frame = match kind {
         KIND_ORDER => Frame::Order(serde_json::from_slice(body)?),
-        KIND_STRAY => Frame::Stray(body),
+        KIND_UNPARSED_OUTPUT => Frame::UnparsedOutput(body),
         KIND_REPORT => Frame::Report(serde_json::from_slice(body)?),
         KIND_LOG => {
             let (next_seq, batch) = body.split_first_chunk::<8>().ok_or(BadFrame::UnknownKind)?;
@@ -441,9 +441,9 @@ pub fn put_order(out: &mut Vec<u8>, order: &Order) -> Result<(), BadFrame> {
     Ok(())
 }
 
-/// Appends stray output.
-pub fn put_stray(out: &mut Vec<u8>, bytes: &[u8]) {
-    put_frame(out, KIND_STRAY, &[bytes]);
+/// Appends unparsed output.
+pub fn put_unparsed_output(out: &mut Vec<u8>, bytes: &[u8]) {
+    put_frame(out, KIND_UNPARSED_OUTPUT, &[bytes]);
 }
 
 /// Appends a note of at most [`MAX_NOTE`].
@@ -504,7 +504,7 @@ mod tests {
         let mut bytes = Vec::new();
         put_order(&mut bytes, &order).unwrap();
         put_report(&mut bytes, &report);
-        put_stray(&mut bytes, b"x\n");
+        put_unparsed_output(&mut bytes, b"x\n");
 
         let (frame, used) = parse(&bytes).unwrap().unwrap();
         assert_eq!(frame, Frame::Order(order));
@@ -512,7 +512,7 @@ mod tests {
         let (frame, used) = parse(bytes).unwrap().unwrap();
         assert_eq!(frame, Frame::Report(report));
         let (frame, _) = parse(&bytes[used..]).unwrap().unwrap();
-        assert_eq!(frame, Frame::Stray(b"x\n"));
+        assert_eq!(frame, Frame::UnparsedOutput(b"x\n"));
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub struct DesiredState {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Stored {
+struct StoredDesiredState {
     format: u32,
     stopped: BTreeSet<ServerName>,
 }
@@ -41,7 +41,7 @@ impl DesiredState {
             }
             Err(error) => return Err(error),
         };
-        Ok(match serde_json::from_slice::<Stored>(&text) {
+        Ok(match serde_json::from_slice::<StoredDesiredState>(&text) {
             Ok(stored) if stored.format == FORMAT => (Self { stopped: stored.stopped }, None),
             Ok(stored) => damaged(file, &format!("format {} is unknown", stored.format)),
             Err(error) => damaged(file, &error.to_string()),
@@ -50,7 +50,7 @@ impl DesiredState {
 
     /// Writes the file atomically.
     pub fn write(&self, file: &Path) -> io::Result<()> {
-        let stored = Stored { format: FORMAT, stopped: self.stopped.clone() };
+        let stored = StoredDesiredState { format: FORMAT, stopped: self.stopped.clone() };
         let mut text = serde_json::to_vec_pretty(&stored)?;
         text.push(b'\n');
         write_atomically(file, &text)

@@ -156,11 +156,11 @@ pub(crate) struct ProbeBehavior {
 /// A launcher that follows one script per life, and repeats the last one.
 #[derive(Debug, Clone)]
 pub(crate) struct FakeLauncher {
-    shared: Arc<Mutex<Shared>>,
+    shared: Arc<Mutex<SharedState>>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SharedState {
     scripts: VecDeque<Script>,
     /// Scripts of single servers.
     own_scripts: HashMap<String, VecDeque<Script>>,
@@ -177,7 +177,7 @@ struct Shared {
 
 impl FakeLauncher {
     pub(crate) fn with_scripts(scripts: impl IntoIterator<Item = Script>) -> Self {
-        let shared = Shared {
+        let shared = SharedState {
             scripts: scripts.into_iter().collect(),
             own_scripts: HashMap::new(),
             launches: Vec::new(),
@@ -210,7 +210,7 @@ impl FakeLauncher {
         Self::with_scripts([Script::Lives { stops_in }])
     }
 
-    fn with<T>(&self, look: impl FnOnce(&mut Shared) -> T) -> T {
+    fn with<T>(&self, look: impl FnOnce(&mut SharedState) -> T) -> T {
         look(&mut self.shared.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -262,7 +262,7 @@ impl FakeLauncher {
     }
 }
 
-impl Shared {
+impl SharedState {
     fn begin(&mut self, order: LaunchOrder) -> (Script, u32) {
         let living = self.living.entry(order.key.clone()).or_default();
         *living += 1;

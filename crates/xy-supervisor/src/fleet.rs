@@ -160,7 +160,7 @@ pub struct ReloadOutcome {
 /// The fleet has been shut down.
 #[derive(Debug, thiserror::Error)]
 #[error("the daemon is shutting down")]
-pub struct Closed;
+pub struct FleetClosed;
 
 /// The outcome of a removal.
 #[derive(Debug)]
@@ -312,13 +312,13 @@ impl Fleet {
         &self,
         operation: Operation,
         names: Option<Vec<String>>,
-    ) -> Result<OperationOutcome, Closed> {
+    ) -> Result<OperationOutcome, FleetClosed> {
         let (reply, outcome) = oneshot::channel();
         self.commands
             .send(Command::Operate { operation, names, reply })
             .await
-            .map_err(|_| Closed)?;
-        outcome.await.map_err(|_| Closed)
+            .map_err(|_| FleetClosed)?;
+        outcome.await.map_err(|_| FleetClosed)
     }
 
     /// Replaces the configuration of all servers. Resolves when it is applied. The desired state of
@@ -327,18 +327,21 @@ impl Fleet {
         &self,
         servers: ServerMap,
         broken: BrokenServers,
-    ) -> Result<ReloadOutcome, Closed> {
+    ) -> Result<ReloadOutcome, FleetClosed> {
         let (reply, applied) = oneshot::channel();
         let command = Command::Apply { servers, broken, reply };
-        self.commands.send(command).await.map_err(|_| Closed)?;
-        applied.await.map_err(|_| Closed)
+        self.commands.send(command).await.map_err(|_| FleetClosed)?;
+        applied.await.map_err(|_| FleetClosed)
     }
 
     /// Replaces the settings of one server. Does nothing if the server has been removed.
-    pub async fn update(&self, settings: Arc<ServerSettings>) -> Result<ReloadOutcome, Closed> {
+    pub async fn update(
+        &self,
+        settings: Arc<ServerSettings>,
+    ) -> Result<ReloadOutcome, FleetClosed> {
         let (reply, applied) = oneshot::channel();
-        self.commands.send(Command::Update { settings, reply }).await.map_err(|_| Closed)?;
-        applied.await.map_err(|_| Closed)
+        self.commands.send(Command::Update { settings, reply }).await.map_err(|_| FleetClosed)?;
+        applied.await.map_err(|_| FleetClosed)
     }
 
     /// Returns the instance of a server for `holder`: the client's own with `isolation "client"`,
@@ -406,11 +409,11 @@ impl Fleet {
 
     /// Removes a server, with or without a file. Resolves when it has left the roster. Returns
     /// `None` if there is no server of that name.
-    pub async fn remove(&self, name: &ServerName) -> Result<Option<RemovedServer>, Closed> {
+    pub async fn remove(&self, name: &ServerName) -> Result<Option<RemovedServer>, FleetClosed> {
         let (reply, removed) = oneshot::channel();
         let command = Command::Remove { name: name.clone(), reply };
-        self.commands.send(command).await.map_err(|_| Closed)?;
-        removed.await.map_err(|_| Closed)
+        self.commands.send(command).await.map_err(|_| FleetClosed)?;
+        removed.await.map_err(|_| FleetClosed)
     }
 
     /// Stops all servers at the same time. Resolves when all have ended.

@@ -245,7 +245,7 @@ fn hung_reason(failures: u32, why: &str, evidence: Evidence) -> String {
     if evidence.calls > 0 {
         let calls = if evidence.calls == 1 { "call" } else { "calls" };
         // Writing to a `String` cannot fail.
-        let _ = write!(reason, "; it has {} {calls} in flight and does nothing", evidence.calls);
+        let _ = write!(reason, "; it has {} {calls} in flight and is idle", evidence.calls);
     }
     reason
 }

@@ -43,14 +43,14 @@ const REQUEST_QUEUE_CAPACITY: usize = 16;
 /// A handle of the journal.
 #[derive(Debug, Clone)]
 pub struct Journal {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     requests: mpsc::Sender<Request>,
 }
 
 /// The task of the journal. It is ended last, so that no change is missing.
 #[derive(Debug)]
 pub struct JournalTask {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     /// Closes once the last follower is dropped.
     followers: mpsc::Receiver<()>,
     end: oneshot::Sender<()>,
@@ -58,7 +58,7 @@ pub struct JournalTask {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SharedState {
     file: PathBuf,
     /// The identity of this daemon run. Entry numbers of different runs do not compare.
     boot: String,
@@ -125,7 +125,8 @@ impl Journal {
         let (presence, followers) = mpsc::channel(1);
         let live = Some(Live { entries: broadcast::Sender::new(FOLLOWER_CAPACITY), presence });
         let state = State { next_seq: 1, recent: VecDeque::new(), problem: None, live };
-        let shared = Arc::new(Shared { file: file.to_owned(), boot, state: Mutex::new(state) });
+        let shared =
+            Arc::new(SharedState { file: file.to_owned(), boot, state: Mutex::new(state) });
         let (end, is_ending) = oneshot::channel();
         let (requests, received) = mpsc::channel(REQUEST_QUEUE_CAPACITY);
         let writer = Writer::new(file);
@@ -192,7 +193,7 @@ impl JournalTask {
     }
 }
 
-impl Shared {
+impl SharedState {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -238,7 +239,7 @@ enum Request {
 }
 
 struct Recorder {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     changes: broadcast::Receiver<StateChange>,
     requests: mpsc::Receiver<Request>,
     writer: Writer,

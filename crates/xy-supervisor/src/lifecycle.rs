@@ -338,7 +338,13 @@ pub fn on_event(
         }
         (Starting { .. }, DeadlineReached) => {
             let within = rules.ready.within;
-            stop(life, CountFailure, Reason::NeverReady { within, stray: None }, rules, now)
+            stop(
+                life,
+                CountFailure,
+                Reason::NeverReady { within, unparsed_output: None },
+                rules,
+                now,
+            )
         }
         (Starting { .. }, ProtocolError(why)) => {
             stop(life, CountFailure, Reason::ProtocolError(why), rules, now)
@@ -431,7 +437,9 @@ pub fn on_event(
                 CountFailure => {
                     let reason = match &life.reason {
                         reason if reason.is_failure() => reason.clone(),
-                        _ => Reason::NeverReady { within: rules.ready.within, stray: None },
+                        _ => {
+                            Reason::NeverReady { within: rules.ready.within, unparsed_output: None }
+                        }
                     };
                     let end = UnexpectedEnd { reason, clean: false, lived: LifeSpan::ZERO };
                     (decide_restart(life, end, rules, context), None)

@@ -27,7 +27,7 @@ pub struct RuntimeServers {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Stored {
+struct StoredServers {
     format: u32,
     servers: Vec<Arc<ServerSettings>>,
 }
@@ -55,7 +55,8 @@ impl RuntimeServers {
 
     /// Writes the file atomically.
     pub fn write(&self, file: &Path) -> io::Result<()> {
-        let stored = Stored { format: FORMAT, servers: self.servers.values().cloned().collect() };
+        let stored =
+            StoredServers { format: FORMAT, servers: self.servers.values().cloned().collect() };
         let mut text = serde_json::to_vec_pretty(&stored)?;
         text.push(b'\n');
         write_atomically(file, &text)
@@ -63,7 +64,7 @@ impl RuntimeServers {
 }
 
 fn parse(text: &[u8]) -> Result<RuntimeServers, String> {
-    let stored: Stored = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    let stored: StoredServers = serde_json::from_slice(text).map_err(|error| error.to_string())?;
     if stored.format != FORMAT {
         return Err(format!("format {} is unknown", stored.format));
     }

@@ -468,11 +468,12 @@ impl Task {
     /// server was not ready in time.
     fn add_unparsed_line(&mut self) {
         let is_stdio = self.now.settings.transport() == Transport::Stdio;
-        if let Reason::NeverReady { stray: stray @ None, .. } = &mut self.now.life.reason
+        if let Reason::NeverReady { unparsed_output: unparsed_output @ None, .. } =
+            &mut self.now.life.reason
             && is_stdio
         {
             let line = self.logs.first_stdout(self.first_line);
-            *stray = line.map(|line| mask::text(&String::from_utf8_lossy(&line.bytes)));
+            *unparsed_output = line.map(|line| mask::text(&String::from_utf8_lossy(&line.bytes)));
         }
     }
 

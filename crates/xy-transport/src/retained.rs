@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use crate::metrics;
 
 /// The name of the metric.
-const METRIC_NAME: &str = "xy_kept";
+const METRIC_NAME: &str = "xy_retained_objects";
 
 /// The number of retained objects of each kind.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -20,7 +20,7 @@ impl Retained {
 
     /// Appends all counts in the format of `/metrics`.
     pub fn write(&self, out: &mut String) {
-        let help = "Objects kept in memory for clients, calls and servers, by kind.";
+        let help = "Objects retained in memory, by kind.";
         metrics::family(out, METRIC_NAME, metrics::Kind::Gauge, help);
         for (what, count) in &self.0 {
             metrics::sample(out, METRIC_NAME, &[("what", what)], count);
@@ -41,6 +41,9 @@ mod tests {
         let mut out = String::new();
         retained.write(&mut out);
         let numbers: Vec<&str> = out.lines().filter(|line| !line.starts_with('#')).collect();
-        assert_eq!(numbers, ["xy_kept{what=\"bytes\"} 0", "xy_kept{what=\"calls\"} 5"]);
+        assert_eq!(
+            numbers,
+            ["xy_retained_objects{what=\"bytes\"} 0", "xy_retained_objects{what=\"calls\"} 5"]
+        );
     }
 }

@@ -21,17 +21,17 @@ impl Deadline {
     }
 
     pub(crate) fn has_passed(self) -> bool {
-        self.left() == Some(Duration::ZERO)
+        self.remaining() == Some(Duration::ZERO)
     }
 
     /// Returns the remaining time; `None` if there is no deadline.
-    pub(crate) fn left(self) -> Option<Duration> {
+    pub(crate) fn remaining(self) -> Option<Duration> {
         self.at.map(|at| at.saturating_duration_since(monotonic_now()))
     }
 
     /// Returns the remaining time, but at most `most`.
-    pub(crate) fn left_at_most(self, most: Duration) -> Duration {
-        self.left().map_or(most, |left| left.min(most))
+    pub(crate) fn remaining_at_most(self, most: Duration) -> Duration {
+        self.remaining().map_or(most, |left| left.min(most))
     }
 }
 

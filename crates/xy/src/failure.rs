@@ -68,7 +68,7 @@ impl From<CallError> for Failure {
 
 impl From<PathError> for Failure {
     fn from(cause: PathError) -> Self {
-        Self::internal("xy does not know where its files are", cause)
+        Self::internal("cannot determine the folders of xy", cause)
     }
 }
 

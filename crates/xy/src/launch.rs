@@ -59,7 +59,7 @@ pub(crate) fn wait_until_ready(
         {
             return Ok(StartOutcome::Ready(Box::new(info)));
         }
-        if !pause(deadline.left_at_most(POLL_INTERVAL)) {
+        if !pause(deadline.remaining_at_most(POLL_INTERVAL)) {
             return Ok(StartOutcome::Interrupted);
         }
     }
@@ -69,7 +69,7 @@ pub(crate) fn wait_until_ready(
 /// Queries the daemon at one of `places`; returns `None` if none answers.
 pub(crate) fn query_info(places: &[PathBuf], deadline: Deadline) -> Option<Info> {
     let mut client = Client::find(places).ok()?;
-    let within = deadline.left_at_most(START_TIMEOUT).max(Duration::from_millis(1));
+    let within = deadline.remaining_at_most(START_TIMEOUT).max(Duration::from_millis(1));
     client.set_timeout(Some(within)).ok()?;
     client.call_as(&Request::Info).ok()
 }

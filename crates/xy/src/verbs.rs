@@ -37,7 +37,7 @@ use crate::args::{Json, Which};
 use crate::failure::{Exit, Failure};
 use crate::link::{Link, read};
 use crate::output::Output;
-use crate::render::outcome::Outcome;
+use crate::render::outcome::RenderedOutcome;
 use crate::render::safe_text;
 use crate::verbs::progress::ProgressMonitor;
 
@@ -58,7 +58,7 @@ fn run_on_servers<T: DeserializeOwned>(
     args: &ServerArgs,
     gerund: &str,
     request: fn(Select) -> Request,
-    judge: fn(&T, bool) -> Outcome,
+    judge: fn(&T, bool) -> RenderedOutcome,
     output: &mut Output,
 ) -> Result<(), Failure> {
     let Which { name, all } = args.which.clone();
@@ -79,7 +79,7 @@ fn run_on_servers<T: DeserializeOwned>(
     if outcome.has_failed { Err(Failure::Reported(Exit::Failed)) } else { Ok(()) }
 }
 
-fn show(outcome: &Outcome, output: &mut Output) -> Result<(), Failure> {
+fn show(outcome: &RenderedOutcome, output: &mut Output) -> Result<(), Failure> {
     if outcome.is_empty() {
         output.print_stderr("no servers are configured\n");
     }

@@ -190,7 +190,7 @@ fn added_server_is_restarted_by_default() {
     assert_eq!(usual.code, 0, "{usual:?}");
     home.wait_until("it is restarted", || status(&home, "usual")["restarts_total"] != 0);
     assert_eq!(status(&home, "never")["restarts_total"], 0);
-    let told = "not restarted when it ends (policy `never`): the agent or user that added it";
+    let told = "not restarted when it exits (policy `never`): the client that added it";
     for verb in [&["list"][..], &["status", "never"]] {
         let shown = home.xy(verb).stdout;
         assert_eq!(shown.matches(told).count(), 1, "{shown}");

@@ -191,7 +191,8 @@ fn gauges(home: &Home) -> BTreeMap<String, u64> {
     assert_eq!(answer.status, 200, "{answer:?}");
     let is_meant = |line: &&str| {
         let is_gauge = line.starts_with("xy_http_") && !line.contains("_total");
-        (is_gauge && !line.starts_with("xy_http_connections")) || line.starts_with("xy_kept{")
+        (is_gauge && !line.starts_with("xy_http_connections"))
+            || line.starts_with("xy_retained_objects{")
     };
     let number = |line: &str| {
         let (name, count) = line.rsplit_once(' ')?;
@@ -205,11 +206,11 @@ fn gauges(home: &Home) -> BTreeMap<String, u64> {
 
 /// Returns the value of one gauge.
 fn gauge(gauges: &BTreeMap<String, u64>, what: &str) -> u64 {
-    gauges[&format!("xy_kept{{what=\"{what}\"}}")]
+    gauges[&format!("xy_retained_objects{{what=\"{what}\"}}")]
 }
 
 /// Cancelled calls are forgotten only once their server can no longer refer to them.
-const CANCELLED_CALLS: &str = "xy_kept{what=\"calls_given_up\"}";
+const CANCELLED_CALLS: &str = "xy_retained_objects{what=\"calls_given_up\"}";
 
 /// Gauges that differ from before; printed if the test fails.
 #[derive(Default)]

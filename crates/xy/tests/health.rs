@@ -88,7 +88,7 @@ fn server_that_hangs_during_calls_is_restarted() {
     client.start_call("never", json!({}));
     signal(first, Signal::STOP);
     let now = running_after(&home, "one", 1);
-    assert!(now["transitions"].to_string().contains("in flight and does nothing"), "{now:#}");
+    assert!(now["transitions"].to_string().contains("in flight and is idle"), "{now:#}");
     home.finish();
 }
 

@@ -466,7 +466,7 @@ mod full {
         }
         let mut stopped = ask(&home, "stop", json!({ "name": "two" }));
         let warnings = stopped["warnings"].take().to_string();
-        assert!(warnings.contains("forgotten when the daemon restarts"), "{warnings}");
+        assert!(warnings.contains("lost when the daemon restarts"), "{warnings}");
         assert_eq!(stopped["stopped"], json!(["two"]));
         assert!(!is_alive(pids[1]));
 

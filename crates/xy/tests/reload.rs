@@ -386,7 +386,7 @@ fn returning_server_waits_for_its_predecessor() {
     reloads[1].send(&json!({ "jsonrpc": "2.0", "id": 2, "method": "reload" }));
 
     let waiting = home.wait_for_state("one", "stopping");
-    assert_eq!(waiting["reason"], "waiting for the end of its predecessor");
+    assert_eq!(waiting["reason"], "waiting for the previous instance to exit");
     assert!(is_alive(before));
     signal(before, Signal::KILL);
     assert_eq!(reloads[0].next(support::SOON)["result"]["removed"], json!(["one"]));

@@ -198,8 +198,8 @@ fn lines_without_effect_are_reported() {
 
 #[test]
 fn empty_profile_is_reported_although_each_line_has_effect() {
-    const NOTHING: Option<&str> = Some("shows nothing at all");
-    const NO_TOOL: Option<&str> = Some("shows no tool");
+    const NOTHING: Option<&str> = Some("shows nothing: ");
+    const NO_TOOL: Option<&str> = Some("shows no tools: ");
     // `a` has a tool and a prompt, `b` has one tool, and nothing is known of `c` yet.
     let all = [(Kind::Tools, "a", "x"), (Kind::Prompts, "a", "ask"), (Kind::Tools, "b", "x")];
     let has = |kind: Kind, fits: &dyn Fn(&str, &str) -> bool| {

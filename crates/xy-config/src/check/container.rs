@@ -261,7 +261,7 @@ fn memory(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Option<u64> {
 /// Reads a processor limit, in billionths of a processor, as engines count.
 fn cpus(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Option<u64> {
     let value = reader.value(node, word)?;
-    #[expect(clippy::cast_precision_loss, reason = "no machine has so many processors")]
+    #[expect(clippy::cast_precision_loss, reason = "larger numbers are rejected below")]
     let number = match value.value {
         Value::Whole(number) => number as f64,
         Value::Fraction(number) => number,

@@ -55,7 +55,7 @@ pub(super) fn read(reader: &mut Reader<'_>, nodes: &[RawNode], name: &str) -> Pr
     let mut profile = ProfileSettings { name: name.to_owned(), file, ..ProfileSettings::default() };
     let mut names: BTreeMap<String, SourceSpan> = BTreeMap::new();
     let mut renamed = Vec::new();
-    for (node, word) in reader.known_often(nodes, &PROFILE_WORDS, &REPEATED, None) {
+    for (node, word) in reader.known_repeatable(nodes, &PROFILE_WORDS, &REPEATED, None) {
         match word.name {
             "servers" => profile.servers.extend(reader.patterns(node, word)),
             "deny-servers" => profile.deny_servers.extend(reader.patterns(node, word)),
@@ -151,7 +151,7 @@ fn server_block(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Option<S
         };
         let Some(children) = reader.block(node, word) else { continue };
         for (node, inner) in
-            reader.known_often(children, &FILTER_WORDS, &["allow", "deny"], Some(word.name))
+            reader.known_repeatable(children, &FILTER_WORDS, &["allow", "deny"], Some(word.name))
         {
             let patterns = reader.patterns(node, inner);
             let side = if inner.name == "allow" { &mut filter.allow } else { &mut filter.deny };
@@ -254,8 +254,8 @@ fn check_count(reader: &mut Reader<'_>, profile: &ProfileSettings) {
 }
 
 impl Reader<'_> {
-    /// Works like [`Reader::known`], but allows some fields to be repeated.
-    fn known_often<'n>(
+    /// Returns the known fields, as [`Reader::known`] does, and allows some of them to be repeated.
+    fn known_repeatable<'n>(
         &mut self,
         nodes: &'n [RawNode],
         words: &[Word],
@@ -270,7 +270,7 @@ impl Reader<'_> {
             };
             let is_unique = !repeatable.contains(&word.name);
             match nodes[..index].iter().find(|it| is_unique && it.name == node.name) {
-                Some(first) => self.given_twice(node, first.name_span),
+                Some(first) => self.report_duplicate(node, first.name_span),
                 None => found.push((node, *word)),
             }
         }
@@ -306,14 +306,14 @@ impl Reader<'_> {
 mod tests {
     use std::path::PathBuf;
 
-    use super::super::{FileText, Loaded, Texts, UnknownMachine, check_all};
+    use super::super::{FileText, LoadedConfig, Texts, UnknownMachine, check_all};
     use super::*;
 
     fn file(name: &str, text: &str) -> FileText {
         FileText { path: PathBuf::from(name), shown: name.to_owned(), text: text.to_owned() }
     }
 
-    fn check(text: &str) -> Loaded {
+    fn check(text: &str) -> LoadedConfig {
         let servers =
             ["git", "files"].map(|name| file(&format!("servers/{name}.kdl"), "command \"sh\""));
         let profiles = &[file("profiles/work.kdl", text)];

@@ -126,7 +126,7 @@ impl CommandRules<'_> {
                 self.machine.inspect(&place(program)) != PathKind::Program
             }
             PathKind::Missing | PathKind::Unknown => {
-                program.contains('/') || self.is_on_path(written) == Some(true)
+                program.contains('/') || self.search_path_has(written) == Some(true)
             }
             PathKind::Folder | PathKind::Program | PathKind::File => true,
         };
@@ -166,7 +166,7 @@ impl CommandRules<'_> {
     }
 
     fn find_on_path(&self, command: &Spanned<String>) -> Option<Problem> {
-        if self.is_on_path(&command.value)? {
+        if self.search_path_has(&command.value)? {
             return None;
         }
         let is_own = self.env.contains_key("PATH");
@@ -177,7 +177,7 @@ impl CommandRules<'_> {
     }
 
     /// Returns true if the program is on `PATH`; `None` if `PATH` is unknown.
-    fn is_on_path(&self, program: &str) -> Option<bool> {
+    fn search_path_has(&self, program: &str) -> Option<bool> {
         let own = self.env.get("PATH").map(|path| OsString::from(&path.value));
         let search_path = own.or_else(|| self.machine.search_path())?;
         let mut folders =

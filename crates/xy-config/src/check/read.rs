@@ -98,13 +98,13 @@ impl Reader<'_> {
             }
             repeated += 1;
             if repeated <= MAX_UNKNOWN {
-                self.given_twice(node, first);
+                self.report_duplicate(node, first);
             }
         }
         found
     }
 
-    pub(super) fn given_twice(&mut self, node: &RawNode, first: Span) {
+    pub(super) fn report_duplicate(&mut self, node: &RawNode, first: Span) {
         let message = format!("{} is given twice", quote(&node.name));
         let problem = self.error(node.name_span, message).label("given again here");
         self.report(problem.related(&self.at(first), "first given here"));

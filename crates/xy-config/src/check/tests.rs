@@ -59,7 +59,7 @@ fn file(name: &str, text: &str) -> FileText {
 }
 
 /// Checks files given as name and text; `xy.kdl` is the daemon's.
-fn check_files(files: &[(&str, &str)]) -> Loaded {
+fn check_files(files: &[(&str, &str)]) -> LoadedConfig {
     let daemon = files.iter().find(|(name, _)| *name == "xy.kdl");
     let servers: Vec<FileText> = files
         .iter()
@@ -69,7 +69,7 @@ fn check_files(files: &[(&str, &str)]) -> Loaded {
     check(daemon.map(|(name, text)| file(name, text)).as_ref(), &servers, &FakeMachine)
 }
 
-fn rendered(loaded: &Loaded) -> String {
+fn rendered(loaded: &LoadedConfig) -> String {
     loaded.problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
@@ -643,7 +643,7 @@ fn mistake_in_a_block_is_reported_once() {
 }
 
 /// Asserts that accepted settings hold the invariants of `settings.rs`.
-fn assert_invariants(loaded: &Loaded) {
+fn assert_invariants(loaded: &LoadedConfig) {
     for problem in &loaded.problems {
         let text = problem.to_string();
         let hidden = text.chars().find(|&c| c.is_control() && c != '\n');

@@ -383,7 +383,7 @@ fn client_file_that_others_may_write_is_not_used() {
 }
 
 /// Loads the home with the last good texts and running servers of an earlier daemon.
-fn after(home: &Home, last_good: &[(&str, &str)], living: &[&str]) -> Loaded {
+fn after(home: &Home, last_good: &[(&str, &str)], living: &[&str]) -> LoadedConfig {
     let last_good = last_good.iter().map(|&(file, text)| (file.to_owned(), text.to_owned()));
     let living = living.iter().map(|name| ServerName::new(name).unwrap());
     let earlier = PriorState { last_good: last_good.collect(), living: living.collect() };

@@ -95,7 +95,7 @@ impl Line<'_> {
             _ => return None,
         };
         let name = crate::report::quote(self.content(name));
-        let message = format!("no `{shown}` belongs between {name} and its value");
+        let message = format!("unexpected `{shown}` between {name} and its value");
         Some(self.foreign(message, &sign.range))
     }
 
@@ -140,7 +140,7 @@ impl Line<'_> {
             it.kind == TokenKind::Text && text.starts_with('"') && has_bad_escape(text)
         };
         let token = self.tokens.iter().find(is_wrong)?;
-        let message = "this text holds a `\\` that means nothing";
+        let message = "this text contains an invalid `\\` escape";
         let advice = "write `\\\\` for a `\\`, or `#\"…\"#` around text that is taken as it is";
         Some(self.other(message, &token.range, advice.to_owned()))
     }

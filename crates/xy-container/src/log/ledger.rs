@@ -121,7 +121,7 @@ impl Ledger {
         if let Err(error) = &entered {
             if !self.is_failing {
                 let file = self.path.display();
-                tracing::warn!(%file, %error, "the ledger cannot be written: a later daemon numbers its lines anew");
+                tracing::warn!(%file, %error, "the ledger cannot be written: a later daemon renumbers its lines");
             }
             self.open = None;
             self.clear();

@@ -63,11 +63,11 @@ pub(super) fn apply(order: &LogOrder, last: &Entry) {
         put_line(&mut lines, record.flags, record.line);
     }
     let file = Path::new(&order.file);
-    let Some(replay) = decide(&lines, &look(file, before, lines.len())) else { return };
+    let Some(replay) = decide(&lines, &read_tail(file, before, lines.len())) else { return };
     if replay.half > 0
         && let Err(error) = cut(file, replay.half)
     {
-        tracing::warn!(file = order.file, %error, "half a line stays in a log");
+        tracing::warn!(file = order.file, %error, "a partial line remains in the log");
     }
     let now = Instant::now().into_std();
     let mut disk = DiskLog::open(order, now);
@@ -76,12 +76,12 @@ pub(super) fn apply(order: &LogOrder, last: &Entry) {
     }
     disk.finish(now);
     if let Some(problem) = disk.problem() {
-        tracing::warn!("lines are missing in a log: {problem}");
+        tracing::warn!("log lines lost: {problem}");
     }
 }
 
 /// Reads the file after the position `before`, up to `most` bytes.
-fn look(file: &Path, before: LogPosition, most: usize) -> FileTail {
+fn read_tail(file: &Path, before: LogPosition, most: usize) -> FileTail {
     let older = PathBuf::from(format!("{}.1", file.display()));
     let read = |path: &Path, from: u64| read(path, from, most);
     if is_at(file, before) {

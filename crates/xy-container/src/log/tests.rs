@@ -300,7 +300,11 @@ fn unwritable_ledger_restarts_numbers_but_loses_no_line() {
     container.write(&mut log, 1, &[(1, b"one\nha")]);
     let (done, _) = oneshot::channel();
     log.take(vec![Piece::Finish { is_over: false, done }], &DroppedOutput::default());
-    assert_eq!(container.in_files("[err] "), ["one", "ha"], "nobody could go on with it");
+    assert_eq!(
+        container.in_files("[err] "),
+        ["one", "ha"],
+        "no later daemon can continue the partial line"
+    );
     drop(log);
     let next = container.daemon();
     assert_eq!(next.next_seq, 1);
@@ -385,7 +389,7 @@ fn dropped_output_is_counted_and_not_logged_later() {
     container.write(&mut log, 2, &[(1, b"two\n")]);
     drop(log);
     container.next_daemon();
-    let notice = "xy: 1 pieces of its output were not kept: the disk is too slow";
+    let notice = "xy: 1 chunks of its output were dropped: the disk is too slow";
     assert_eq!(container.in_files("[err] "), ["one", notice, "two"]);
 }
 
@@ -413,9 +417,9 @@ fn gap_is_marked_by_own_line() {
         let file = order(&container.path("one.log"));
         recover_with(&file, container.path("one.lines"), OutputPosition::default(), false).known
     };
-    let of_the_disk = "xy: 2 pieces of its output were not kept: the disk is too slow";
-    let of_its_engine = "xy: 7 bytes of its output are missing: its engine lacks them";
-    let of_any = "xy: some of its output may be missing: its engine lacks it";
+    let of_the_disk = "xy: 2 chunks of its output were dropped: the disk is too slow";
+    let of_its_engine = "xy: 7 bytes of its output are missing in the engine's log";
+    let of_any = "xy: some of its output may be missing in the engine's log";
     for (stream, tag) in ["[out] ", "[err] "].into_iter().enumerate() {
         let container = TestContainer::new(FILE_BYTES);
         let mut log = container.daemon();

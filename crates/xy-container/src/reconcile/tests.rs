@@ -94,7 +94,7 @@ async fn name_has_one_owner_and_is_released_on_abort() {
     }
     second.abort();
     let _ = second.await;
-    assert!(!owned.has("a"), "nobody is left who could release it");
+    assert!(!owned.has("a"), "no owner can release the name");
     owned.lease("a").await.keep();
     assert!(owned.has("a"), "it is left to another daemon");
 }

@@ -11,14 +11,18 @@ use xy_supervisor::launch::{
 use xy_supervisor::lifecycle::{Exit, LaunchFault};
 
 use super::ContainerRunner;
-use crate::shared::Shared;
+use crate::shared::SharedState;
 use crate::start::{self, StartError};
 
 /// Time between two progress reports; shorter than any time-out of a start.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Starts a container and runs it to its end.
-pub(crate) async fn run(shared: Arc<Shared>, order: LaunchOrder, mut channels: InstanceChannels) {
+pub(crate) async fn run(
+    shared: Arc<SharedState>,
+    order: LaunchOrder,
+    mut channels: InstanceChannels,
+) {
     let (progress, mut updates) = watch::channel(None);
     let (cancel, cancelled) = watch::channel(false);
     let mut beginning =
@@ -72,7 +76,7 @@ pub(crate) async fn run(shared: Arc<Shared>, order: LaunchOrder, mut channels: I
 
 /// Reports the progress of the start.
 fn prepare(channels: &InstanceChannels, progress: Option<Progress>) {
-    let what = "making its container".to_owned();
+    let what = "creating its container".to_owned();
     let progress = progress.unwrap_or(Progress { what, percent: None });
     // The next report supersedes this one.
     let _ = channels.events.try_send(InstanceEvent::Preparing(progress));

@@ -25,7 +25,7 @@ const REMOVE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Number of last lines among which the message of an init is searched for.
 const LAST_LINES: usize = 4;
 
-const AWAY: &str = "its engine was restarted, or cut it off, and it has ended meanwhile";
+const AWAY: &str = "its engine was restarted or closed the stream, and it has exited meanwhile";
 const REMOVED: &str = "another program has removed its container";
 
 impl ContainerRunner {

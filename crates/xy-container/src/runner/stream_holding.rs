@@ -24,7 +24,7 @@ impl ContainerRunner {
         }
         let attached_again = if self.held_since.elapsed() < MIN_HOLDER_LIFETIME {
             stream_holder.end(&self.shared).await;
-            Err(io::Error::other("it was lost again and again"))
+            Err(io::Error::other("it was lost repeatedly"))
         } else {
             stream_holder.respawn(&self.shared, &self.id).await
         };

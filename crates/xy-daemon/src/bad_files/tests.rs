@@ -29,7 +29,7 @@ impl Home {
         Self { _root: root, paths }
     }
 
-    fn load(&self, last_good: &[(&str, &str)]) -> Loaded {
+    fn load(&self, last_good: &[(&str, &str)]) -> LoadedConfig {
         let owned = |&(file, text): &(&str, &str)| (file.to_owned(), text.to_owned());
         let last_good: LastGood = last_good.iter().map(owned).collect();
         let earlier = PriorState { last_good, ..PriorState::default() };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use xy_config::settings::ServerSettings;
 use xy_config::write::NewServer;
-use xy_config::{FileText, Loaded};
+use xy_config::{FileText, LoadedConfig};
 use xy_protocol::control::{Add, AddResult};
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::{ServerName, ServerState};
@@ -111,7 +111,7 @@ impl<'a> AddRequest<'a> {
             return Err(self.add_error(&AddError::Exists));
         }
         if self.persist && self.text.path.symlink_metadata().is_ok() {
-            return Err(self.has_file());
+            return Err(self.file_exists_error());
         }
         if let Some((name, bad)) = self.daemon.bad_file(self.name.as_str()) {
             let message = self.not_added();
@@ -122,7 +122,7 @@ impl<'a> AddRequest<'a> {
     }
 
     /// Checks the settings on a blocking thread, as if they were in a file.
-    async fn check(&self) -> Result<Loaded, CallError> {
+    async fn check(&self) -> Result<LoadedConfig, CallError> {
         let (paths, text) = (self.daemon.paths.clone(), self.text.clone());
         let check = move || {
             let last_good = last_good::read_only(&paths.last_good_file);
@@ -159,7 +159,7 @@ impl<'a> AddRequest<'a> {
         match writing.map_err(|cause| self.internal(&cause))? {
             Ok(()) => {}
             Err(cause) if cause.kind() == std::io::ErrorKind::AlreadyExists => {
-                return Err(self.has_file());
+                return Err(self.file_exists_error());
             }
             Err(cause) => {
                 return Err(self.internal(&format!("`{}`: {cause}", self.text.path.display())));
@@ -199,7 +199,7 @@ impl<'a> AddRequest<'a> {
         let error = did_not_start(settled);
         let hint = match settled.after.life.reason {
             // xy's own tools have no flags, so the hint names the command line and the file.
-            Reason::NeverReady { stray: None, .. } => format!(
+            Reason::NeverReady { unparsed_output: None, .. } => format!(
                 "if it downloads packages at its first start, give it more time: \
                  `xy add {} --ready-within 2m …` in a shell, or `ready {{ within \"2m\" }}` in a \
                  file; otherwise fix the problem above and retry",
@@ -240,7 +240,7 @@ impl<'a> AddRequest<'a> {
             .hint("xy would serve itself endlessly: add other servers, or another daemon")
     }
 
-    fn has_file(&self) -> CallError {
+    fn file_exists_error(&self) -> CallError {
         CallError::new(ErrorKind::AlreadyRunning, self.not_added())
             .cause(format!("the file `{}` exists", self.text.shown))
             .hint("`xy reload` starts the server that it configures; the file is never overwritten")

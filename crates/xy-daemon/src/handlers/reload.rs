@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use xy_config::settings::ServerSettings;
-use xy_config::{BrokenServers, Loaded};
+use xy_config::{BrokenServers, LoadedConfig};
 use xy_protocol::control::{Failure, Reload, ReloadResult, Select};
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::{ServerName, ServerState, Wanted};
@@ -58,7 +58,7 @@ pub(crate) async fn handle(daemon: &Daemon, params: &Reload) -> Result<ReloadRes
 }
 
 /// Returns the servers that keep their last good settings because their files have errors.
-fn servers_with_bad_files(daemon: &Daemon, loaded: &Loaded) -> ServerMap {
+fn servers_with_bad_files(daemon: &Daemon, loaded: &LoadedConfig) -> ServerMap {
     let has_bad_file = |settings: &ServerSettings| {
         let shown = daemon.paths.shown(&settings.source.file);
         loaded.broken.contains(&settings.name)
@@ -153,7 +153,7 @@ async fn reload_corrected(
         return Err(refusal_of(&loaded, &message, &bad.shown).unwrap_or_else(|| {
             CallError::new(ErrorKind::ConfigInvalid, message)
                 .cause(format!("the file `{}` no longer exists", bad.shown))
-                .hint("`xy reload` forgets servers that no file configures")
+                .hint("`xy reload` removes servers that no file configures")
         }));
     };
     if let Some(refused) = port_conflict(&settings, &servers) {

@@ -52,7 +52,7 @@ fn last_stderr(instance: &InstanceHandle, after: &Snapshot) -> Vec<String> {
 }
 
 /// The outcome of a request to one or all servers.
-pub(super) struct Outcome {
+pub(super) struct SettleOutcome {
     pub(super) settled: Vec<SettledServer>,
     pub(super) without_instance: Vec<ServerWithoutInstance>,
     pub(super) warnings: Vec<String>,
@@ -64,7 +64,7 @@ pub(super) async fn request_and_wait(
     daemon: &Daemon,
     operation: Operation,
     select: &Select,
-) -> Result<Outcome, CallError> {
+) -> Result<SettleOutcome, CallError> {
     let names = select.name.clone().map(|name| vec![name]);
     let outcome = daemon.fleet.operate(operation, names).await.map_err(shutting_down_error)?;
     if let Some(name) = outcome.unknown.first() {
@@ -82,7 +82,11 @@ pub(super) async fn request_and_wait(
     if !settled.iter().all(|it| it.after.state().is_settled()) && select.wait {
         daemon.check_not_handed_over()?;
     }
-    Ok(Outcome { settled, without_instance: outcome.without_instance, warnings: outcome.warnings })
+    Ok(SettleOutcome {
+        settled,
+        without_instance: outcome.without_instance,
+        warnings: outcome.warnings,
+    })
 }
 
 /// Returns the servers that cannot start because of their files, if all were selected.

@@ -67,9 +67,9 @@ pub(super) fn precheck(facts: &Facts<'_>) -> Precheck {
 /// The diagnosis of a running instance after two probes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Diagnosis {
-    /// It answers, or need not.
+    /// The server responds, or is not expected to.
     Healthy(Option<String>),
-    /// It appears to hang.
+    /// The server appears to hang.
     Hung(String),
     /// It cannot be reached, and the daemon cannot restart it.
     Unreachable(String),
@@ -139,7 +139,7 @@ pub(super) fn diagnose(
     };
     let gone = living.process == Some(ProcessState::Gone);
     match silence {
-        _ if gone => Diagnosis::Hung("its process is gone".to_owned()),
+        _ if gone => Diagnosis::Hung("its process has exited".to_owned()),
         Some(why) if living.is_remote && calls == 0 => Diagnosis::Unreachable(why),
         Some(_) if living.process == Some(ProcessState::Stopped) => {
             Diagnosis::Hung("it did not answer: a signal stopped its process".to_owned())
@@ -360,7 +360,7 @@ mod tests {
         remote broken: Unreachable("refused")
         no conversation: Hung("it has no MCP session")
         no MCP: Healthy(Some("it does not speak MCP, so only its process was checked"))
-        no MCP and gone: Hung("its process is gone")
+        no MCP and gone: Hung("its process has exited")
         "#);
         assert!(needs_third_probe(&one, &silent) && needs_third_probe(&silent, &busy));
         let speaks = RoundTrip::Silent { calls: 1, has_spoken: true };
@@ -410,7 +410,7 @@ mod tests {
         works but refused: Hung("it is no longer ready: page")
         works and is late: Healthy(Some("page, but it was active meanwhile: it is busy"))
         works and is late but unhealthy: Hung("it is no longer ready: page")
-        gone: Hung("its process is gone")
+        gone: Hung("its process has exited")
         answers and is ready: Healthy(None)
         answers but refused: Healthy(Some("page, but it answered"))
         answers but late: Healthy(Some("page, but it answered"))

@@ -119,7 +119,7 @@ fn try_to_write(folder: &Path) -> io::Result<()> {
         _ => fs::remove_file(&trial),
     };
     if read? != b"xy\n" {
-        return Err(io::Error::other("a file written there has other content when read back"));
+        return Err(io::Error::other("a file written there reads back with different content"));
     }
     removed
 }

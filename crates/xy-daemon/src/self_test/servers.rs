@@ -75,7 +75,7 @@ pub(super) async fn test(
             tests.spawn(async move {
                 match timeout_at(give_up_at, permits.acquire()).await {
                     Ok(_permit) => one.test(repair, give_up_at).await,
-                    Err(_) => (one.health(Outcome::failed(one.timeout_reason())), None),
+                    Err(_) => (one.health(TestOutcome::failed(one.timeout_reason())), None),
                 }
             });
         }
@@ -182,13 +182,13 @@ async fn test_isolated(daemon: &Arc<Daemon>, member: &Member, give_up_at: Instan
 }
 
 /// The outcome of one instance's test.
-struct Outcome {
+struct TestOutcome {
     status: WorkerStatus,
     answer_time: Option<Duration>,
     note: Option<String>,
 }
 
-impl Outcome {
+impl TestOutcome {
     fn failed(note: impl Into<String>) -> Self {
         Self { status: WorkerStatus::Failed, answer_time: None, note: Some(note.into()) }
     }
@@ -209,17 +209,16 @@ enum RestartProof {
 }
 
 /// Returns the outcome of an instance that was restarted because of `why`.
-fn after_repair(why: &str, prove_restart: RestartProof) -> Outcome {
+fn after_repair(why: &str, prove_restart: RestartProof) -> TestOutcome {
     match prove_restart {
         RestartProof::Answered(answer_time) => {
-            Outcome { status: WorkerStatus::Restarted, answer_time, note: Some(why.to_owned()) }
+            TestOutcome { status: WorkerStatus::Restarted, answer_time, note: Some(why.to_owned()) }
         }
         RestartProof::Failed(still) => {
-            Outcome::failed(format!("{why}; it was restarted, but {still}"))
+            TestOutcome::failed(format!("{why}; it was restarted, but {still}"))
         }
-        RestartProof::Pending(state) => Outcome::failed(format!(
-            "{why}; it is being restarted (it is {state}), which is not yet proven: test again \
-             later"
+        RestartProof::Pending(state) => TestOutcome::failed(format!(
+            "{why}; it was restarted and is {state}, but has not answered yet: test again later"
         )),
     }
 }
@@ -227,7 +226,7 @@ fn after_repair(why: &str, prove_restart: RestartProof) -> Outcome {
 /// The finding about an instance.
 enum Finding {
     /// It is healthy, or needs no repair.
-    Healthy(Outcome),
+    Healthy(TestOutcome),
     /// It is broken for this reason, and a restart helps.
     Broken(String),
     /// It is broken for this reason, and the daemon cannot repair it.
@@ -245,22 +244,22 @@ impl InstanceTest {
     /// has begun continues after it.
     async fn test(&self, repair: bool, give_up_at: Instant) -> TestedInstance {
         let why = match timeout_at(give_up_at, self.examine()).await {
-            Err(_) => return (self.health(Outcome::failed(self.timeout_reason())), None),
+            Err(_) => return (self.health(TestOutcome::failed(self.timeout_reason())), None),
             Ok(Finding::Healthy(outcome)) => return (self.health(outcome), None),
             Ok(Finding::Broken(why)) if repair => why,
             Ok(Finding::Broken(why) | Finding::Unreachable(why)) => {
-                return (self.health(Outcome::failed(why)), None);
+                return (self.health(TestOutcome::failed(why)), None);
             }
         };
         let previous_pid = self.instance.now().pid;
         tracing::warn!(server = %self.instance.key(), %why, "self-test restarts the server");
         let remedy = Event::RepairRequested(format!("self-test: {why}"));
         if self.instance.request(remedy).await.is_err() {
-            return (self.health(Outcome::failed("it is being removed")), None);
+            return (self.health(TestOutcome::failed("it is being removed")), None);
         }
         if self.instance.now().life.wanted == Wanted::Down {
             let note = "it was stopped on purpose during the test".to_owned();
-            return (self.health(Outcome::ok(None, Some(note))), None);
+            return (self.health(TestOutcome::ok(None, Some(note))), None);
         }
         let prove_restart = match timeout_at(give_up_at, self.prove_restart()).await {
             Ok(Ok(answer_time)) => RestartProof::Answered(answer_time),
@@ -287,7 +286,7 @@ impl InstanceTest {
             let now = self.instance.now();
             if now.life.state == State::Retired {
                 let note = "it was removed during the test".to_owned();
-                return Finding::Healthy(Outcome::ok(None, Some(note)));
+                return Finding::Healthy(TestOutcome::ok(None, Some(note)));
             }
             let reason = now.life.reason.to_string();
             let facts = Facts {
@@ -299,10 +298,10 @@ impl InstanceTest {
                 reason: &reason,
             };
             if let (ServerState::Starting, Some(progress)) = (now.state(), &now.progress) {
-                return Finding::Healthy(Outcome::ok(None, Some(progress.to_string())));
+                return Finding::Healthy(TestOutcome::ok(None, Some(progress.to_string())));
             }
             match precheck(&facts) {
-                Precheck::Healthy(note) => return Finding::Healthy(Outcome::ok(None, note)),
+                Precheck::Healthy(note) => return Finding::Healthy(TestOutcome::ok(None, note)),
                 Precheck::Dead(why) => return Finding::Broken(why),
                 Precheck::Unreachable(why) => return Finding::Unreachable(why),
                 Precheck::Wait => drop(self.instance.settled().await),
@@ -375,7 +374,9 @@ impl InstanceTest {
             activity,
         };
         Some(match diagnose(living, &first, &second, &ready) {
-            Diagnosis::Healthy(note) => Finding::Healthy(Outcome::ok(answer_time(&second), note)),
+            Diagnosis::Healthy(note) => {
+                Finding::Healthy(TestOutcome::ok(answer_time(&second), note))
+            }
             Diagnosis::Hung(why) => Finding::Broken(why),
             Diagnosis::Unreachable(why) => Finding::Unreachable(why),
         })
@@ -434,7 +435,7 @@ impl InstanceTest {
         format!("the test ran out of time; it is {}: {}", now.state(), now.life.reason)
     }
 
-    fn health(&self, outcome: Outcome) -> WorkerHealth {
+    fn health(&self, outcome: TestOutcome) -> WorkerHealth {
         let now = self.instance.now();
         let uptime = match now.life.state {
             State::Running { ready_at, .. } => {
@@ -508,7 +509,7 @@ mod tests {
     #[test]
     fn only_a_proven_repair_counts() {
         let describe = |prove_restart| {
-            let Outcome { status, note, .. } = after_repair("it did not answer", prove_restart);
+            let TestOutcome { status, note, .. } = after_repair("it did not answer", prove_restart);
             format!("{status:?}: {}", note.unwrap())
         };
         let all = [
@@ -519,7 +520,7 @@ mod tests {
         insta::assert_snapshot!(all.join("\n"), @"
         Restarted: it did not answer
         Failed: it did not answer; it was restarted, but it is failed: exited with code 3
-        Failed: it did not answer; it is being restarted (it is starting), which is not yet proven: test again later
+        Failed: it did not answer; it was restarted and is starting, but has not answered yet: test again later
         ");
     }
 }

@@ -17,11 +17,15 @@ pub(super) fn summarize(health: &SelfTestHealth, repairs: &[Repair]) -> String {
     let problems = problems(health);
     let repaired: Vec<String> = repairs.iter().filter_map(repaired).collect();
     match (problems.is_empty(), repaired.is_empty()) {
-        (true, true) => format!("all is well: {}", servers(&health.worker)),
-        (true, false) => format!("all is well again: {}", join_limited(&repaired)),
-        (false, true) => format!("not all is well: {}", join_limited(&problems)),
+        (true, true) => format!("all checks passed: {}", servers(&health.worker)),
+        (true, false) => format!("all checks passed after repairs: {}", join_limited(&repaired)),
+        (false, true) => format!("some checks failed: {}", join_limited(&problems)),
         (false, false) => {
-            format!("not all is well: {}; but {}", join_limited(&problems), join_limited(&repaired))
+            format!(
+                "some checks failed: {}; repaired: {}",
+                join_limited(&problems),
+                join_limited(&repaired)
+            )
         }
     }
 }
@@ -32,7 +36,7 @@ fn servers(worker: &[WorkerHealth]) -> String {
         (0, _) => "there are no servers".to_owned(),
         (1, 1) => "the only server is running".to_owned(),
         (all, answers) if all == answers => format!("all {all} servers are running"),
-        (all, answers) => format!("{answers} of {all} running, {} idle by design", all - answers),
+        (all, answers) => format!("{answers} of {all} running, {} idle", all - answers),
     }
 }
 
@@ -179,16 +183,16 @@ pub(crate) mod tests {
     #[test]
     fn summary_names_problems_and_repairs() {
         let mut health = healthy().health;
-        assert_eq!(summarize(&health, &[]), "all is well: there are no servers");
+        assert_eq!(summarize(&health, &[]), "all checks passed: there are no servers");
         health.worker = vec![worker("a", WorkerStatus::Ok)];
-        assert_eq!(summarize(&health, &[]), "all is well: the only server is running");
+        assert_eq!(summarize(&health, &[]), "all checks passed: the only server is running");
         let repair = Repair::FolderCreated { path: "/x".into(), reason: "r".into() };
         let summary = summarize(&health, std::slice::from_ref(&repair));
-        assert_eq!(summary, "all is well again: the folder /x was created again");
+        assert_eq!(summary, "all checks passed after repairs: the folder /x was created again");
         assert!(is_healthy(&health));
         health.worker.extend((0..7).map(|it| worker(&format!("b{it}"), WorkerStatus::Failed)));
         health.logs.status = CheckStatus::Error;
         assert!(!is_healthy(&health));
-        insta::assert_snapshot!(summarize(&health, &[repair]), @"not all is well: `b0` has failed (it ended), `b1` has failed (it ended), `b2` has failed (it ended), `b3` has failed (it ended), `b4` has failed (it ended), and 3 more; but the folder /x was created again");
+        insta::assert_snapshot!(summarize(&health, &[repair]), @"some checks failed: `b0` has failed (it ended), `b1` has failed (it ended), `b2` has failed (it ended), `b3` has failed (it ended), `b4` has failed (it ended), and 3 more; repaired: the folder /x was created again");
     }
 }

@@ -92,7 +92,7 @@ fn incomplete_write_is_ignored() {
 }
 
 #[test]
-fn damage_is_detected() {
+fn damaged_record_is_rejected() {
     let (_, text) = write(&[begin(1), level("error")]);
     for at in 0..text.len() {
         let mut other = text.clone();

@@ -42,7 +42,7 @@ pub(super) struct StreamState {
 /// Returns the notification for a client that missed messages.
 fn gap(missed: u64) -> Bytes {
     let notice = format!(
-        r#"{{"jsonrpc":"2.0","method":"notifications/message","params":{{"level":"warning","logger":"xy","data":"{missed} messages of this stream could not be kept for so long, and are lost"}}}}"#
+        r#"{{"jsonrpc":"2.0","method":"notifications/message","params":{{"level":"warning","logger":"xy","data":"{missed} messages of this stream have expired"}}}}"#
     );
     event::encode(None, notice.as_bytes()).0
 }

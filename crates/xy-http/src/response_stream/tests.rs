@@ -102,7 +102,7 @@ fn client_that_does_not_poll_gets_no_empty_event() {
 }
 
 #[test]
-fn client_that_missed_events_is_told() {
+fn missed_events_are_reported_to_the_client() {
     let response_stream = response_stream(POLLS);
     response_stream.put_event(b"1").unwrap();
     assert!(events(&response_stream).is_ready());
@@ -116,7 +116,7 @@ fn client_that_missed_events_is_told() {
     let Poll::Ready(Some(received)) = events_of(&response_stream, 1) else {
         panic!("there is an event")
     };
-    assert!(received.contains("1 messages of this stream could not be kept"), "{received}");
+    assert!(received.contains("1 messages of this stream have expired"), "{received}");
     assert!(received.ends_with("data: 3\n\n"), "{received}");
     // The first event id does not claim that the client has received the rest.
     assert!(received.starts_with("id: 0000000000000000-c1-1\nretry: "), "{received}");
@@ -137,7 +137,7 @@ fn no_event_is_accepted_after_the_end() {
 }
 
 #[test]
-fn client_with_an_open_stream_is_told_if_no_answer_comes() {
+fn session_end_sends_an_error_on_an_open_stream() {
     let is_event_stream = response_stream(PLAIN);
     is_event_stream.set_requests(vec!["\"x\"".into()]);
     is_event_stream.start_events();

@@ -21,7 +21,7 @@ use crate::stream::EventStream;
 /// The JSON-RPC error code for a call that an earlier daemon did not answer.
 const OUTCOME_UNKNOWN_CODE: i64 = -32010;
 const OUTCOME_UNKNOWN: &str = "outcome unknown: xy was restarted before the response; \
-                               check what was done before calling again";
+                               check whether the call was executed before repeating it";
 
 /// The notification for a client whose stream began in an earlier daemon.
 const MAY_HAVE_MISSED: &str = r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"warning","logger":"xy","data":"xy was restarted: events of this stream may be missing"}}"#;
@@ -50,7 +50,14 @@ impl HttpService {
                 let client = &session.client_session().logged_name();
                 let lost = requests.iter().flat_map(|request| {
                     let (outcome, code) = ("outcome-unknown", OUTCOME_UNKNOWN_CODE);
-                    FailedRequest { client, outcome, code, ..FailedRequest::default() }.log();
+                    FailedRequest {
+                        client,
+                        id: request,
+                        outcome,
+                        code,
+                        ..FailedRequest::default()
+                    }
+                    .log();
                     let lost = xy_mcp::reply::error(request, code, OUTCOME_UNKNOWN);
                     event::encode(None, &lost).0
                 });

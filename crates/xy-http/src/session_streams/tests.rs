@@ -69,7 +69,7 @@ fn unrelated_message_goes_to_exactly_one_listener() {
 }
 
 #[test]
-fn unheard_messages_are_stored_for_the_next_listener_up_to_a_limit() {
+fn messages_without_a_listener_are_stored_up_to_a_limit() {
     let session_streams = session_streams();
     for _ in 0..UNDELIVERED_MESSAGES_MAX {
         session_streams.put(b"1", Route::Broadcast);
@@ -196,7 +196,10 @@ fn answer_to_an_unresumable_call_is_dropped() {
     assert!(lost(&session_streams));
     assert_eq!((session_streams.open(), session_streams.disconnected()), (0, 0));
     assert_eq!(unsent(&session_streams.open_listener(true)), 0);
-    assert_eq!(session_streams.resume_stream(id(&call, 0), 9).unwrap_err(), HttpError::EventGone);
+    assert_eq!(
+        session_streams.resume_stream(id(&call, 0), 9).unwrap_err(),
+        HttpError::EventExpired
+    );
 }
 
 #[test]
@@ -236,7 +239,7 @@ fn stored_events_are_limited_and_the_loss_is_reported() {
     assert_eq!(session_streams.storage.used().events, STORED_EVENTS_MAX);
     assert!(lost(&session_streams));
     let (received, _) = resume_stream(&session_streams, &call, 0);
-    assert!(received.contains("10 messages of this stream could not be kept"));
+    assert!(received.contains("10 messages of this stream have expired"));
     assert_eq!(received.matches("data: 1\n").count(), STORED_EVENTS_MAX);
 }
 
@@ -284,7 +287,7 @@ async fn everything_but_open_calls_expires() {
     assert!(lost(&session_streams), "the event was never fetched");
     assert_eq!(
         session_streams.resume_stream(id(&answered, 0), 9).unwrap_err(),
-        HttpError::EventGone
+        HttpError::EventExpired
     );
     drop(answered);
     assert_eq!((session_streams.disconnected(), session_streams.storage.used().events), (1, 0));
@@ -481,7 +484,7 @@ fn handle(
         client_stream.position = Some(name.position);
     }
     let Some((_, data)) = event.split_once("event: message\ndata: ") else { return };
-    if data.contains("could not be kept") {
+    if data.contains("have expired") {
         client_stream.missed += 1;
         return;
     }

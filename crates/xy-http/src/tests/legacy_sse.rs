@@ -148,7 +148,7 @@ async fn slow_reader_loses_its_session() {
         let client_session = server.frontend.newest();
         let message = format!("\"{}\"", "1".repeat(1024 * 1024));
         within(async {
-            while !server.metrics().contains("xy_http_cut_total{reason=\"slow-reader\"} 1") {
+            while !server.metrics().contains("xy_http_closed_total{reason=\"slow-reader\"} 1") {
                 client_session.send(&message, Route::Broadcast);
                 tokio::task::yield_now().await;
             }

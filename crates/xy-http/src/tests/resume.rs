@@ -330,7 +330,7 @@ async fn stored_events_are_freed_with_an_idle_session() {
         send(&client_session, &["4"], Route::Broadcast);
         let metrics = server.metrics();
         assert!(metrics.contains("xy_http_stored_events 3\n"), "{metrics}");
-        assert!(metrics.contains("xy_http_streams_apart 1\n"), "{metrics}");
+        assert!(metrics.contains("xy_http_streams_disconnected 1\n"), "{metrics}");
         advance_time(idle).await;
         advance_time(idle).await;
         server.wait_for_gauges((0, 0)).await;
@@ -353,7 +353,7 @@ async fn unfetched_stream_expires_and_reports_the_loss() {
         let gone = server.client().await.ask(&Request::resume(&id, &after)).await;
         assert_eq!(gone.status, 410);
         assert!(gone.message().contains("are lost"), "{gone:?}");
-        assert!(server.metrics().contains("reason=\"not-fetched\"} 1"));
+        assert!(server.metrics().contains("reason=\"expired\"} 1"));
     })
     .await;
 }
@@ -429,13 +429,13 @@ async fn slow_reader_is_disconnected_and_can_resume_to_its_answer() {
             }
         })
         .await;
-        assert!(server.metrics().contains("xy_http_cut_total{reason=\"slow-reader\"} 1"));
+        assert!(server.metrics().contains("xy_http_closed_total{reason=\"slow-reader\"} 1"));
         assert!(server.stored().bytes <= STORED_BYTES_MAX);
         send(&client_session, &["2"], Route::Response(stream));
         let mut again = server.client().await;
         again.open(&Request::resume(&id, &after)).await;
         let notice = again.event().await.unwrap();
-        assert!(notice.contains("could not be kept"), "{notice}");
+        assert!(notice.contains("have expired"), "{notice}");
         let mut last = None;
         while let Some(event) = again.event().await {
             last = Some(event);

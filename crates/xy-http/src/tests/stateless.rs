@@ -68,8 +68,8 @@ async fn each_stateless_request_has_its_own_gateway_session() {
             assert!(client_session.is_closed());
         }
         assert_eq!((server.gauges(), server.service.stateless_requests().count()), ((0, 0), 0));
-        assert!(server.metrics().contains("xy_http_visits_total 3\n"));
-        assert!(server.metrics().contains("xy_http_abandoned_total 0\n"));
+        assert!(server.metrics().contains("xy_http_stateless_requests_total 3\n"));
+        assert!(server.metrics().contains("xy_http_stateless_requests_abandoned_total 0\n"));
     })
     .await;
 }
@@ -393,7 +393,7 @@ async fn disconnect_before_the_answer_cancels_the_request() {
                 }
             }
         }
-        assert!(server.metrics().contains("xy_http_abandoned_total 12\n"));
+        assert!(server.metrics().contains("xy_http_stateless_requests_abandoned_total 12\n"));
     })
     .await;
 }
@@ -408,7 +408,7 @@ async fn disconnect_after_the_answer_is_not_counted_as_abandoned() {
         }
         server.wait_until(|| server.metrics().contains("xy_http_connections 0\n")).await;
         let metrics = server.metrics();
-        assert!(metrics.contains("xy_http_abandoned_total 0\n"), "{metrics}");
+        assert!(metrics.contains("xy_http_stateless_requests_abandoned_total 0\n"), "{metrics}");
         assert!(!metrics.contains("broken-connection"), "{metrics}");
     })
     .await;
@@ -452,7 +452,7 @@ async fn slow_stateless_reader_loses_only_its_own_request() {
             }
         })
         .await;
-        assert!(server.metrics().contains("xy_http_cut_total{reason=\"slow-reader\"} 1"));
+        assert!(server.metrics().contains("xy_http_closed_total{reason=\"slow-reader\"} 1"));
         assert_eq!(server.stored(), StorageUse::default());
         answer(&others, "{}");
         assert_eq!(other.answer().await.body, "{}");
@@ -485,7 +485,7 @@ async fn stateless_requests_are_limited_in_all_and_per_token() {
         let refused = ask(server, &with("gamma", "echo")).await;
         assert_eq!(refused.status, 503);
         assert!(refused.message().contains("4 requests"));
-        assert!(server.metrics().contains("xy_http_visits 4\n"));
+        assert!(server.metrics().contains("xy_http_stateless_requests 4\n"));
         // A client with a session is accepted anyway.
         let legacy = Request::post("/mcp", INITIALIZE).with("authorization", "Bearer gamma");
         assert_eq!(ask(server, &legacy).await.status, 200);

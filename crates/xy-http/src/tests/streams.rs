@@ -156,7 +156,7 @@ async fn slow_reader_loses_only_its_own_stream() {
         let client_session = server.frontend.newest();
         let message = "1".repeat(1024 * 1024);
         within(async {
-            while !server.metrics().contains("xy_http_cut_total{reason=\"slow-reader\"} 1") {
+            while !server.metrics().contains("xy_http_closed_total{reason=\"slow-reader\"} 1") {
                 client_session.send(&message, Route::Broadcast);
                 tokio::task::yield_now().await;
             }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, connect as connect_to};
-use xy_config::trust::{Untrusted, check_socket_folder};
+use xy_config::trust::{TrustError, check_socket_folder};
 use xy_shim::listener::is_same_user;
 
 use crate::socket;
@@ -44,7 +44,7 @@ pub enum ConnectError {
     #[error("others could listen in the daemon's place: {untrusted}")]
     Unsafe {
         /// The directory of the socket, and the reason.
-        untrusted: Untrusted,
+        untrusted: TrustError,
     },
     /// Another user listens there. Nothing was sent.
     #[error("a process of another user listens at `{}`", .path.display())]

@@ -28,22 +28,22 @@ fn received(daemon: &mut UnixStream) -> Vec<u8> {
 fn orders_arrive_in_pieces() {
     let (mut control, mut daemon) = connected();
     let mut bytes = Vec::new();
-    wire::put_stray(&mut bytes, b"stray");
+    wire::put_unparsed_output(&mut bytes, b"stray");
     wire::put_order(&mut bytes, &Order::Stop { grace_ms: 7, for_good: false }).unwrap();
     wire::put_order(&mut bytes, &Order::Finish).unwrap();
 
-    let mut strays = Vec::new();
+    let mut unparsed = Vec::new();
     let mut orders = Vec::new();
     for byte in bytes {
         daemon.write_all(&[byte]).unwrap();
         control.read(&mut [0; 10]);
         orders.extend(control.next_order(|data, _| {
-            if let DaemonData::Stray(stray) = data {
-                strays.extend_from_slice(stray);
+            if let DaemonData::UnparsedOutput(bytes) = data {
+                unparsed.extend_from_slice(bytes);
             }
         }));
     }
-    assert_eq!(strays, b"stray");
+    assert_eq!(unparsed, b"stray");
     assert_eq!(orders, [Order::Stop { grace_ms: 7, for_good: false }, Order::Finish]);
 }
 

@@ -174,7 +174,7 @@ fn unread_stdout_is_resent_until_used() {
         daemon.hang_up();
         daemon.reconnect();
     }
-    daemon.stray(b"out\n");
+    daemon.send_unparsed(b"out\n");
     daemon.hang_up();
     daemon.reconnect();
     assert_eq!(daemon.unread, b"");

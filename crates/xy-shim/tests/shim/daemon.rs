@@ -189,9 +189,9 @@ impl Daemon {
         self.order(&Order::Stop { grace_ms, for_good: false });
     }
 
-    pub(crate) fn stray(&mut self, bytes: &[u8]) {
+    pub(crate) fn send_unparsed(&mut self, bytes: &[u8]) {
         let mut frame = Vec::new();
-        wire::put_stray(&mut frame, bytes);
+        wire::put_unparsed_output(&mut frame, bytes);
         self.send(&frame);
     }
 

@@ -88,11 +88,11 @@ fn last_line_without_newline_is_logged() {
 fn stray_output_is_logged_after_the_exit() {
     let mut daemon = Daemon::start_script("echo here >&2", Stdout::Passed);
     daemon.wait_line("here");
-    daemon.stray(b"not pro");
-    daemon.stray(b"tocol\nhalf");
+    daemon.send_unparsed(b"not pro");
+    daemon.send_unparsed(b"tocol\nhalf");
     daemon.wait_line("not protocol");
     daemon.wait_exited();
-    daemon.stray(b" a line");
+    daemon.send_unparsed(b" a line");
     daemon.finish();
     assert_eq!(daemon.records.last().unwrap().bytes, b"half a line");
     assert!(daemon.log().ends_with("[out] not protocol\n[out] half a line\n"));

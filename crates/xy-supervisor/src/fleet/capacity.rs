@@ -30,7 +30,7 @@ const MAX_NAMES: usize = 5;
 /// How long to wait until an instance that makes room has left its state.
 const SLEEP_TIMEOUT: Duration = Duration::from_secs(2);
 
-const FOR_ANOTHER: &str = "idle, and another instance needed its place";
+const FOR_ANOTHER: &str = "idle, and another instance needed room";
 
 /// The memory that each instance used at the last measurement.
 pub(super) type Usage = HashMap<InstanceKey, u64>;
@@ -69,7 +69,7 @@ impl fmt::Display for NoRoom {
         }?;
         let by: Vec<String> =
             self.by.iter().map(|(name, count)| format!("{name} {count}")).collect();
-        write!(f, ", and none that may sleep is idle: {}", by.join(", "))
+        write!(f, ", and no instance that may be stopped is idle: {}", by.join(", "))
     }
 }
 
@@ -248,9 +248,9 @@ mod tests {
             .map(|limits| check_limits(&active, limits).unwrap_err())
             .map(|full| format!("{full}\n{}", full.hint()));
         insta::assert_snapshot!(texts.join("\n"), @"
-        9 instances are active, which is the maximum, and none that may sleep is idle: s0 2, s1 2, s2 1, s3 1, s4 1
+        9 instances are active, which is the maximum, and no instance that may be stopped is idle: s0 2, s1 2, s2 1, s3 1, s4 1
         raise `most` in `instances { … }` of xy.kdl, or `xy stop` one of them
-        servers use 4608 MiB of 4 GiB of memory, and none that may sleep is idle: s0 2, s1 2, s2 1, s3 1, s4 1
+        servers use 4608 MiB of 4 GiB of memory, and no instance that may be stopped is idle: s0 2, s1 2, s2 1, s3 1, s4 1
         raise `memory` in `instances { … }` of xy.kdl, or `xy stop` one of them
         ");
     }

@@ -135,7 +135,7 @@ impl FleetTask {
         let mut warnings = Vec::new();
         let mut added = self.runtime_servers.clone();
         if added.servers.remove(name).is_some() {
-            let back = "it will be back when the daemon restarts";
+            let back = "it will start again when the daemon restarts";
             let kept = self.store_runtime_servers(added).await;
             warnings.extend(kept.err().map(|problem| format!("{back}: {problem}")));
         }

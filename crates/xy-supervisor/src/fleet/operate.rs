@@ -85,7 +85,7 @@ impl FleetTask {
             };
         }
         self.store_desired(desired).await.map_err(|problem| {
-            format!("this will be forgotten when the daemon restarts: {problem}")
+            format!("not stored, so it is lost when the daemon restarts: {problem}")
         })
     }
 

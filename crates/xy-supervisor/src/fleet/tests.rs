@@ -194,7 +194,7 @@ mod requests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn names_that_nobody_bears_are_told_and_the_others_are_served() {
+    async fn unknown_names_are_reported_and_known_ones_are_stopped() {
         let fixture = TestFleet::with(FakeLauncher::each_lives_on(), &[settings("a")]).await;
         let outcome = fixture.operate(Operation::Stop, &["nobody", "a", "", "no one"]).await;
         assert_eq!(outcome.unknown, ["", "no one", "nobody"]);
@@ -260,7 +260,7 @@ mod requests {
         let outcome = fixture.operate(Operation::Stop, &["a"]).await;
         assert_eq!(applied(&outcome), ["a was running"]);
         let [warning] = &outcome.warnings[..] else { panic!("{:?}", outcome.warnings) };
-        assert!(warning.starts_with("this will be forgotten when the daemon restarts: "));
+        assert!(warning.starts_with("not stored, so it is lost when the daemon restarts: "));
         assert!(warning.contains("wishes.json could not be written"), "{warning}");
         fixture.settle().await;
         assert_eq!(fixture.states(), "a stopped");
@@ -540,10 +540,10 @@ mod shutdowns {
     async fn requests_after_shutdown_are_refused() {
         let fixture = TestFleet::with(FakeLauncher::each_lives_on(), &[settings("a")]).await;
         fixture.shut_down().await;
-        assert!(matches!(fixture.fleet.operate(Operation::Start, None).await, Err(Closed)));
+        assert!(matches!(fixture.fleet.operate(Operation::Start, None).await, Err(FleetClosed)));
         assert!(matches!(
             fixture.fleet.apply(ServerMap::new(), BrokenServers::default()).await,
-            Err(Closed)
+            Err(FleetClosed)
         ));
         fixture.shut_down().await;
         assert_eq!(fixture.launcher.launches(), 1);
@@ -559,7 +559,7 @@ mod shutdowns {
         let stopping = stopping.wait_until(|it| it.state() == ServerState::Stopping);
         timeout(AGES, stopping).await.expect("the shutdown begins");
         let refused = fixture.fleet.operate(Operation::Restart, None).await;
-        assert!(matches!(refused, Err(Closed)));
+        assert!(matches!(refused, Err(FleetClosed)));
         ending.await.unwrap();
         assert_eq!((fixture.launcher.launches(), fixture.launcher.living()), (1, 0));
     }

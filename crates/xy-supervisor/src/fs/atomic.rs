@@ -23,8 +23,8 @@ pub fn quarantine(file: &Path, problem: &str) -> String {
     let mut candidates = names.map(|ending| sibling(file, &ending));
     let aside = candidates.find(|path| !path.exists()).expect("numbers do not run out");
     let kept = match fs::rename(file, &aside) {
-        Ok(()) => format!("it is kept as {}", aside.display()),
-        Err(error) => format!("it could not be put aside: {error}"),
+        Ok(()) => format!("it was moved to {}", aside.display()),
+        Err(error) => format!("it could not be moved: {error}"),
     };
     format!("{} cannot be read: {problem}; {kept}", file.display())
 }

@@ -238,8 +238,8 @@ fn reason_names_failures_and_calls() {
     ];
     insta::assert_snapshot!(all.join("\n"), @"
     unhealthy: no answer within 5s
-    unhealthy: 3 probes in a row failed, the last: no answer within 5s; it has 1 call in flight and does nothing
-    unhealthy: 2 probes in a row failed, the last: no answer within 5s; it has 7 calls in flight and does nothing
+    unhealthy: 3 probes in a row failed, the last: no answer within 5s; it has 1 call in flight and is idle
+    unhealthy: 2 probes in a row failed, the last: no answer within 5s; it has 7 calls in flight and is idle
     ");
     let endless = Outcome::Failed("x".repeat(1 << 20));
     assert!(first_reason(Observation { outcome: endless, ..failed(NONE) }).len() < 400);

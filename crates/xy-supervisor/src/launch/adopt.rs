@@ -148,12 +148,12 @@ struct UnownedLives {
 }
 
 impl LifeFilter for UnownedLives {
-    fn is_ours(&self, life: &str) -> bool {
+    fn owns(&self, life: &str) -> bool {
         is_of_home(life, &self.home)
     }
 
     fn is_over(&self, life: &str) -> bool {
-        self.is_ours(life) && !self.owned.contains(life)
+        self.owns(life) && !self.owned.contains(life)
     }
 }
 
@@ -193,7 +193,7 @@ impl ProcessLauncher {
     async fn sweep(&self) {
         let Some(owned) = self.owned_lives() else {
             tracing::warn!(
-                "processes of earlier daemons were not looked for: the owner of a lock is unknown"
+                "did not search for processes of earlier daemons: the owner of a lock is unknown"
             );
             return;
         };
@@ -232,10 +232,10 @@ impl ProcessLauncher {
                         return None;
                     }
                     Err(why) if began_at.elapsed() < why.retry_limit() => {
-                        tracing::debug!(%server, %why, "its shim is not there yet");
+                        tracing::debug!(%server, %why, "its shim has not started yet");
                     }
                     Err(why @ (AdoptError::Silent | AdoptError::Io(_))) => {
-                        tracing::error!(%server, "it cannot be taken over: {why}; it is left alone");
+                        tracing::error!(%server, "it cannot be taken over: {why}; leaving it running");
                         return None;
                     }
                     Err(why) => {
@@ -300,7 +300,7 @@ impl ProcessLauncher {
         let server = &key;
         let ShimGreeting { mut link, status, at: greeted_at, logs } = greeted;
         let Some(note) = Note::parse(&link.take_note()) else {
-            tracing::error!(%server, "there is no saved state of this server: it is started anew");
+            tracing::error!(%server, "no saved state of this server: starting a new instance");
             let grace_ms = millis(UNKNOWN_GRACE);
             let unread = link.take_unread();
             link.queue_unparsed(&unread);

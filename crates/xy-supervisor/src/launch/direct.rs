@@ -46,7 +46,7 @@ pub fn run(
 
 /// Runs the server in another process of this program, started by `command`, and cleans up after it
 /// should it be killed. Must be called while there is no other thread.
-pub fn look_after(command: &mut Command) -> Result<DirectExit, String> {
+pub fn supervise_child(command: &mut Command) -> Result<DirectExit, String> {
     xy_shim::direct::supervise(command).map_err(|fault| match fault.problem {
         wire::Problem::System { what } => what,
         other => format!("{other:?}"),

@@ -52,7 +52,7 @@ pub(super) fn explain(fault: StartFault, settings: &ServerSettings) -> LaunchFau
             Some(format!("create it, or correct `working-dir` in {}", source.file.display())),
         ),
         wire::Problem::LimitNotKept { limit, why } => (
-            format!("its limit of `{limit}` cannot be kept: {why}"),
+            format!("its limit `{limit}` cannot be enforced: {why}"),
             Some(format!("correct `limits` in {}", source.file.display())),
         ),
         wire::Problem::Protocol { expected } => (

@@ -7,7 +7,7 @@ use xy_shim::wire::{self, EnforcedBy, LimitsOrder, MemoryLimit};
 use crate::lifecycle::Oom;
 
 /// Returns how memory limits are enforced on this machine.
-pub(super) fn memory_kept_by() -> EnforcedBy {
+pub(super) fn memory_enforced_by() -> EnforcedBy {
     match cgroup::limit_support().memory {
         Enforcement::ByCgroup => EnforcedBy::Cgroup,
         // Where memory cannot be limited at all, settings with such a limit were rejected.
@@ -16,8 +16,8 @@ pub(super) fn memory_kept_by() -> EnforcedBy {
 }
 
 /// Returns the limits for a start order.
-pub(super) fn order(limits: Limits, memory_kept_by: EnforcedBy) -> LimitsOrder {
-    let memory = limits.memory.map(|bytes| MemoryLimit { bytes, kept_by: memory_kept_by });
+pub(super) fn order(limits: Limits, memory_enforced_by: EnforcedBy) -> LimitsOrder {
+    let memory = limits.memory.map(|bytes| MemoryLimit { bytes, kept_by: memory_enforced_by });
     LimitsOrder { nofile: limits.nofile, memory, pids: limits.pids }
 }
 

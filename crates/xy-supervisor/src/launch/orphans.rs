@@ -63,7 +63,7 @@ pub fn new_life(home: &str) -> String {
 /// Decides which lives of this home are over.
 pub(super) trait LifeFilter: Send + Sync + 'static {
     /// Returns true if that life belongs to this home.
-    fn is_ours(&self, life: &str) -> bool;
+    fn owns(&self, life: &str) -> bool;
     /// Returns true if no process of that life may remain.
     fn is_over(&self, life: &str) -> bool;
 }
@@ -167,7 +167,7 @@ impl Shims {
                 found.has_reaped = true;
                 continue;
             }
-            let is_orphan = match env_mark::mark_of(number).filter(|life| lives.is_ours(life)) {
+            let is_orphan = match env_mark::mark_of(number).filter(|life| lives.owns(life)) {
                 Some(life) => lives.is_over(&life),
                 None => children.are_all_ours,
             };

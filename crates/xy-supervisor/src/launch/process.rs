@@ -55,7 +55,7 @@ pub struct ProcessLauncher {
     logs_dir: PathBuf,
     locks_dir: PathBuf,
     open_files: Option<u64>,
-    memory_kept_by: EnforcedBy,
+    memory_enforced_by: EnforcedBy,
     shims: Shims,
     /// Id of this home; part of the mark of all its processes.
     home: String,
@@ -84,8 +84,8 @@ impl ProcessLauncher {
     ) -> Self {
         let home = home_id(&locks_dir);
         let shims = Shims::new(&home);
-        let memory_kept_by = limits::memory_kept_by();
-        Self { shim, logs_dir, locks_dir, open_files, memory_kept_by, shims, home, driver }
+        let memory_enforced_by = limits::memory_enforced_by();
+        Self { shim, logs_dir, locks_dir, open_files, memory_enforced_by, shims, home, driver }
     }
 
     pub(super) fn logs_dir(&self) -> &Path {
@@ -188,7 +188,7 @@ impl ProcessLauncher {
             life: life.to_owned(),
             socket: is_locked.then(|| self.socket(life).to_string_lossy().into_owned()),
             note: String::from_utf8_lossy(&order.note).into_owned(),
-            limits: limits::order(process.limits, self.memory_kept_by),
+            limits: limits::order(process.limits, self.memory_enforced_by),
         }
     }
 

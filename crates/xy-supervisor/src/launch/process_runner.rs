@@ -45,7 +45,7 @@ pub(super) struct OrphanCleanup {
 struct SingleLife(String);
 
 impl LifeFilter for SingleLife {
-    fn is_ours(&self, life: &str) -> bool {
+    fn owns(&self, life: &str) -> bool {
         is_of_home(life, self.0.rsplit_once('-').map_or("", |(home, _)| home))
     }
 
@@ -208,7 +208,7 @@ impl ProcessRunner {
                 }
                 Event::ShimGone => break,
                 Event::LinkBroken(error) => {
-                    tracing::warn!(server = %self.order.key, %error, "lost the shim");
+                    tracing::warn!(server = %self.order.key, %error, "connection to the shim lost");
                     self.shim.kill();
                     break;
                 }

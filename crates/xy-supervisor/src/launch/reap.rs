@@ -59,7 +59,7 @@ struct EndedLives {
 }
 
 impl LifeFilter for EndedLives {
-    fn is_ours(&self, life: &str) -> bool {
+    fn owns(&self, life: &str) -> bool {
         is_of_home(life, &self.home)
     }
 

@@ -26,7 +26,7 @@ const MAX_FDS: usize = 2;
 /// Outbox size from which nothing is added that can wait elsewhere.
 const OUTBOX_LIMIT: usize = 1024 * 1024;
 
-/// Size of the output in one stray frame.
+/// Size of the output in one frame of unparsed output.
 const UNPARSED_CHUNK_BYTES: usize = wire::MAX_FRAME / 2;
 
 thread_local! {
@@ -99,7 +99,7 @@ impl ShimLink {
     /// Queues output that is not protocol, for the log.
     pub(super) fn queue_unparsed(&mut self, bytes: &[u8]) {
         for part in bytes.chunks(UNPARSED_CHUNK_BYTES) {
-            wire::put_stray(&mut self.outbox, part);
+            wire::put_unparsed_output(&mut self.outbox, part);
         }
     }
 
@@ -250,7 +250,7 @@ impl ShimLink {
                 Frame::Report(heard) => report = Some(heard),
                 Frame::Note(note) => self.note = note.to_vec(),
                 Frame::Unread(bytes) => self.unread.extend_from_slice(bytes),
-                Frame::Order(_) | Frame::Stray(_) => {
+                Frame::Order(_) | Frame::UnparsedOutput(_) => {
                     return Err(io::Error::new(
                         io::ErrorKind::InvalidData,
                         "the shim gave an order",

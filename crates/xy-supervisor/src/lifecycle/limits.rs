@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn use_of_limits_decreases_with_time() {
+    fn old_exits_no_longer_count() {
         let rules = rules(5, 5);
         let began = tokio::time::Instant::now().into_std();
         let mut life = Life::new(Wanted::Up);

@@ -571,36 +571,36 @@ impl World {
         let is_launching = self.lives && !self.has_launched();
         let is_remote = self.model.is_remote;
         match action {
-            Action::Request(event) => self.sees(event),
+            Action::Request(event) => self.apply(event),
             Action::ChangeProcess(rules) => {
                 self.rules = rules.clone();
-                self.sees(&Event::ProcessChanged);
+                self.apply(&Event::ProcessChanged);
             }
             Action::ChangeRules(rules) => {
                 self.rules = rules.clone();
-                self.sees(&Event::RulesChanged);
+                self.apply(&Event::RulesChanged);
             }
-            Action::BecomeReady if self.lives => self.sees(&Event::Ready),
+            Action::BecomeReady if self.lives => self.apply(&Event::Ready),
             Action::FailProtocol if self.lives && !is_remote => {
-                self.sees(&Event::ProtocolError("it speaks gibberish".into()));
+                self.apply(&Event::ProtocolError("it speaks gibberish".into()));
             }
             Action::Hang if self.lives => {
-                self.sees(&Event::Unhealthy("no answer".into()));
+                self.apply(&Event::Unhealthy("no answer".into()));
             }
             Action::BeUnreachable if self.lives && is_remote => {
-                self.sees(&Event::Unreachable("connection refused".into()));
+                self.apply(&Event::Unreachable("connection refused".into()));
             }
             Action::Refuse if self.lives && is_remote => {
-                self.sees(&Event::Unrecoverable("401 Unauthorized".into()));
+                self.apply(&Event::Unrecoverable("401 Unauthorized".into()));
             }
-            Action::Exit(exit) if self.lives => self.sees(&Event::Exited(*exit)),
+            Action::Exit(exit) if self.lives => self.apply(&Event::Exited(*exit)),
             Action::LoseEngine if is_launching && !is_remote => {
-                self.sees(&Event::EngineUnavailable(engine_unavailable()));
+                self.apply(&Event::EngineUnavailable(engine_unavailable()));
             }
             // With `ready "process"`, a server is ready before its launch can fail for good.
             Action::FailToLaunch { permanently } if is_launching || self.lives && *permanently => {
                 let fault = if *permanently { permanent_fault() } else { transient_fault() };
-                self.sees(&Event::LaunchFailed(fault));
+                self.apply(&Event::LaunchFailed(fault));
             }
             Action::Wait(time) => self.wait(*time),
             Action::WaitForDeadline => {
@@ -624,13 +624,13 @@ impl World {
         while let Some(deadline) = self.life.state.deadline().filter(|&at| at <= until) {
             assert!(deadline >= self.now, "no deadline is in the past");
             self.now = deadline;
-            self.sees(&Event::DeadlineReached);
+            self.apply(&Event::DeadlineReached);
         }
         self.now = until;
     }
 
     /// Applies an event to the machine, and checks the result.
-    fn sees(&mut self, event: &Event) {
+    fn apply(&mut self, event: &Event) {
         let before = self.life.clone();
         let is_remote = self.model.is_remote;
         let context = Context { now: self.now, random: self.random, is_remote };
@@ -868,7 +868,7 @@ proptest! {
         random: u8,
     ) {
         let mut world = World::new(rules.clone(), Wanted::Down, random);
-        world.sees(&Event::StartRequested);
+        world.apply(&Event::StartRequested);
         for action in &history {
             world.act(action);
         }
@@ -919,7 +919,7 @@ proptest! {
         for action in &history {
             world.act(action);
         }
-        world.sees(&Event::StartRequested);
+        world.apply(&Event::StartRequested);
         let began = world.now;
         let mut steps = 0;
         while !world.life.state.on_wire().is_settled() {
@@ -953,7 +953,7 @@ proptest! {
         rules.restart.reset_after = Duration::from_secs(2);
         rules.ready.within = Duration::from_secs(10);
         let mut world = World::new(rules, Wanted::Down, random);
-        world.sees(&Event::StartRequested);
+        world.apply(&Event::StartRequested);
         for _ in 0..=limit {
             world.act(&Action::BecomeReady);
             world.act(&Action::Wait(Duration::from_millis(life)));
@@ -971,7 +971,7 @@ proptest! {
         random: u8,
     ) {
         let mut world = World::remote(rules, Wanted::Down, random);
-        world.sees(&Event::StartRequested);
+        world.apply(&Event::StartRequested);
         for is_told in silences {
             if is_told {
                 world.act(&Action::BeUnreachable);
@@ -1004,7 +1004,7 @@ proptest! {
         for action in &before {
             world.act(action);
         }
-        world.sees(&Event::StopRequested);
+        world.apply(&Event::StopRequested);
         let launches = world.model.facts().filter(|fact| fact.is_launch()).count();
         for action in &after {
             world.act(action);

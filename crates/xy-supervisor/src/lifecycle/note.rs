@@ -34,7 +34,7 @@ pub struct Note {
     /// How long it had been ready.
     ready_for_ms: Option<u64>,
     /// The planned step after the stop in progress.
-    after_stop: Option<Next>,
+    after_stop: Option<NextStep>,
     /// Why it was stopped, if it violated the protocol or hung.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     unfit: Option<String>,
@@ -72,7 +72,7 @@ pub(crate) fn with_driver_note(note: &[u8], driver_note: &str, age: Duration) ->
 /// The planned step after a stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Next {
+enum NextStep {
     Stay,
     Start,
     Count,
@@ -87,11 +87,11 @@ impl Note {
         let latest = recent_exits.len().saturating_sub(MAX_EXITS);
         let after_stop = match life.state {
             State::Stopping { then, .. } => Some(match then {
-                AfterStop::StayDown | AfterStop::Sleep => Next::Stay,
+                AfterStop::StayDown | AfterStop::Sleep => NextStep::Stay,
                 // The next daemon finds out itself whether the server can be used.
-                AfterStop::StartAgain | AfterStop::TryAgain | AfterStop::GiveUp => Next::Start,
-                AfterStop::CountFailure => Next::Count,
-                AfterStop::Retire => Next::Retire,
+                AfterStop::StartAgain | AfterStop::TryAgain | AfterStop::GiveUp => NextStep::Start,
+                AfterStop::CountFailure => NextStep::Count,
+                AfterStop::Retire => NextStep::Retire,
             }),
             _ => None,
         };
@@ -194,7 +194,7 @@ impl Note {
 
     /// Returns the event that no daemon has processed, if there is one.
     pub(crate) fn missed_event(&self, status: &StatusReport) -> Option<Event> {
-        let needs_restart = self.after_stop == Some(Next::Start) && !status.stopping;
+        let needs_restart = self.after_stop == Some(NextStep::Start) && !status.stopping;
         if status.torn {
             Some(Event::WriteInterrupted)
         } else {
@@ -207,8 +207,10 @@ impl Note {
     fn then(&self, wanted: Wanted) -> AfterStop {
         match (self.after_stop, wanted) {
             (_, Wanted::Down) => AfterStop::StayDown,
-            (Some(Next::Count), Wanted::Up) => AfterStop::CountFailure,
-            (Some(Next::Stay), Wanted::Up) if self.settings.rules.may_sleep() => AfterStop::Sleep,
+            (Some(NextStep::Count), Wanted::Up) => AfterStop::CountFailure,
+            (Some(NextStep::Stay), Wanted::Up) if self.settings.rules.may_sleep() => {
+                AfterStop::Sleep
+            }
             (_, Wanted::Up) => AfterStop::StartAgain,
         }
     }
@@ -289,19 +291,19 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         };
-        assert_eq!(then(Some(Next::Stay), Wanted::Down), AfterStop::StayDown);
-        assert_eq!(then(Some(Next::Start), Wanted::Down), AfterStop::StayDown);
-        assert_eq!(then(Some(Next::Start), Wanted::Up), AfterStop::StartAgain);
-        assert_eq!(then(Some(Next::Count), Wanted::Up), AfterStop::CountFailure);
+        assert_eq!(then(Some(NextStep::Stay), Wanted::Down), AfterStop::StayDown);
+        assert_eq!(then(Some(NextStep::Start), Wanted::Down), AfterStop::StayDown);
+        assert_eq!(then(Some(NextStep::Start), Wanted::Up), AfterStop::StartAgain);
+        assert_eq!(then(Some(NextStep::Count), Wanted::Up), AfterStop::CountFailure);
         // The earlier daemon was ending. There is a new one now, and no stop was requested.
-        assert_eq!(then(Some(Next::Retire), Wanted::Up), AfterStop::StartAgain);
+        assert_eq!(then(Some(NextStep::Retire), Wanted::Up), AfterStop::StartAgain);
         assert_eq!(then(None, Wanted::Up), AfterStop::StartAgain);
     }
 
     #[test]
     fn noted_restart_is_a_missed_event() {
         let (note, _) = old_note();
-        let asked = Note { after_stop: Some(Next::Start), ..note.clone() };
+        let asked = Note { after_stop: Some(NextStep::Start), ..note.clone() };
         assert_eq!(asked.missed_event(&status()), Some(Event::RestartRequested));
         assert_eq!(asked.missed_event(&StatusReport { stopping: true, ..status() }), None);
         assert_eq!(note.missed_event(&status()), None);

@@ -7,7 +7,7 @@ use xy_protocol::control::quoted_within;
 use xy_protocol::size::Size;
 
 /// Maximum characters of an unparsed line that are shown.
-const MAX_STRAY_CHARS: usize = 80;
+const MAX_UNPARSED_CHARS: usize = 80;
 
 /// The hint for a server that writes other text than MCP to stdout.
 const LOG_TO_STDERR: &str =
@@ -162,7 +162,7 @@ impl fmt::Display for Retirement {
         f.write_str(match self {
             Self::Removed => "removed",
             Self::Unconfigured => "no file configures it any more",
-            Self::Replaced => "its file has changed, and another takes its place",
+            Self::Replaced => "its file has changed, and a new instance replaces it",
             Self::ClientLeft => "its client has left",
             Self::DaemonEnds => "the daemon is ending",
         })
@@ -230,7 +230,7 @@ pub enum Reason {
         /// The time limit.
         within: Duration,
         /// The first line on its stdout that is not MCP, if there was one.
-        stray: Option<String>,
+        unparsed_output: Option<String>,
     },
     /// The server violates the protocol.
     ProtocolError(
@@ -294,7 +294,7 @@ impl Reason {
     pub fn hint(&self) -> Option<&str> {
         match self {
             Self::LaunchFailed(fault) | Self::EngineUnavailable(fault) => fault.hint.as_deref(),
-            Self::NeverReady { stray: Some(_), .. } => Some(LOG_TO_STDERR),
+            Self::NeverReady { unparsed_output: Some(_), .. } => Some(LOG_TO_STDERR),
             Self::TooManyExits { last, .. } | Self::TooManyAttempts { last, .. } => last.hint(),
             _ => None,
         }
@@ -305,7 +305,7 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotStarted => write!(f, "not started yet"),
-            Self::WaitingForPredecessor => write!(f, "waiting for the end of its predecessor"),
+            Self::WaitingForPredecessor => write!(f, "waiting for the previous instance to exit"),
             Self::Adopted => write!(f, "taken over from an earlier daemon"),
             Self::WriteInterrupted => {
                 write!(f, "the daemon was killed while writing a message to it")
@@ -327,11 +327,13 @@ impl fmt::Display for Reason {
             Self::LaunchFailed(fault) | Self::EngineUnavailable(fault) => {
                 write!(f, "{}", fault.message)
             }
-            Self::NeverReady { within, stray: None } => write!(f, "not ready within {within:?}"),
-            Self::NeverReady { within, stray: Some(line) } => write!(
+            Self::NeverReady { within, unparsed_output: None } => {
+                write!(f, "not ready within {within:?}")
+            }
+            Self::NeverReady { within, unparsed_output: Some(line) } => write!(
                 f,
                 "not ready within {within:?}, and it wrote text to stdout that is not MCP: `{}`",
-                quoted_within(line, MAX_STRAY_CHARS)
+                quoted_within(line, MAX_UNPARSED_CHARS)
             ),
             Self::Idle(why) => write!(f, "{GOES_TO_SLEEP}: {why}"),
             Self::Repaired(why)
@@ -363,13 +365,13 @@ mod tests {
 
     #[test]
     fn stray_text_is_truncated_and_escaped() {
-        let never = |stray: Option<String>| {
-            let reason = Reason::NeverReady { within: Duration::from_secs(10), stray };
+        let never = |unparsed_output: Option<String>| {
+            let reason = Reason::NeverReady { within: Duration::from_secs(10), unparsed_output };
             (reason.to_string(), reason.hint().map(str::to_owned))
         };
         assert_eq!(never(None), ("not ready within 10s".to_owned(), None));
         let (text, hint) = never(Some(format!("\u{1b}[1m{}", "x".repeat(99))));
-        let line = format!("\\u{{1b}}[1m{}…", "x".repeat(MAX_STRAY_CHARS - 4));
+        let line = format!("\\u{{1b}}[1m{}…", "x".repeat(MAX_UNPARSED_CHARS - 4));
         let expected =
             format!("not ready within 10s, and it wrote text to stdout that is not MCP: `{line}`");
         assert_eq!((text, hint.as_deref()), (expected, Some(LOG_TO_STDERR)));

@@ -64,21 +64,21 @@ impl Play {
     /// A server that was started and is not ready yet.
     fn starting(rules: Rules) -> Self {
         let mut play = Self::new(rules);
-        assert_eq!(play.sees(Event::StartRequested), Some(Effect::Launch));
+        assert_eq!(play.apply(Event::StartRequested), Some(Effect::Launch));
         play
     }
 
     /// A server that was started and is ready.
     fn running(rules: Rules) -> Self {
         let mut play = Self::starting(rules);
-        play.sees(Event::Ready);
+        play.apply(Event::Ready);
         play
     }
 
     /// A server that has crashed and waits for its next life.
     fn in_backoff(rules: Rules) -> Self {
         let mut play = Self::running(rules);
-        play.sees(crash());
+        play.apply(crash());
         assert!(matches!(play.life.state, State::Backoff { .. }));
         play
     }
@@ -86,12 +86,12 @@ impl Play {
     /// A server that was given up.
     fn failed() -> Self {
         let mut play = Self::starting(steady());
-        play.sees(Event::LaunchFailed(permanent_fault()));
+        play.apply(Event::LaunchFailed(permanent_fault()));
         assert_eq!(play.life.state, State::Failed);
         play
     }
 
-    fn sees(&mut self, event: Event) -> Option<Effect> {
+    fn apply(&mut self, event: Event) -> Option<Effect> {
         let context = Context { now: self.now, random: self.random, is_remote: self.is_remote };
         let (life, effect) = on_event(self.life.clone(), event, &self.rules, context);
         self.life = life;
@@ -107,14 +107,14 @@ impl Play {
         let deadline = self.life.state.deadline().expect("the state waits for something");
         let waited = deadline - self.now;
         self.now = deadline;
-        (waited, self.sees(Event::DeadlineReached))
+        (waited, self.apply(Event::DeadlineReached))
     }
 
     /// Becomes ready, lives for `time`, crashes.
     fn lives_for(&mut self, time: Duration) {
-        self.sees(Event::Ready);
+        self.apply(Event::Ready);
         self.waits(time);
-        self.sees(crash());
+        self.apply(crash());
     }
 
     /// Lives and crashes repeatedly. Returns the delays in between.
@@ -186,8 +186,8 @@ fn every_reason_has_a_text() {
         Reason::StopOverdue,
         Reason::LaunchFailed(permanent_fault()),
         Reason::LaunchFailed(transient_fault()),
-        Reason::NeverReady { within: 10 * SECOND, stray: None },
-        Reason::NeverReady { within: 1500 * MILLI, stray: None },
+        Reason::NeverReady { within: 10 * SECOND, unparsed_output: None },
+        Reason::NeverReady { within: 1500 * MILLI, unparsed_output: None },
         Reason::ProtocolError("it speaks gibberish".into()),
         Reason::Exited(Exit::code(0)),
         Reason::Exited(Exit::code(127)),
@@ -211,13 +211,13 @@ fn every_reason_has_a_text() {
         .collect();
     insta::assert_snapshot!(texts.join("\n"), @"
     not started yet
-    waiting for the end of its predecessor
+    waiting for the previous instance to exit
     start requested
     stop requested
     restart requested
     removed
     no file configures it any more
-    its file has changed, and another takes its place
+    its file has changed, and a new instance replaces it
     its client has left
     the daemon is ending
     taken over from an earlier daemon
@@ -255,10 +255,10 @@ fn interrupted_write_restarts_server_uncounted() {
     let mut play = Play::running(steady());
     play.lives_for(2 * SECOND);
     assert_eq!(play.waits_for_deadline().1, Some(Effect::Launch));
-    play.sees(Event::Ready);
+    play.apply(Event::Ready);
     let before = play.life.tally.clone();
-    assert_eq!(play.sees(Event::WriteInterrupted), Some(Effect::Stop));
-    assert_eq!(play.sees(crash()), Some(Effect::Launch));
+    assert_eq!(play.apply(Event::WriteInterrupted), Some(Effect::Stop));
+    assert_eq!(play.apply(crash()), Some(Effect::Launch));
     assert_eq!(play.life.tally, before);
     assert_eq!(play.life.reason, Reason::WriteInterrupted);
 }
@@ -267,9 +267,9 @@ fn interrupted_write_restarts_server_uncounted() {
 fn restart_required_by_driver_is_immediate_and_uncounted() {
     for mut play in [Play::starting(steady()), Play::running(steady())] {
         let before = play.life.tally.clone();
-        assert_eq!(play.sees(Event::RestartRequired("why".into())), Some(Effect::Stop));
-        assert_eq!(play.sees(Event::RestartRequired("why".into())), None, "it is ending");
-        assert_eq!(play.sees(crash()), Some(Effect::Launch));
+        assert_eq!(play.apply(Event::RestartRequired("why".into())), Some(Effect::Stop));
+        assert_eq!(play.apply(Event::RestartRequired("why".into())), None, "it is ending");
+        assert_eq!(play.apply(crash()), Some(Effect::Launch));
         assert_eq!(play.life.tally, before);
         assert_eq!(play.life.reason, Reason::RestartRequired("why".into()));
     }
@@ -278,9 +278,9 @@ fn restart_required_by_driver_is_immediate_and_uncounted() {
 #[test]
 fn stop_after_interrupted_write_wins() {
     let mut play = Play::running(steady());
-    play.sees(Event::WriteInterrupted);
-    play.sees(Event::StopRequested);
-    assert_eq!(play.sees(crash()), None);
+    play.apply(Event::WriteInterrupted);
+    play.apply(Event::StopRequested);
+    assert_eq!(play.apply(crash()), None);
     assert_eq!(play.life.state, State::Stopped);
 }
 
@@ -293,13 +293,13 @@ fn exit_on_probe_is_forgiven_once() {
         for mut play in [Play::starting, Play::running]
             .map(|begin| begin(rules(|it| it.restart.policy = policy)))
         {
-            assert_eq!(play.sees(dies()), Some(Effect::Launch), "{policy:?}");
+            assert_eq!(play.apply(dies()), Some(Effect::Launch), "{policy:?}");
             assert_eq!(play.life.reason, Reason::ProtocolProbeFailed);
             assert_eq!(
                 (play.life.tally.restarts_total, play.life.tally.recent_exits.len()),
                 (0, 0)
             );
-            play.sees(dies());
+            play.apply(dies());
             assert_eq!(
                 play.life.state.on_wire() == ServerState::Failed,
                 policy == RestartPolicy::Never
@@ -313,14 +313,14 @@ fn exit_on_probe_is_forgiven_once() {
 fn protocol_error_on_probe_is_forgiven() {
     let mut play = Play::starting(steady());
     let silent = || Event::ProtocolErrorOnProbe("it closed its stdout".into());
-    assert_eq!(play.sees(silent()), Some(Effect::Stop));
-    assert_eq!(play.sees(crash()), Some(Effect::Launch));
+    assert_eq!(play.apply(silent()), Some(Effect::Stop));
+    assert_eq!(play.apply(crash()), Some(Effect::Launch));
     assert_eq!(
         (play.life.reason.clone(), play.life.tally.recent_exits.len()),
         (Reason::ProtocolProbeFailed, 0)
     );
-    assert_eq!(play.sees(silent()), Some(Effect::Stop));
-    assert_eq!(play.sees(crash()), None);
+    assert_eq!(play.apply(silent()), Some(Effect::Stop));
+    assert_eq!(play.apply(crash()), None);
     assert_eq!(
         (play.says().as_str(), play.life.tally.recent_exits.len()),
         ("it closed its stdout", 1)
@@ -332,38 +332,38 @@ fn unusable_process_is_stopped_and_never_restarted() {
     let always = rules(|it| it.restart.policy = RestartPolicy::Always);
     for mut play in [Play::starting(always.clone()), Play::running(always)] {
         let unusable = || Event::Unrecoverable("it leads back to this daemon".into());
-        assert_eq!(play.sees(unusable()), Some(Effect::Stop));
-        assert_eq!(play.sees(unusable()), None, "it still runs");
+        assert_eq!(play.apply(unusable()), Some(Effect::Stop));
+        assert_eq!(play.apply(unusable()), None, "it still runs");
         assert!(play.life.state.is_live());
-        assert_eq!(play.sees(crash()), None);
+        assert_eq!(play.apply(crash()), None);
         assert_eq!(play.life.state, State::Failed);
         assert_eq!(play.life.reason.to_string(), "it leads back to this daemon");
-        assert_eq!(play.sees(Event::StartRequested), Some(Effect::Launch));
+        assert_eq!(play.apply(Event::StartRequested), Some(Effect::Launch));
     }
 }
 
 #[test]
 fn exit_on_probe_during_stop_stays_stopped() {
     let mut play = Play::starting(steady());
-    play.sees(Event::StopRequested);
-    assert_eq!(play.sees(Event::ExitedOnProbe(Exit::code(1))), None);
+    play.apply(Event::StopRequested);
+    assert_eq!(play.apply(Event::ExitedOnProbe(Exit::code(1))), None);
     assert_eq!(play.life.state, State::Stopped);
 }
 
 #[test]
 fn kill_during_probe_counts() {
     let mut play = Play::starting(steady());
-    assert_eq!(play.sees(Event::ExitedOnProbe(KILLED)), None);
+    assert_eq!(play.apply(Event::ExitedOnProbe(KILLED)), None);
     assert!(matches!(play.life.state, State::Backoff { .. }));
 }
 
 #[test]
 fn requested_start_forgives_probe_again() {
     let mut play = Play::starting(steady());
-    play.sees(Event::ExitedOnProbe(Exit::code(1)));
-    play.sees(Event::RestartRequested);
-    play.sees(crash());
-    assert_eq!(play.sees(Event::ExitedOnProbe(Exit::code(1))), Some(Effect::Launch));
+    play.apply(Event::ExitedOnProbe(Exit::code(1)));
+    play.apply(Event::RestartRequested);
+    play.apply(crash());
+    assert_eq!(play.apply(Event::ExitedOnProbe(Exit::code(1))), Some(Effect::Launch));
 }
 
 // Protocol errors.
@@ -375,9 +375,9 @@ fn protocol_error() -> Event {
 #[test]
 fn protocol_error_is_counted_and_shown() {
     for mut play in [Play::starting(steady()), Play::running(steady())] {
-        assert_eq!(play.sees(protocol_error()), Some(Effect::Stop));
+        assert_eq!(play.apply(protocol_error()), Some(Effect::Stop));
         assert_eq!(play.says(), "it speaks gibberish");
-        assert_eq!(play.sees(clean_exit()), None);
+        assert_eq!(play.apply(clean_exit()), None);
         assert!(matches!(play.life.state, State::Backoff { .. }));
         assert_eq!(play.says(), "it speaks gibberish");
         assert_eq!(play.life.tally.recent_exits.len(), 1);
@@ -387,9 +387,9 @@ fn protocol_error_is_counted_and_shown() {
 #[test]
 fn protocol_error_keeps_its_reason_until_forced_stop() {
     let mut play = Play::running(steady());
-    play.sees(protocol_error());
+    play.apply(protocol_error());
     assert_eq!(play.waits_for_deadline().1, Some(Effect::Kill));
-    play.sees(Event::Exited(KILLED));
+    play.apply(Event::Exited(KILLED));
     assert_eq!(play.says(), "it speaks gibberish");
 }
 
@@ -398,19 +398,19 @@ fn protocol_error_after_stable_uptime_resets_attempts() {
     let mut play = Play::running(steady());
     play.lives_for(2 * SECOND);
     play.waits_for_deadline();
-    play.sees(Event::Ready);
+    play.apply(Event::Ready);
     assert_eq!(play.life.tally.in_a_row, 1);
     play.waits(play.rules.restart.reset_after);
-    play.sees(protocol_error());
-    play.sees(crash());
+    play.apply(protocol_error());
+    play.apply(crash());
     assert_eq!(play.life.tally.in_a_row, 0);
 }
 
 #[test]
 fn stop_after_protocol_error_wins() {
     let mut play = Play::running(steady());
-    play.sees(protocol_error());
-    play.sees(Event::StopRequested);
-    assert_eq!(play.sees(crash()), None);
+    play.apply(protocol_error());
+    play.apply(Event::StopRequested);
+    assert_eq!(play.apply(crash()), None);
     assert_eq!(play.life.state, State::Stopped);
 }

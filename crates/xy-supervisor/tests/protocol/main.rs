@@ -81,7 +81,7 @@ fn server_that_never_answers_is_stopped_and_counted() {
     daemon.apply(ready_by(Probe::Mcp, within, script(LIVES)));
     let first = daemon.connection();
     let failed = daemon.wait_for(ServerState::Stopping);
-    assert_eq!(failed.life.reason, Reason::NeverReady { within, stray: None });
+    assert_eq!(failed.life.reason, Reason::NeverReady { within, unparsed_output: None });
     drop(first);
     let second = daemon.connection();
     assert_eq!(daemon.instance().now().life.tally.restart_count, 1);

@@ -9,7 +9,7 @@ use super::{DIM, GREEN, RED, YELLOW, error, paint, safe_text, style_of};
 
 /// The rendered result of a verb on servers.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Outcome {
+pub(crate) struct RenderedOutcome {
     /// One line per server, for stdout.
     pub(crate) lines: String,
     /// Errors and warnings, for stderr.
@@ -18,7 +18,7 @@ pub(crate) struct Outcome {
     pub(crate) has_failed: bool,
 }
 
-impl Outcome {
+impl RenderedOutcome {
     fn new(failed: &[Failure], warnings: &[String]) -> Self {
         let failures = failed.iter().map(|failure| error::render(&failure.error));
         let warnings = warnings.iter().map(|warning| error::warning(warning));
@@ -42,24 +42,24 @@ impl Outcome {
     }
 }
 
-pub(crate) fn started(done: &StartResult, wait: bool) -> Outcome {
+pub(crate) fn started(done: &StartResult, wait: bool) -> RenderedOutcome {
     let verb = if wait { "started" } else { "starting" };
-    Outcome::new(&done.failed, &done.warnings)
+    RenderedOutcome::new(&done.failed, &done.warnings)
         .add_lines(&done.started, |name| format!("{verb} {name}"))
         .add_lines(&done.already_running, |name| format!("{name} was already running"))
         .add_lines(&done.when_needed, |name| format!("{name} starts with the next client"))
 }
 
-pub(crate) fn stopped(done: &StopResult, wait: bool) -> Outcome {
+pub(crate) fn stopped(done: &StopResult, wait: bool) -> RenderedOutcome {
     let verb = if wait { "stopped" } else { "stopping" };
-    Outcome::new(&done.failed, &done.warnings)
+    RenderedOutcome::new(&done.failed, &done.warnings)
         .add_lines(&done.stopped, |name| format!("{verb} {name}"))
         .add_lines(&done.not_running, |name| format!("{name} was not running"))
 }
 
-pub(crate) fn restarted(done: &RestartResult, wait: bool) -> Outcome {
+pub(crate) fn restarted(done: &RestartResult, wait: bool) -> RenderedOutcome {
     let verb = if wait { "restarted" } else { "restarting" };
-    Outcome::new(&done.failed, &done.warnings)
+    RenderedOutcome::new(&done.failed, &done.warnings)
         .add_lines(&done.restarted, |name| format!("{verb} {name}"))
 }
 
@@ -96,7 +96,7 @@ pub(crate) fn reloaded(done: &ReloadResult) -> String {
 
 /// Renders the result of reloading one server.
 pub(crate) fn reloaded_one(done: &ReloadResult) -> String {
-    Outcome::default().add_lines(&done.restarted, |name| format!("reloaded {name}")).lines
+    RenderedOutcome::default().add_lines(&done.restarted, |name| format!("reloaded {name}")).lines
 }
 
 /// Renders an added server.
@@ -107,9 +107,9 @@ pub(crate) fn added(done: &AddResult) -> String {
 }
 
 /// Renders the removal of a server.
-pub(crate) fn removed(done: &RemoveResult) -> Outcome {
+pub(crate) fn removed(done: &RemoveResult) -> RenderedOutcome {
     let logs = if done.purged.is_empty() { "" } else { " and its logs" };
-    let mut outcome = Outcome::new(&[], &done.warnings)
+    let mut outcome = RenderedOutcome::new(&[], &done.warnings)
         .add_lines(std::slice::from_ref(&done.name), |name| format!("removed {name}{logs}"));
     if let Some(log) = &done.log_file {
         outcome.lines += &format!("its log is kept: {}\n", safe_text(log));
@@ -137,7 +137,7 @@ mod tests {
                 error: CallError::new(ErrorKind::SpawnFailed, "server `flaky` did not start")
                     .cause("exited with code 1"),
             }],
-            warnings: vec!["the wish was not written down".into()],
+            warnings: vec!["the desired state could not be stored".into()],
         };
         let outcome = started(&done, true);
         assert!(outcome.has_failed);
@@ -167,13 +167,13 @@ mod tests {
         assert_eq!(uncoloured(&waiting), "added a: stopped\n");
         let gone = RemoveResult {
             name: name("a"),
-            warnings: vec!["it will be back".into()],
+            warnings: vec!["it will start again".into()],
             log_file: Some("/x/a.log".into()),
             purged: Vec::new(),
         };
         let gone = removed(&gone);
         assert_eq!(gone.lines, "removed a\nits log is kept: /x/a.log\n");
-        assert_eq!(uncoloured(&gone.messages), "warning: it will be back\n");
+        assert_eq!(uncoloured(&gone.messages), "warning: it will start again\n");
         let purged = vec!["/x/a.log".to_owned()];
         let gone = RemoveResult { name: name("a"), warnings: Vec::new(), log_file: None, purged };
         assert_eq!(removed(&gone).lines, "removed a and its logs\n");

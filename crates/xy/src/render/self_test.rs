@@ -191,7 +191,7 @@ mod tests {
                 "system": { "platform": "linux", "nodeVersion": "1", "totalMemory": 1, "freeMemory": 1 },
                 "restartHistory": []
             },
-            "summary": "not all is well"
+            "summary": "some checks failed"
         }"#;
         serde_json::from_str(text).unwrap()
     }

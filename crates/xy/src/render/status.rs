@@ -22,8 +22,8 @@ pub(crate) fn render(status: &ServerStatus, now: Timestamp) -> String {
     let instances = instances(status).map(|value| ("instances", value));
     let uses = uses(status).map(|value| ("uses", value));
     let clients = clients(status).map(|value| ("clients", value));
-    let parked = parked(status.parked).map(|value| ("parked", value));
-    let rows = rows.chain(protocol).chain(parked).chain(uses).chain(clients).chain(instances);
+    let queued = queued(status.parked).map(|value| ("queued", value));
+    let rows = rows.chain(protocol).chain(queued).chain(uses).chain(clients).chain(instances);
     for (label, value) in rows.chain(confine::facts(status)).chain(files(status)) {
         text += &format!("  {}  {value}\n", paint(DIM, format_args!("{label:<9}")));
     }
@@ -183,11 +183,11 @@ fn health(health: Health) -> Option<&'static str> {
 }
 
 /// Formats the number of queued calls, if there are any.
-fn parked(calls: u64) -> Option<String> {
+fn queued(calls: u64) -> Option<String> {
     match calls {
         0 => None,
-        1 => Some("1 call waits for it".to_owned()),
-        calls => Some(format!("{calls} calls wait for it")),
+        1 => Some("1 call".to_owned()),
+        calls => Some(format!("{calls} calls")),
     }
 }
 

@@ -151,7 +151,7 @@ fn wait_for_end(events: &Receiver<SessionEvent>, bridge: &Arc<Bridge>) -> Result
     loop {
         match next(events, deadline) {
             Some(SessionEvent::StdinClosed | SessionEvent::ClientDone)
-                if deadline.left().is_none() =>
+                if deadline.remaining().is_none() =>
             {
                 deadline = Deadline::after(DRAIN_TIMEOUT);
             }
@@ -223,7 +223,7 @@ fn wait_until_informed(events: &Receiver<SessionEvent>) {
 }
 
 fn next(events: &Receiver<SessionEvent>, deadline: Deadline) -> Option<SessionEvent> {
-    match deadline.left() {
+    match deadline.remaining() {
         None => events.recv().ok(),
         Some(left) => events.recv_timeout(left).ok(),
     }

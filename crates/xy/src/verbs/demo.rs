@@ -107,7 +107,7 @@ fn follow(
             output.flush()?;
         }
         let within =
-            if link.client.has_more() { Duration::ZERO } else { end.left_at_most(MAX_WAIT) };
+            if link.client.has_more() { Duration::ZERO } else { end.remaining_at_most(MAX_WAIT) };
         match interrupts.wait(Some(link.client.as_fd()), within) {
             WaitResult::Interrupted => return Ok(()),
             WaitResult::TimedOut if !link.client.has_more() => {}

@@ -68,7 +68,7 @@ fn format_result(it: &ExplainResult) -> String {
         _ => {}
     }
     if let (Some(file), Some(line)) = (&it.file, it.found_line) {
-        say("found instead of listed by", &format!("{file}:{line}"));
+        say("found by search because of", &format!("{file}:{line}"));
     }
     if let Some(exposed) = it.exposed.as_ref().filter(|exposed| **exposed != it.name) {
         say("called", exposed);
@@ -116,7 +116,7 @@ mod tests {
         tool git__push in profile work: shown, but found by `search_tools` instead of listed
           because: nothing hides it
           in: profiles/work.kdl
-          found instead of listed by: profiles/work.kdl:9
+          found by search because of: profiles/work.kdl:9
           called: push
           described as: Careful
           note: no server currently offers it

@@ -26,8 +26,8 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     let mut stdin = io::stdin().lock();
     loop {
         output.print_stderr(&format!("it is {}\n", render::clock(clock::now())));
-        let tick = Deadline::after(crash.left_at_most(Duration::from_secs(1)));
-        while let Some(left) = tick.left().filter(|left| !left.is_zero()) {
+        let tick = Deadline::after(crash.remaining_at_most(Duration::from_secs(1)));
+        while let Some(left) = tick.remaining().filter(|left| !left.is_zero()) {
             let has_input = readable(&[stdin.as_fd()], left)[0];
             if has_input && matches!(stdin.read(&mut [0; 4096]), Ok(0) | Err(_)) {
                 return Ok(()); // The daemon closed stdin to stop this server.

@@ -57,7 +57,7 @@ fn wait_until_gone(socket: &Path, process: &Process) -> bool {
     let deadline = Deadline::after(EXIT_TIMEOUT);
     while !deadline.has_passed() {
         if Client::connect(socket).is_err_and(|error| error.is_not_listening()) {
-            return process.exits_within(deadline.left_at_most(EXIT_TIMEOUT));
+            return process.exits_within(deadline.remaining_at_most(EXIT_TIMEOUT));
         }
         readable(&[], POLL_INTERVAL);
     }

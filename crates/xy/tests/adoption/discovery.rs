@@ -73,7 +73,7 @@ fn reused_pid_is_never_signalled() {
         let held = hold(&home, "one", |socket| identity(pid, start_time, &boot_id, socket));
         let daemon = home.daemon();
         let waits = status(&home, "one");
-        assert_eq!(waits["reason"], "waiting for the end of its predecessor", "{waits:#}");
+        assert_eq!(waits["reason"], "waiting for the previous instance to exit", "{waits:#}");
         end(foreign_process);
         drop(held);
         running(&home, "one");

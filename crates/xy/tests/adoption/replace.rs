@@ -143,7 +143,7 @@ fn waiting_request_is_answered_at_replacement() {
     home.daemon_with(&["--replace"]);
     assert!(first.wait().success());
     let answer = waits.next(SOON);
-    let message = "another daemon took over before this request was done";
+    let message = "another daemon took over before the request completed";
     assert_eq!(answer["error"]["message"], message, "{answer:#}");
     let now = status(&home, "deaf");
     assert_eq!((&now["state"], pid_in(&now)), (&json!("stopping"), before));

@@ -124,7 +124,7 @@ fn daemon_refuses_to_start_inside_own_server() {
     let daemon = home.daemon();
     wait_for_line(&home, "agent", "tried");
     let log = std::fs::read_to_string(home.log_file("agent")).unwrap();
-    let told = "it was started from inside its own server `agent`, and would end with it";
+    let told = "it was started inside its own server `agent`, and would end with that server";
     assert_eq!(log.matches(told).count(), 2, "{log}");
     assert!(daemon.is_running());
 }

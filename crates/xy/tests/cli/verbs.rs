@@ -26,7 +26,7 @@ fn home_with_several() -> Home {
 }
 
 #[test]
-fn list_and_status() {
+fn list_and_status_show_running_and_failed_servers() {
     let home = home_with_several();
     assert_snapshot!("list", shown(&home, &home.xy(&["list"])));
     assert_snapshot!("status-running", shown(&home, &home.xy(&["status", "web"])));
@@ -82,7 +82,7 @@ fn reload_and_dry_run() {
 }
 
 #[test]
-fn add_and_remove() {
+fn added_server_can_be_removed() {
     let home = home_with_one();
     let lines = [
         "add two -- /bin/sleep 1000",

@@ -84,6 +84,6 @@ fn compare(library: &Library, transport: Transport) {
 /// Writes the table from the rows of all tests, which must have run before.
 #[test]
 #[ignore = "`./test zoo` runs it after the others"]
-fn write_table() {
+fn write_compatibility_table() {
     table::write_table(LIBRARIES);
 }

@@ -152,7 +152,7 @@ fn assert_arrives_once_and_whole(engine: &Engine, lines: usize) {
     running(&home, "one");
     for call in [torn, after] {
         let answer = client.wait_answer(call);
-        assert_eq!(answer["error"]["code"], -32010, "nobody can know what came of it: {answer}");
+        assert_eq!(answer["error"]["code"], -32010, "the outcome is unknown: {answer}");
     }
     assert_echoes(&client, "one");
     assert_eq!(engine.container(&home), container);
@@ -161,15 +161,15 @@ fn assert_arrives_once_and_whole(engine: &Engine, lines: usize) {
         String::from_utf8_lossy(&log).into_owned()
     };
     let last = format!("[out] garbage {}\n", lines - 1);
-    home.wait_until("what is no message is in the log", || log().contains(&last));
+    home.wait_until("the unparsed output is in the log", || log().contains(&last));
     let log = log();
     let garbage = log.lines().filter_map(|line| line.split_once("[out] garbage ")?.1.parse().ok());
     let garbage: Vec<usize> = garbage.collect();
     assert!(garbage == (0..lines).collect::<Vec<_>>(), "none is missing, and none is there twice");
-    assert!(!log.contains("halves"), "no part of a message is taken for something else: {log}");
+    assert!(!log.contains("halves"), "no part of a message is logged: {log}");
     assert_eq!(status(&home, "one")["restarts_total"], 0);
     let unclaimed = client.unclaimed_answers();
-    assert_eq!(unclaimed.len(), 1, "only the echo nobody waited for: {unclaimed:?}");
+    assert_eq!(unclaimed.len(), 1, "only the echo without a caller: {unclaimed:?}");
     drop(client);
     engine.finish(home);
 }
@@ -248,7 +248,7 @@ fn daemon_killed_during_large_answer_tears_nothing(engine: &Engine) {
     assert_echoes(&client, "one");
     let log = std::fs::read(home.log_file("one")).unwrap_or_default();
     let log = String::from_utf8_lossy(&log).into_owned();
-    assert!(!log.contains("xxxx"), "no part of a message is taken for something else");
+    assert!(!log.contains("xxxx"), "no part of a message is logged");
     assert_eq!(status(&home, "one")["restarts_total"], 0);
     drop(client);
     engine.finish(home);
@@ -307,7 +307,7 @@ fn only_unowned_container_is_removed(engine: &Engine) {
     make_unowned(engine, &home);
     home.daemon();
     let pid = running(&home, "one");
-    home.wait_until("what nobody owns is gone", || engine.containers(&home).len() == 4);
+    home.wait_until("unowned containers are removed", || engine.containers(&home).len() == 4);
     assert_only_unowned_is_gone(engine, &home, &own);
     assert_eq!(running(&home, "one"), pid);
     engine.finish(home);
@@ -328,7 +328,7 @@ fn unowned_container_is_removed_at_runtime(engine: &Engine) {
     let mut tries = 0;
     while engine.containers(&home).len() == 5 {
         tries += 1;
-        assert!(tries < 240, "what nobody owns is still there");
+        assert!(tries < 240, "unowned containers remain");
         std::thread::park_timeout(Duration::from_millis(500));
     }
     assert_eq!(looks(), 2, "that was another look");

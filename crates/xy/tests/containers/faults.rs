@@ -170,7 +170,7 @@ fn taken_name_is_reported(engine: &Engine) {
     let _ = home.call("start", json!({ "name": "one" }));
     home.wait_until("it is told", || {
         reason(&home, "one")
-            == format!("the name `{name}` is taken by a container that is not ours")
+            == format!("the name `{name}` is used by a container that xy does not own")
     });
     engine.must("DELETE", &format!("/containers/{name}?force=1"));
     running(&home, "one");
@@ -269,7 +269,7 @@ fn assert_returns_after_engine_restart(kind: &'static str, is_gentle: bool) {
         (now["state"] == "running" && pid_in(&now) != first).then_some(now)
     });
     let told = again["transitions"].to_string();
-    assert!(told.contains("its engine was restarted, or cut it off"), "{told}");
+    assert!(told.contains("its engine was restarted or closed the stream"), "{told}");
     assert_echoes(&client, "one");
     assert_eq!(engine.containers(&home).len(), 1);
     drop(client);

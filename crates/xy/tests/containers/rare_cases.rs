@@ -140,7 +140,7 @@ fn missing_credential_helper_is_named(engine: &Engine) {
     let (home, kdl) = home_with_helper(engine, None);
     home.write_config("servers/one.kdl", &kdl);
     home.daemon();
-    let named = "`docker-credential-xytest`, which keeps the login at `127.0.0.1:9`, is not on the \
+    let named = "`docker-credential-xytest`, which stores the login for `127.0.0.1:9`, is not on the \
                  `PATH` of the daemon";
     home.wait_until("it is named", || reason(&home, "one").ends_with(named));
     engine.finish(home);

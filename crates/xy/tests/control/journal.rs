@@ -241,7 +241,9 @@ fn unwritable_journal_is_reported_and_stops_nothing() {
     home.wait_until("it is told", || home.xy(&["info"]).stdout.contains("events are not stored: "));
     assert_eq!(states(&all_of(&home, "one")), ["starting", "running"], "memory has them");
     fs::remove_dir(home.root().join("state/xy/events.jsonl")).unwrap();
-    home.wait_until("all is well", || !home.xy(&["info"]).stdout.contains("events are not"));
+    home.wait_until("events are stored again", || {
+        !home.xy(&["info"]).stdout.contains("events are not")
+    });
     wait_until_written(&home, "running");
     home.finish();
 }

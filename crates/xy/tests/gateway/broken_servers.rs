@@ -133,7 +133,8 @@ fn unrelated_flood_reaches_no_client_and_delays_none() {
     assert_echo(&client, "bad");
     home.wait_until("nothing of the flood is retained", || {
         let kept = metrics(&home);
-        kept.contains("xy_kept{what=\"log_bytes\"} 0\n") && kept.contains("{what=\"calls\"} 0\n")
+        kept.contains("xy_retained_objects{what=\"log_bytes\"} 0\n")
+            && kept.contains("{what=\"calls\"} 0\n")
     });
     home.finish();
 }

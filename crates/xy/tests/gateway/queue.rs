@@ -477,7 +477,7 @@ fn waiting_time_is_limited_and_status_shows_waiting_calls() {
     let calls = [(); 2].map(|()| client.start_call("mute__x", json!({})));
     home.wait_until("both wait", || status(&home, "mute")["parked"] == 2);
     let shown = home.xy(&["status", "mute"]).stdout;
-    assert!(shown.contains("2 calls wait for it"), "{shown}");
+    assert!(shown.contains("queued     2 calls"), "{shown}");
     let full = client.call("mute__x", json!({}));
     assert_eq!(error_code(&full), -32008, "{full}");
     for id in calls {

@@ -137,10 +137,12 @@ fn stream_belongs_to_its_session_and_ends_with_it() {
     let after = client.last_event_id().unwrap();
     assert_eq!(other.open_stream_after(Some(&after)), 400);
     client.break_connections();
-    home.wait_until("it waits", || (metric(&home, "xy_http_streams_apart") == 1).then_some(()));
+    home.wait_until("it waits", || {
+        (metric(&home, "xy_http_streams_disconnected") == 1).then_some(())
+    });
     assert_eq!(client.delete(), 204);
     assert_eq!(client.open_stream_after(Some(&after)), 404);
-    assert_eq!(metric(&home, "xy_http_streams_apart"), 0);
+    assert_eq!(metric(&home, "xy_http_streams_disconnected"), 0);
     home.wait_until("the call is given up", || {
         received_of(&home, "a", "notifications/cancelled").pop()
     });
@@ -155,7 +157,9 @@ fn shutdown_does_not_wait_for_disconnected_streams() {
     let client = http_client(&home);
     begin_steps(&client, 10_000, 20);
     client.break_connections();
-    home.wait_until("it waits", || (metric(&home, "xy_http_streams_apart") == 1).then_some(()));
+    home.wait_until("it waits", || {
+        (metric(&home, "xy_http_streams_disconnected") == 1).then_some(())
+    });
     home.finish(); // Checks that the shutdown leaves nothing behind.
 }
 

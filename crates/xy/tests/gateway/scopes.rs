@@ -623,7 +623,7 @@ fn explain_names_the_deciding_line() {
     let own = explain(&["add_server"]);
     assert!(own.contains("hidden\n") && own.contains("at: profiles/one.kdl:3\n"), "{own}");
     let found = home.xy(&["explain", "three", "a__bump"]).stdout;
-    assert!(found.contains("found instead of listed by: profiles/three.kdl:4\n"), "{found}");
+    assert!(found.contains("found by search because of: profiles/three.kdl:4\n"), "{found}");
     let finding = home.xy(&["explain", "three", "search_tools"]).stdout;
     assert!(finding.contains("at: profiles/three.kdl:4\n"), "{finding}");
     let found = home.xy_json(&["search", "--profile", "one", "add", "numbers"]);

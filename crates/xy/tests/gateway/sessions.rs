@@ -249,7 +249,7 @@ fn damaged_journal_is_moved_away_and_sessions_start_anew() {
     fs::write(&file, text).unwrap();
     let daemon = home.daemon();
     assert_session_gone(&home, session.as_deref());
-    assert!(daemon.stderr().contains("HTTP sessions begin anew"), "{}", daemon.stderr());
+    assert!(daemon.stderr().contains("stored HTTP sessions are discarded"), "{}", daemon.stderr());
     assert!(home.root().join("state/xy/http-sessions.damaged").exists());
     let client = http_client(&home);
     let _daemon = next_daemon(&home, &daemon);

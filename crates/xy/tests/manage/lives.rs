@@ -116,7 +116,7 @@ fn server_without_a_file_is_reloaded_as_added() {
     let dev = listed(&client, "dev").unwrap();
     assert_eq!(dev["args"], json!(["--only-tools", "--v2"]));
     let note = added["note"].as_str().unwrap();
-    assert!(note.starts_with("not restarted when it ends"), "{note}");
+    assert!(note.starts_with("not restarted when it exits"), "{note}");
     assert_eq!(dev["note"], note);
     #[cfg(target_os = "linux")]
     assert_eq!(fs::read_link(format!("/proc/{}/cwd", dev["pid"])).unwrap(), folder);

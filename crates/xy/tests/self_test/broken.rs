@@ -32,7 +32,10 @@ fn healthy_daemon_is_left_unchanged() {
     insta::assert_snapshot!(redacted(&home, &tested));
     let ran = home.xy(&["self-test"]);
     assert_eq!(ran.code, 0, "{ran:#?}");
-    assert!(ran.stdout.contains("all is well") && ran.stdout.contains("HTTP gateway"), "{ran:#?}");
+    assert!(
+        ran.stdout.contains("all checks passed") && ran.stdout.contains("HTTP gateway"),
+        "{ran:#?}"
+    );
     assert_eq!(home.xy_json(&["self-test", "--no-repair"])["success"], true);
     home.finish();
 }
@@ -137,7 +140,7 @@ fn server_that_never_starts_fails_the_self_test() {
     assert!(times.is_sorted(), "the oldest is the first: {history:#?}");
     let ran = home.xy(&["self-test"]);
     assert_eq!(ran.code, 1, "{ran:#?}");
-    assert!(ran.stdout.contains("not all is well"), "{ran:#?}");
+    assert!(ran.stdout.contains("some checks failed"), "{ran:#?}");
     home.finish();
 }
 

@@ -133,5 +133,5 @@ fn invalid_answer_is_an_error() {
     let _daemon = Scripted::new(&home, [("list", result(r#"{"surprise":true}"#))]);
     let ran = home.xy("list");
     assert_eq!(ran.code, Some(2));
-    assert!(ran.stderr.contains("the answer does not come from xy"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("the response is not from xy"), "{}", ran.stderr);
 }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use xy_protocol::server::Transport;
 
 use super::*;
-use crate::check::{BrokenServers, Loaded, Machine, Texts, check_all, check_text};
+use crate::check::{BrokenServers, LoadedConfig, Machine, Texts, check_all, check_text};
 use crate::settings::{ProcessSettings, RemoteSettings};
 
 struct UnknownMachine;
@@ -15,24 +15,24 @@ fn file(name: &str, text: &str) -> FileText {
     FileText { path: PathBuf::from(name), shown: name.to_owned(), text: text.to_owned() }
 }
 
-fn read(text: &str) -> Loaded {
+fn read(text: &str) -> LoadedConfig {
     check_text("mcp.json", text)
 }
 
-fn report(loaded: &Loaded) -> String {
+fn report(loaded: &LoadedConfig) -> String {
     loaded.problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
-fn names(loaded: &Loaded) -> Vec<&str> {
+fn names(loaded: &LoadedConfig) -> Vec<&str> {
     loaded.settings.servers.keys().map(ServerName::as_str).collect()
 }
 
-fn process(loaded: &Loaded, name: &str) -> ProcessSettings {
+fn process(loaded: &LoadedConfig, name: &str) -> ProcessSettings {
     assert_eq!(report(loaded), "");
     loaded.settings.servers[name].process().unwrap().clone()
 }
 
-fn remote(loaded: &Loaded, name: &str) -> RemoteSettings {
+fn remote(loaded: &LoadedConfig, name: &str) -> RemoteSettings {
     assert_eq!(report(loaded), "");
     loaded.settings.servers[name].remote().unwrap().clone()
 }

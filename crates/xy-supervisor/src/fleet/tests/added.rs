@@ -139,7 +139,7 @@ async fn unwritable_file_is_reported() {
     std::fs::create_dir(&obstacle).unwrap();
     let removed = fixture.fleet.remove(&name("a")).await.unwrap().unwrap();
     let [warning] = &removed.warnings[..] else { panic!("{:?}", removed.warnings) };
-    assert!(warning.starts_with("it will be back when the daemon restarts: "), "{warning}");
+    assert!(warning.starts_with("it will start again when the daemon restarts: "), "{warning}");
     assert_eq!((fixture.states().as_str(), fixture.stored().len()), ("", 1));
 }
 

@@ -5,10 +5,10 @@ use super::*;
 #[test]
 fn only_automatic_restarts_count() {
     let mut play = Play::running(steady());
-    play.sees(Event::RestartRequested);
-    play.sees(clean_exit());
-    play.sees(Event::ProcessChanged);
-    play.sees(clean_exit());
+    play.apply(Event::RestartRequested);
+    play.apply(clean_exit());
+    play.apply(Event::ProcessChanged);
+    play.apply(clean_exit());
     assert_eq!(play.life.tally, Tally::default());
     play.delays_between_lives_of(SECOND, 2);
     assert_eq!((play.life.tally.restart_count, play.life.tally.restarts_total), (2, 2));
@@ -18,14 +18,14 @@ fn only_automatic_restarts_count() {
 fn start_resets_count_but_not_total() {
     let mut play = Play::starting(steady());
     play.delays_between_lives_of(SECOND, 2);
-    play.sees(Event::RestartRequested);
-    play.sees(clean_exit());
+    play.apply(Event::RestartRequested);
+    play.apply(clean_exit());
     assert_eq!((play.life.tally.restart_count, play.life.tally.restarts_total), (0, 2));
     play.delays_between_lives_of(SECOND, 1);
-    play.sees(Event::StopRequested);
-    play.sees(clean_exit());
+    play.apply(Event::StopRequested);
+    play.apply(clean_exit());
     assert_eq!(play.life.tally.restart_count, 1, "a stop alone resets nothing");
-    play.sees(Event::StartRequested);
+    play.apply(Event::StartRequested);
     assert_eq!((play.life.tally.restart_count, play.life.tally.restarts_total), (0, 3));
 }
 

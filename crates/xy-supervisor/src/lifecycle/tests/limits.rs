@@ -112,7 +112,7 @@ fn start_after_failure_resets_attempts() {
     play.delays_between_lives_of(SECOND, 1);
     play.lives_for(SECOND);
     assert_eq!(play.life.state, State::Failed);
-    assert_eq!(play.sees(Event::StartRequested), Some(Effect::Launch));
+    assert_eq!(play.apply(Event::StartRequested), Some(Effect::Launch));
     assert_eq!(seconds(&play.delays_between_lives_of(SECOND, 1)), [1.0]);
 }
 
@@ -120,9 +120,9 @@ fn start_after_failure_resets_attempts() {
 fn requested_end_never_counts() {
     let mut play = Play::running(rules(|it| it.restart.max_retries_per_minute = 1));
     for _ in 0..10 {
-        assert_eq!(play.sees(Event::RestartRequested), Some(Effect::Stop));
-        assert_eq!(play.sees(Event::Exited(KILLED)), Some(Effect::Launch));
-        play.sees(Event::Ready);
+        assert_eq!(play.apply(Event::RestartRequested), Some(Effect::Stop));
+        assert_eq!(play.apply(Event::Exited(KILLED)), Some(Effect::Launch));
+        play.apply(Event::Ready);
     }
     assert_eq!(play.life.tally, Tally::default());
 }

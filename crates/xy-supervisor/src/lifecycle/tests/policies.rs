@@ -5,7 +5,7 @@ use super::*;
 fn after(policy: RestartPolicy, exit: Exit) -> Life {
     let mut play = Play::running(rules(|it| it.restart.policy = policy));
     play.waits(SECOND);
-    assert_eq!(play.sees(Event::Exited(exit)), None);
+    assert_eq!(play.apply(Event::Exited(exit)), None);
     play.life
 }
 
@@ -43,7 +43,7 @@ fn exited_server_is_still_wanted_up() {
 fn permanent_launch_failure_fails_at_once() {
     for policy in [RestartPolicy::Always, RestartPolicy::OnFailure, RestartPolicy::Never] {
         let mut play = Play::starting(rules(|it| it.restart.policy = policy));
-        play.sees(Event::LaunchFailed(permanent_fault()));
+        play.apply(Event::LaunchFailed(permanent_fault()));
         assert_eq!(play.life.state, State::Failed);
         assert_eq!(play.life.reason.hint(), Some("install it"));
     }
@@ -53,7 +53,7 @@ fn permanent_launch_failure_fails_at_once() {
 fn late_permanent_launch_failure_fails_server() {
     let mut play = Play::starting(steady());
     assert_eq!(play.waits_for_deadline(), (10 * SECOND, Some(Effect::Stop)));
-    play.sees(Event::LaunchFailed(permanent_fault()));
+    play.apply(Event::LaunchFailed(permanent_fault()));
     assert_eq!((&play.life.state, play.life.tally.restarts_total), (&State::Failed, 0));
     assert_eq!(play.life.reason, Reason::LaunchFailed(permanent_fault()));
 }
@@ -61,7 +61,7 @@ fn late_permanent_launch_failure_fails_server() {
 #[test]
 fn ready_server_that_cannot_be_run_fails() {
     let mut play = Play::running(steady());
-    play.sees(Event::LaunchFailed(permanent_fault()));
+    play.apply(Event::LaunchFailed(permanent_fault()));
     assert_eq!((&play.life.state, play.life.tally.restarts_total), (&State::Failed, 0));
 }
 
@@ -70,7 +70,7 @@ fn missing_engine_is_retried_forever_uncounted() {
     let mut play = Play::starting(steady());
     let mut waited = Vec::new();
     for _ in 0..8 {
-        assert_eq!(play.sees(Event::EngineUnavailable(engine_unavailable())), None);
+        assert_eq!(play.apply(Event::EngineUnavailable(engine_unavailable())), None);
         assert_eq!(play.life.reason.hint(), Some("start the engine"));
         assert!(play.life.is_unreachable());
         let (time, effect) = play.waits_for_deadline();
@@ -78,12 +78,12 @@ fn missing_engine_is_retried_forever_uncounted() {
         waited.push(time.as_secs());
     }
     assert_eq!(waited, [1, 2, 4, 8, 16, 30, 30, 30]);
-    play.sees(Event::Ready);
+    play.apply(Event::Ready);
     assert_eq!((play.life.tally.restarts_total, play.life.is_unreachable()), (0, false));
     // The next outage starts with the initial delay.
-    play.sees(crash());
+    play.apply(crash());
     play.waits_for_deadline();
-    play.sees(Event::EngineUnavailable(engine_unavailable()));
+    play.apply(Event::EngineUnavailable(engine_unavailable()));
     assert_eq!(play.waits_for_deadline(), (SECOND, Some(Effect::Launch)));
     assert_eq!(play.life.tally.restarts_total, 1, "the crash");
 }
@@ -91,7 +91,7 @@ fn missing_engine_is_retried_forever_uncounted() {
 #[test]
 fn missing_engine_fails_server_under_never() {
     let mut play = Play::starting(rules(|it| it.restart.policy = RestartPolicy::Never));
-    play.sees(Event::EngineUnavailable(engine_unavailable()));
+    play.apply(Event::EngineUnavailable(engine_unavailable()));
     assert_eq!(play.life.state, State::Failed);
     assert_eq!(play.says(), "no engine listens");
 }
@@ -106,29 +106,29 @@ fn five_attempts_of_older_launcher_can_be_configured() {
         it.restart.jitter = false;
     }));
     let waited = [(); 5].map(|()| {
-        play.sees(crash());
+        play.apply(crash());
         play.waits_for_deadline().0.as_secs()
     });
     assert_eq!(waited, [2, 4, 8, 16, 32]);
-    play.sees(crash());
+    play.apply(crash());
     assert_eq!(play.life.state, State::Failed);
 }
 
 #[test]
 fn transient_launch_failure_is_retried() {
     let mut play = Play::starting(steady());
-    play.sees(Event::LaunchFailed(transient_fault()));
+    play.apply(Event::LaunchFailed(transient_fault()));
     assert_eq!(play.waits_for_deadline(), (SECOND, Some(Effect::Launch)));
-    play.sees(Event::LaunchFailed(transient_fault()));
+    play.apply(Event::LaunchFailed(transient_fault()));
     assert_eq!(play.waits_for_deadline(), (2 * SECOND, Some(Effect::Launch)));
 }
 
 #[test]
 fn transient_launch_failures_count_against_limits() {
     let mut play = Play::starting(rules(|it| it.restart.max_attempts = 1));
-    play.sees(Event::LaunchFailed(transient_fault()));
+    play.apply(Event::LaunchFailed(transient_fault()));
     play.waits_for_deadline();
-    play.sees(Event::LaunchFailed(transient_fault()));
+    play.apply(Event::LaunchFailed(transient_fault()));
     assert_eq!(play.life.state, State::Failed);
     insta::assert_snapshot!(play.says(), @"out of memory; gave up after 1 restart (max-attempts)");
 }
@@ -140,7 +140,7 @@ fn server_never_ready_is_stopped_and_counted() {
     assert_eq!(play.says(), "not ready within 10s");
     play.waits(SECOND);
     // The clean exit after that does not make it a success.
-    assert_eq!(play.sees(clean_exit()), None);
+    assert_eq!(play.apply(clean_exit()), None);
     assert_eq!(play.says(), "not ready within 10s");
     assert_eq!(play.waits_for_deadline(), (SECOND, Some(Effect::Launch)));
     assert_eq!(play.life.tally.restart_count, 1);
@@ -150,10 +150,10 @@ fn server_never_ready_is_stopped_and_counted() {
 fn server_never_ready_is_given_up_eventually() {
     let mut play = Play::starting(rules(|it| it.restart.max_attempts = 1));
     play.waits_for_deadline();
-    play.sees(clean_exit());
+    play.apply(clean_exit());
     play.waits_for_deadline();
     play.waits_for_deadline();
-    play.sees(clean_exit());
+    play.apply(clean_exit());
     assert_eq!(play.life.state, State::Failed);
     insta::assert_snapshot!(play.says(), @"not ready within 10s; gave up after 1 restart (max-attempts)");
 }
@@ -162,6 +162,6 @@ fn server_never_ready_is_given_up_eventually() {
 fn server_never_ready_fails_at_once_under_never() {
     let mut play = Play::starting(rules(|it| it.restart.policy = RestartPolicy::Never));
     play.waits_for_deadline();
-    play.sees(clean_exit());
+    play.apply(clean_exit());
     assert_eq!(play.life.state, State::Failed);
 }

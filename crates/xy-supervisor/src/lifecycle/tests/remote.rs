@@ -7,7 +7,7 @@ use super::*;
 fn remote() -> Play {
     let mut play = Play::new(rules(|it| it.restart.backoff_max = REMOTE_BACKOFF_MAX));
     play.is_remote = true;
-    assert_eq!(play.sees(Event::StartRequested), Some(Effect::Launch));
+    assert_eq!(play.apply(Event::StartRequested), Some(Effect::Launch));
     play
 }
 
@@ -19,7 +19,7 @@ fn silence() -> Event {
 fn delays(play: &mut Play, times: usize) -> Vec<Duration> {
     let mut delays = Vec::new();
     for _ in 0..times {
-        assert_eq!(play.sees(silence()), None);
+        assert_eq!(play.apply(silence()), None);
         let (waited, effect) = play.waits_for_deadline();
         assert_eq!(effect, Some(Effect::Launch));
         delays.push(waited);
@@ -57,11 +57,11 @@ fn reconnect_delay_has_a_minimum() {
 fn stable_connection_resets_reconnect_delay() {
     let mut play = remote();
     delays(&mut play, 5);
-    play.sees(Event::Ready);
+    play.apply(Event::Ready);
     assert!(!play.life.is_unreachable());
     play.waits(59 * SECOND);
     assert_eq!(seconds(&delays(&mut play, 1)), [32.0], "a short connection resets nothing");
-    play.sees(Event::Ready);
+    play.apply(Event::Ready);
     play.waits(60 * SECOND);
     assert_eq!(seconds(&delays(&mut play, 1)), [1.0]);
 }
@@ -71,7 +71,7 @@ fn server_without_answer_in_time_is_unreachable() {
     let mut play = remote();
     assert_eq!(play.waits_for_deadline(), (10 * SECOND, Some(Effect::Stop)));
     assert!(play.life.is_unreachable());
-    play.sees(Event::Exited(Exit::UNKNOWN));
+    play.apply(Event::Exited(Exit::UNKNOWN));
     assert_eq!(play.life.reason.to_string(), "no answer within 10s");
     assert!(matches!(play.life.state, State::Backoff { .. }));
     assert_eq!(play.waits_for_deadline(), (SECOND, Some(Effect::Launch)));
@@ -82,19 +82,19 @@ fn server_with_stuck_disconnect_is_retried() {
     let mut play = remote();
     play.waits_for_deadline();
     assert_eq!(play.waits_for_deadline().1, Some(Effect::Kill));
-    play.sees(Event::Exited(Exit::UNKNOWN));
+    play.apply(Event::Exited(Exit::UNKNOWN));
     assert_eq!(play.life.reason.to_string(), "no answer within 10s");
 }
 
 #[test]
 fn refusing_server_is_given_up_at_once() {
     let (first, mut later) = (remote(), remote());
-    later.sees(Event::Ready);
+    later.apply(Event::Ready);
     for mut play in [first, later] {
-        assert_eq!(play.sees(Event::Unrecoverable("401 Unauthorized".into())), None);
+        assert_eq!(play.apply(Event::Unrecoverable("401 Unauthorized".into())), None);
         assert_eq!(play.life.state, State::Failed);
         assert_eq!(play.life.reason.to_string(), "401 Unauthorized");
-        assert_eq!(play.sees(Event::RulesChanged), Some(Effect::Launch), "the new rules may help");
+        assert_eq!(play.apply(Event::RulesChanged), Some(Effect::Launch), "the new rules may help");
     }
 }
 
@@ -103,8 +103,8 @@ fn start_does_not_wait_for_reconnect_delay() {
     for asked in [Event::StartRequested, Event::RestartRequested, Event::ProcessChanged] {
         let mut play = remote();
         delays(&mut play, 5);
-        play.sees(silence());
-        assert_eq!(play.sees(asked), Some(Effect::Launch));
+        play.apply(silence());
+        assert_eq!(play.apply(asked), Some(Effect::Launch));
         assert!(!play.life.is_unreachable(), "that is not known yet");
         assert_eq!(seconds(&delays(&mut play, 1)), [1.0]);
     }
@@ -113,21 +113,21 @@ fn start_does_not_wait_for_reconnect_delay() {
 #[test]
 fn unreachable_server_can_be_stopped() {
     let mut play = remote();
-    play.sees(silence());
-    assert_eq!(play.sees(Event::StopRequested), None);
+    play.apply(silence());
+    assert_eq!(play.apply(Event::StopRequested), None);
     assert_eq!(play.life.state, State::Stopped);
     let mut play = remote();
     play.waits_for_deadline();
-    play.sees(Event::StopRequested);
-    play.sees(silence());
+    play.apply(Event::StopRequested);
+    play.apply(silence());
     assert_eq!(play.life.state, State::Stopped);
 }
 
 #[test]
-fn new_settings_are_tried_at_once_while_the_line_of_the_old_is_being_closed() {
+fn new_settings_are_tried_when_the_old_connection_has_closed() {
     let mut play = remote();
     play.waits_for_deadline();
-    play.sees(Event::ProcessChanged);
-    assert_eq!(play.sees(Event::Exited(Exit::UNKNOWN)), Some(Effect::Launch));
+    play.apply(Event::ProcessChanged);
+    assert_eq!(play.apply(Event::Exited(Exit::UNKNOWN)), Some(Effect::Launch));
     assert_eq!(play.life.reason, Reason::SettingsChanged);
 }

@@ -5,10 +5,10 @@ use super::*;
 #[test]
 fn stop_works_in_every_state() {
     let stopped = |mut play: Play| {
-        if play.sees(Event::StopRequested) == Some(Effect::Stop) {
-            play.sees(Event::Exited(KILLED));
+        if play.apply(Event::StopRequested) == Some(Effect::Stop) {
+            play.apply(Event::Exited(KILLED));
         } else if play.life.state.is_live() {
-            play.sees(Event::Exited(KILLED)); // It was being stopped already.
+            play.apply(Event::Exited(KILLED)); // It was being stopped already.
         }
         assert_eq!((play.life.state, play.life.wanted), (State::Stopped, Wanted::Down));
         assert_eq!(play.life.state.deadline(), None);
@@ -19,7 +19,7 @@ fn stop_works_in_every_state() {
     stopped(Play::in_backoff(steady()));
     stopped(Play::failed());
     let mut restarting = Play::running(steady());
-    restarting.sees(Event::RestartRequested);
+    restarting.apply(Event::RestartRequested);
     stopped(restarting);
     let mut never_ready = Play::starting(steady());
     never_ready.waits_for_deadline();
@@ -29,10 +29,10 @@ fn stop_works_in_every_state() {
 #[test]
 fn stopped_server_is_left_alone() {
     let mut play = Play::running(rules(|it| it.restart.policy = RestartPolicy::Always));
-    play.sees(Event::StopRequested);
-    play.sees(crash());
+    play.apply(Event::StopRequested);
+    play.apply(crash());
     for event in [Event::Ready, crash(), Event::DeadlineReached, Event::RulesChanged] {
-        assert_eq!(play.sees(event), None);
+        assert_eq!(play.apply(event), None);
         assert_eq!(play.life.state, State::Stopped);
     }
 }
@@ -40,37 +40,37 @@ fn stopped_server_is_left_alone() {
 #[test]
 fn overdue_stop_is_forced_once() {
     let mut play = Play::running(steady());
-    play.sees(Event::StopRequested);
+    play.apply(Event::StopRequested);
     let grace = play.rules.stop.grace;
     assert_eq!(play.waits_for_deadline(), (grace + STOP_MARGIN, Some(Effect::Kill)));
     assert_eq!(play.life.state.deadline(), None, "a kill has no deadline");
-    play.sees(Event::Exited(KILLED));
+    play.apply(Event::Exited(KILLED));
     assert_eq!((play.life.state, play.says().as_str()), (State::Stopped, "stopped as requested"));
 }
 
 #[test]
 fn forced_stop_keeps_what_follows() {
     let mut play = Play::running(steady());
-    play.sees(Event::RestartRequested);
+    play.apply(Event::RestartRequested);
     assert_eq!(play.waits_for_deadline().1, Some(Effect::Kill));
-    assert_eq!(play.sees(Event::Exited(KILLED)), Some(Effect::Launch));
+    assert_eq!(play.apply(Event::Exited(KILLED)), Some(Effect::Launch));
 }
 
 #[test]
 fn second_stop_does_not_extend_deadline() {
     let mut play = Play::running(steady());
-    play.sees(Event::StopRequested);
+    play.apply(Event::StopRequested);
     play.waits(5 * SECOND);
-    assert_eq!(play.sees(Event::StopRequested), None);
+    assert_eq!(play.apply(Event::StopRequested), None);
     assert_eq!(play.waits_for_deadline(), (15 * SECOND, Some(Effect::Kill)));
 }
 
 #[test]
 fn restart_is_one_request() {
     let mut play = Play::running(steady());
-    assert_eq!(play.sees(Event::RestartRequested), Some(Effect::Stop));
+    assert_eq!(play.apply(Event::RestartRequested), Some(Effect::Stop));
     assert_eq!(play.life.wanted, Wanted::Up);
-    assert_eq!(play.sees(clean_exit()), Some(Effect::Launch));
+    assert_eq!(play.apply(clean_exit()), Some(Effect::Launch));
     assert_eq!(play.says(), "restart requested");
 }
 
@@ -78,13 +78,13 @@ fn restart_is_one_request() {
 fn repair_restarts_broken_server_with_reason() {
     let repair = || Event::RepairRequested("self-test: it hangs".into());
     let mut play = Play::running(steady());
-    assert_eq!(play.sees(repair()), Some(Effect::Stop));
+    assert_eq!(play.apply(repair()), Some(Effect::Stop));
     assert_eq!(play.says(), "self-test: it hangs");
-    assert_eq!(play.sees(clean_exit()), Some(Effect::Launch));
+    assert_eq!(play.apply(clean_exit()), Some(Effect::Launch));
     assert_eq!(play.says(), "self-test: it hangs", "the new life keeps the reason");
-    assert_eq!(play.sees(repair()), None, "it is starting already");
+    assert_eq!(play.apply(repair()), None, "it is starting already");
     for mut play in [Play::in_backoff(steady()), Play::failed()] {
-        assert_eq!(play.sees(repair()), Some(Effect::Launch));
+        assert_eq!(play.apply(repair()), Some(Effect::Launch));
         assert_eq!(play.says(), "self-test: it hangs");
     }
 }
@@ -93,7 +93,7 @@ fn repair_restarts_broken_server_with_reason() {
 fn repair_counts_as_restart() {
     let mut play = Play::failed();
     let before = play.life.tally.clone();
-    play.sees(Event::RepairRequested("self-test: it is dead".into()));
+    play.apply(Event::RepairRequested("self-test: it is dead".into()));
     let tally = &play.life.tally;
     assert_eq!(tally.restart_count, before.restart_count + 1);
     assert_eq!(tally.restarts_total, before.restarts_total + 1);
@@ -106,18 +106,18 @@ fn failed_server_that_crashes_after_repair_fails_again() {
     let repair = || Event::RepairRequested("self-test: it is dead".into());
     let mut play = Play::starting(rules(|it| it.restart.max_attempts = 3));
     while play.life.state != State::Failed {
-        play.sees(crash());
+        play.apply(crash());
         if play.life.state.deadline().is_some() {
             play.waits_for_deadline();
         }
     }
     for _ in 0..5 {
-        assert_eq!(play.sees(repair()), Some(Effect::Launch), "it gets one attempt");
-        play.sees(crash());
+        assert_eq!(play.apply(repair()), Some(Effect::Launch), "it gets one attempt");
+        play.apply(crash());
         assert_eq!(play.life.state, State::Failed);
     }
-    play.sees(Event::StartRequested);
-    play.sees(crash());
+    play.apply(Event::StartRequested);
+    play.apply(crash());
     assert!(
         matches!(play.life.state, State::Backoff { .. }),
         "an operator's start resets the attempts"
@@ -127,19 +127,19 @@ fn failed_server_that_crashes_after_repair_fails_again() {
 #[test]
 fn successful_repair_resets_attempts() {
     let mut play = Play::failed();
-    play.sees(Event::RepairRequested("self-test: it is dead".into()));
-    play.sees(Event::Ready);
+    play.apply(Event::RepairRequested("self-test: it is dead".into()));
+    play.apply(Event::Ready);
     play.waits(Duration::from_hours(1));
-    play.sees(crash());
+    play.apply(crash());
     assert!(matches!(play.life.state, State::Backoff { .. }), "{:?}", play.life);
 }
 
 #[test]
 fn forced_repair_is_still_a_repair() {
     let mut play = Play::running(steady());
-    play.sees(Event::RepairRequested("self-test: it hangs".into()));
+    play.apply(Event::RepairRequested("self-test: it hangs".into()));
     assert_eq!(play.waits_for_deadline().1, Some(Effect::Kill));
-    assert_eq!(play.sees(Event::Exited(KILLED)), Some(Effect::Launch));
+    assert_eq!(play.apply(Event::Exited(KILLED)), Some(Effect::Launch));
     assert_eq!(play.says(), "self-test: it hangs");
     assert_eq!(play.life.tally.restart_count, 1);
 }
@@ -148,17 +148,17 @@ fn forced_repair_is_still_a_repair() {
 fn repair_never_undoes_stop() {
     let repair = || Event::RepairRequested("self-test: it hangs".into());
     let mut play = Play::running(steady());
-    play.sees(Event::StopRequested);
-    assert_eq!(play.sees(repair()), None);
-    play.sees(clean_exit());
-    assert_eq!(play.sees(repair()), None);
+    play.apply(Event::StopRequested);
+    assert_eq!(play.apply(repair()), None);
+    play.apply(clean_exit());
+    assert_eq!(play.apply(repair()), None);
     assert_eq!((play.life.state, play.life.wanted), (State::Stopped, Wanted::Down));
 }
 
 #[test]
 fn restart_starts_stopped_server() {
     for mut play in [Play::new(steady()), Play::in_backoff(steady()), Play::failed()] {
-        assert_eq!(play.sees(Event::RestartRequested), Some(Effect::Launch));
+        assert_eq!(play.apply(Event::RestartRequested), Some(Effect::Launch));
         assert_eq!(play.life.wanted, Wanted::Up);
     }
 }
@@ -166,45 +166,45 @@ fn restart_starts_stopped_server() {
 #[test]
 fn start_while_stopping_follows_stop() {
     let mut play = Play::running(steady());
-    play.sees(Event::StopRequested);
-    assert_eq!(play.sees(Event::StartRequested), None, "only one life at a time");
+    play.apply(Event::StopRequested);
+    assert_eq!(play.apply(Event::StartRequested), None, "only one life at a time");
     assert_eq!(play.life.wanted, Wanted::Up);
-    assert_eq!(play.sees(Event::Exited(KILLED)), Some(Effect::Launch));
+    assert_eq!(play.apply(Event::Exited(KILLED)), Some(Effect::Launch));
 }
 
 #[test]
 fn start_skips_back_off() {
     let mut play = Play::in_backoff(steady());
-    assert_eq!(play.sees(Event::StartRequested), Some(Effect::Launch));
+    assert_eq!(play.apply(Event::StartRequested), Some(Effect::Launch));
 }
 
 #[test]
 fn start_of_running_server_changes_nothing() {
     for mut play in [Play::starting(steady()), Play::running(steady())] {
         let before = play.life.clone();
-        assert_eq!(play.sees(Event::StartRequested), None);
+        assert_eq!(play.apply(Event::StartRequested), None);
         assert_eq!(play.life, before);
     }
 }
 
 #[test]
-fn news_of_readiness_comes_too_late_for_a_stop() {
+fn readiness_during_a_stop_is_ignored() {
     let mut play = Play::starting(steady());
-    play.sees(Event::StopRequested);
+    play.apply(Event::StopRequested);
     let before = play.life.clone();
-    assert_eq!(play.sees(Event::Ready), None);
+    assert_eq!(play.apply(Event::Ready), None);
     assert_eq!(play.life, before);
 }
 
 #[test]
 fn retirement_is_final() {
     let retired = |mut play: Play| {
-        if play.sees(Event::RetireRequested(Retirement::Removed)) == Some(Effect::Stop) {
-            assert_eq!(play.sees(Event::StartRequested), None);
-            assert_eq!(play.sees(Event::RestartRequested), None);
-            assert_eq!(play.sees(Event::StopRequested), None);
-            assert_eq!(play.sees(Event::ProcessChanged), None);
-            assert_eq!(play.sees(crash()), None);
+        if play.apply(Event::RetireRequested(Retirement::Removed)) == Some(Effect::Stop) {
+            assert_eq!(play.apply(Event::StartRequested), None);
+            assert_eq!(play.apply(Event::RestartRequested), None);
+            assert_eq!(play.apply(Event::StopRequested), None);
+            assert_eq!(play.apply(Event::ProcessChanged), None);
+            assert_eq!(play.apply(crash()), None);
         }
         for event in [
             Event::StartRequested,
@@ -213,7 +213,7 @@ fn retirement_is_final() {
             Event::RulesChanged,
             Event::DeadlineReached,
         ] {
-            assert_eq!(play.sees(event), None);
+            assert_eq!(play.apply(event), None);
             assert_eq!(play.life.state, State::Retired);
         }
     };
@@ -228,9 +228,9 @@ fn retirement_is_final() {
 fn retirement_overrides_any_stop() {
     for asked in [Event::StopRequested, Event::RestartRequested, Event::ProcessChanged] {
         let mut play = Play::running(steady());
-        play.sees(asked);
-        play.sees(Event::RetireRequested(Retirement::Removed));
-        assert_eq!(play.sees(clean_exit()), None);
+        play.apply(asked);
+        play.apply(Event::RetireRequested(Retirement::Removed));
+        assert_eq!(play.apply(clean_exit()), None);
         assert_eq!(play.life.state, State::Retired);
     }
 }
@@ -240,13 +240,13 @@ fn successor_waits_for_predecessor_without_limit() {
     let mut play = Play::new(steady());
     play.life = Life::after_predecessor(Wanted::Up, false);
     assert_eq!(play.life.state.deadline(), None, "a predecessor is not killed");
-    assert_eq!(play.sees(Event::Exited(Exit::UNKNOWN)), Some(Effect::Launch));
+    assert_eq!(play.apply(Event::Exited(Exit::UNKNOWN)), Some(Effect::Launch));
 }
 
 #[test]
 fn unwanted_successor_stays_down() {
     let mut play = Play::new(steady());
     play.life = Life::after_predecessor(Wanted::Down, false);
-    assert_eq!(play.sees(Event::Exited(Exit::UNKNOWN)), None);
+    assert_eq!(play.apply(Event::Exited(Exit::UNKNOWN)), None);
     assert_eq!(play.life.state, State::Stopped);
 }

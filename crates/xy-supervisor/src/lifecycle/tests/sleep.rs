@@ -30,7 +30,7 @@ impl Sleeper {
         }))
     }
 
-    fn sees(&mut self, event: Event) -> Option<Effect> {
+    fn apply(&mut self, event: Event) -> Option<Effect> {
         if matches!(event, Event::Exited(_)) {
             self.lives = false;
         }
@@ -51,7 +51,7 @@ impl Sleeper {
         let until = self.now + time;
         while let Some(deadline) = self.life.state.deadline().filter(|&at| at <= until) {
             self.now = deadline;
-            self.sees(Event::DeadlineReached);
+            self.apply(Event::DeadlineReached);
         }
         self.now = until;
     }
@@ -61,7 +61,7 @@ impl Sleeper {
     }
 
     fn idle(&mut self) -> Option<Effect> {
-        self.sees(Event::Idle("not used".into()))
+        self.apply(Event::Idle("not used".into()))
     }
 }
 
@@ -71,12 +71,12 @@ fn lazy_server_runs_from_first_use_until_idle() {
     for launches in 1..4 {
         lazy.wait(Duration::from_hours(1));
         assert_eq!(lazy.wire_state(), ServerState::Asleep, "it is idle");
-        assert_eq!(lazy.sees(Event::WakeRequested), Some(Effect::Launch));
-        assert_eq!(lazy.sees(Event::WakeRequested), None, "one start serves all");
-        lazy.sees(Event::Ready);
+        assert_eq!(lazy.apply(Event::WakeRequested), Some(Effect::Launch));
+        assert_eq!(lazy.apply(Event::WakeRequested), None, "one start serves all");
+        lazy.apply(Event::Ready);
         assert_eq!(lazy.wire_state(), ServerState::Running);
         assert_eq!(lazy.idle(), Some(Effect::Stop));
-        lazy.sees(clean_exit());
+        lazy.apply(clean_exit());
         assert_eq!(lazy.launches, launches);
     }
     assert_eq!(lazy.life.tally, Tally::default(), "idle stops are not counted");
@@ -85,27 +85,27 @@ fn lazy_server_runs_from_first_use_until_idle() {
 #[test]
 fn use_during_stop_starts_exactly_one_life() {
     let mut lazy = Sleeper::lazy(|_| {});
-    lazy.sees(Event::WakeRequested);
-    lazy.sees(Event::Ready);
+    lazy.apply(Event::WakeRequested);
+    lazy.apply(Event::Ready);
     lazy.idle();
-    assert_eq!(lazy.sees(Event::WakeRequested), None);
-    assert_eq!(lazy.sees(Event::WakeRequested), None);
-    assert_eq!(lazy.sees(clean_exit()), Some(Effect::Launch));
+    assert_eq!(lazy.apply(Event::WakeRequested), None);
+    assert_eq!(lazy.apply(Event::WakeRequested), None);
+    assert_eq!(lazy.apply(clean_exit()), Some(Effect::Launch));
     assert_eq!((lazy.wire_state(), lazy.launches), (ServerState::Starting, 2));
 }
 
 #[test]
 fn crashed_lazy_server_restarts_on_use_after_delay() {
     let mut lazy = Sleeper::lazy(|_| {});
-    lazy.sees(Event::WakeRequested);
-    lazy.sees(Event::Ready);
-    lazy.sees(crash());
+    lazy.apply(Event::WakeRequested);
+    lazy.apply(Event::Ready);
+    lazy.apply(crash());
     lazy.wait(Duration::from_hours(1));
     assert_eq!((lazy.wire_state(), lazy.launches), (ServerState::Asleep, 1));
-    lazy.sees(Event::WakeRequested);
-    lazy.sees(Event::Ready);
-    lazy.sees(crash());
-    lazy.sees(Event::WakeRequested);
+    lazy.apply(Event::WakeRequested);
+    lazy.apply(Event::Ready);
+    lazy.apply(crash());
+    lazy.apply(Event::WakeRequested);
     assert_eq!(lazy.wire_state(), ServerState::Restarting);
     lazy.wait(Duration::from_millis(999));
     assert_eq!(lazy.launches, 2);
@@ -117,31 +117,31 @@ fn crashed_lazy_server_restarts_on_use_after_delay() {
 fn server_that_crashes_on_every_call_is_given_up() {
     let mut lazy = Sleeper::lazy(|it| it.restart.max_retries_per_minute = 3);
     for _ in 0..4 {
-        lazy.sees(Event::WakeRequested);
+        lazy.apply(Event::WakeRequested);
         lazy.wait(Duration::from_secs(5));
-        lazy.sees(Event::Ready);
-        lazy.sees(crash());
+        lazy.apply(Event::Ready);
+        lazy.apply(crash());
     }
     assert_eq!(lazy.wire_state(), ServerState::Failed);
-    lazy.sees(Event::WakeRequested);
+    lazy.apply(Event::WakeRequested);
     assert_eq!(lazy.wire_state(), ServerState::Failed, "a call does not start it");
-    lazy.sees(Event::StartRequested);
+    lazy.apply(Event::StartRequested);
     assert_eq!(lazy.wire_state(), ServerState::Starting, "an operator does");
 }
 
 #[test]
 fn stopped_server_is_not_woken() {
     let mut lazy = Sleeper::lazy(|_| {});
-    lazy.sees(Event::StopRequested);
+    lazy.apply(Event::StopRequested);
     assert_eq!(lazy.wire_state(), ServerState::Stopped);
-    lazy.sees(Event::WakeRequested);
+    lazy.apply(Event::WakeRequested);
     assert_eq!((lazy.wire_state(), lazy.launches), (ServerState::Stopped, 0));
-    lazy.sees(Event::StartRequested);
-    lazy.sees(Event::Ready);
+    lazy.apply(Event::StartRequested);
+    lazy.apply(Event::Ready);
     lazy.idle();
-    lazy.sees(Event::StopRequested);
-    lazy.sees(Event::WakeRequested);
-    lazy.sees(clean_exit());
+    lazy.apply(Event::StopRequested);
+    lazy.apply(Event::WakeRequested);
+    lazy.apply(clean_exit());
     assert_eq!((lazy.wire_state(), lazy.launches), (ServerState::Stopped, 1));
 }
 
@@ -179,7 +179,7 @@ proptest! {
             match event.clone() {
                 None => one.wait(Duration::from_secs(3)),
                 Some(Event::Exited(_) | Event::Ready | Event::Idle(_)) if !one.lives => {}
-                Some(event) => drop(one.sees(event)),
+                Some(event) => drop(one.apply(event)),
             }
             let by_itself =
                 matches!(event, None | Some(Event::Ready | Event::Idle(_) | Event::Unhealthy(_)));
@@ -193,13 +193,13 @@ proptest! {
         // A use now leads to a running server, unless it is wanted down.
         let is_down = one.life.wanted == Wanted::Down
             || matches!(one.life.state, State::Stopped | State::Failed);
-        one.sees(Event::WakeRequested);
+        one.apply(Event::WakeRequested);
         if one.life.state.is_live() && !matches!(one.life.state, State::Running { .. }) {
-            one.sees(clean_exit());
-            one.sees(Event::WakeRequested);
+            one.apply(clean_exit());
+            one.apply(Event::WakeRequested);
         }
         one.wait(Duration::from_secs(60));
-        one.sees(Event::WakeRequested);
+        one.apply(Event::WakeRequested);
         let is_there = one.life.state.is_live() || one.life.state == State::Stopped && !is_lazy;
         prop_assert!(is_down || is_there, "{:?}", one.life);
     }

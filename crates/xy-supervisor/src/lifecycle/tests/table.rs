@@ -70,7 +70,7 @@ fn rows(origin: Instant) -> Vec<Row> {
     let within = Duration::from_secs(10);
     vec![
         because(waits, Reason::EngineUnavailable(engine_unavailable())),
-        because(never, Reason::NeverReady { within, stray: None }),
+        because(never, Reason::NeverReady { within, unparsed_output: None }),
         row("stopped (up)", State::Stopped, Wanted::Up),
         row("stopped (down)", State::Stopped, Wanted::Down),
         row("starting", starting, Wanted::Up),
@@ -293,7 +293,7 @@ fn policy_matters(row: &Row, event: &Event) -> bool {
 }
 
 #[test]
-fn whole_table() {
+fn transition_table_matches_its_snapshot() {
     insta::assert_snapshot!(table(rows, RestartPolicy::OnFailure, |_, _| true));
 }
 
@@ -308,7 +308,7 @@ fn rows_specific_to_never() {
 }
 
 #[test]
-fn rows_near_a_limit() {
+fn rows_near_a_limit_match_their_snapshot() {
     insta::assert_snapshot!(table(exhausted_rows, RestartPolicy::OnFailure, policy_matters));
 }
 
