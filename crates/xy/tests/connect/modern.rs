@@ -58,12 +58,18 @@ fn subscription_moves_to_the_next_daemon_with_its_filter() {
         assert_forwarded(&mut client, &mut bridge, line);
     }
     drop(bridge);
-    for id in [1, 4] {
+    let assert_unknown = |client: &mut Client, id: u64| {
         let error = client.receive_json();
         assert_eq!((&error["id"], &error["error"]["code"]), (&id.into(), &(-32010).into()));
-    }
+    };
+    assert_unknown(&mut client, 4);
 
+    // The client has not listed its tools: whether `x` may be called twice is asked first.
     let mut bridge = daemon.welcome();
+    let list: Value = serde_json::from_str(&bridge.receive()).unwrap();
+    assert_eq!(list["method"], "tools/list");
+    bridge.send(&json!({ "jsonrpc": "2.0", "id": list["id"], "result": { "tools": [] } }).to_string());
+    assert_unknown(&mut client, 1);
     for line in [&listen(&id, &filter), &messages[1], &messages[2]] {
         assert_eq!(&bridge.receive(), line);
     }
