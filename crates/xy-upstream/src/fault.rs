@@ -26,7 +26,7 @@ pub enum ServerFault {
     Cancelled,
     /// This many requests are open.
     TooManyOpen(usize),
-    /// The server does not read what it is sent.
+    /// The server does not read its input.
     NotReading,
     /// The caller's token has this many of at most `most` open calls.
     CallShare {
@@ -253,11 +253,11 @@ impl ServerFault {
             Self::TooManyOpen(most) => fault(format!("`{server}` cannot take more calls"))
                 .cause(format!("{most} are open")),
             Self::NotReading => fault(format!("`{server}` cannot take more calls"))
-                .cause("it does not read what it is sent"),
+                .cause("it does not read its input"),
             Self::CallShare { own, most } => {
                 fault(format!("`{server}` takes no more calls of this token"))
                     .cause(format!(
-                        "{own} of its calls are open there, and the rest of {most} is for others"
+                        "{own} of its calls are open there; the others of {most} are reserved for other tokens"
                     ))
                     .hint("wait for some of them, or try again later")
             }
@@ -271,7 +271,7 @@ impl ServerFault {
             }
             Self::TooManyPartial => fault(format!("the answer of `{server}` was not read"))
                 .cause("too many of its answers are large and unfinished")
-                .hint("find out whether it was done before you repeat it"),
+                .hint("find out whether it was executed before you repeat it"),
             Self::Refused(refusal, why) => {
                 let fault = fault(format!("not done: `{server}` refused it")).cause(why);
                 match refusal {
@@ -290,10 +290,10 @@ impl ServerFault {
                 let apart = if *is_shared { "write `isolation \"client\"`, " } else { "" };
                 fault(format!("`{server}` did not read the call within {wait:?}"))
                     .cause(format!(
-                        "{busy}; the call was withdrawn, but may be done if the server reads on"
+                        "{busy}; the call was cancelled, but the server may still execute it when it reads on"
                     ))
                     .hint(format!(
-                        "find out whether it was done before you repeat it; run `xy restart \
+                        "find out whether it was executed before you repeat it; run `xy restart \
                          {server}`, {apart}or raise `park {{ queue }}`"
                     ))
             }
@@ -344,8 +344,8 @@ impl ServerFault {
             Self::InstanceShare { own, most } => {
                 fault(format!("there is no room for another instance of `{server}`"))
                     .cause(format!(
-                        "clients with this token have {own} of the {most} instances that there \
-                         may be, and the rest is for others"
+                        "clients with this token have {own} of at most {most} instances; the others \
+                         are reserved for other tokens"
                     ))
                     .hint(
                         "end some of these clients, or raise `most` in `instances { … }` of xy.kdl",
@@ -368,7 +368,7 @@ impl ServerFault {
             }
             Self::QueueShare { own, most } => {
                 fault(format!("too many calls of this token wait for `{server}`"))
-                    .cause(format!("{own} of them wait, and the rest of {most} is for others"))
+                    .cause(format!("{own} of them wait; the others of {most} are reserved for other tokens"))
                     .hint(
                         "try again later, or raise `park { calls … }` in `xy.kdl` and restart the \
                          daemon",
@@ -397,7 +397,7 @@ impl Cause {
         };
         CallError::new(kind, format!("outcome unknown: {words}"))
             .cause(format!("the call was sent to `{server}`, and {how}"))
-            .hint(format!("find out whether it was done before you repeat it; {look}"))
+            .hint(format!("find out whether it was executed before you repeat it; {look}"))
     }
 }
 
@@ -501,11 +501,11 @@ mod tests {
             (ServerFault::TooManyOpen(9), "QueueFull: `a` cannot take more calls | 9 are open"),
             (
                 ServerFault::NotReading,
-                "QueueFull: `a` cannot take more calls | it does not read what it is sent",
+                "QueueFull: `a` cannot take more calls | it does not read its input",
             ),
             (
                 ServerFault::CallShare { own: 3, most: 9 },
-                "QueueFull: `a` takes no more calls of this token | 3 of its calls are open there, and the rest of 9 is for others | wait for some of them, or try again later",
+                "QueueFull: `a` takes no more calls of this token | 3 of its calls are open there; the others of 9 are reserved for other tokens | wait for some of them, or try again later",
             ),
             (ServerFault::Malformed(why()), "Internal: `a` sent a malformed response | it crashed"),
             (
@@ -514,7 +514,7 @@ mod tests {
             ),
             (
                 ServerFault::TooManyPartial,
-                "OutcomeUnknown: the answer of `a` was not read | too many of its answers are large and unfinished | find out whether it was done before you repeat it",
+                "OutcomeUnknown: the answer of `a` was not read | too many of its answers are large and unfinished | find out whether it was executed before you repeat it",
             ),
             (
                 refused(Unauthorized),
@@ -539,7 +539,7 @@ mod tests {
                     wait: Duration::from_secs(1),
                     is_shared: true,
                 },
-                "TimedOut: `a` did not read the call within 1s | it is busy; the call was withdrawn, but may be done if the server reads on | find out whether it was done before you repeat it; run `xy restart a`, write `isolation \"client\"`, or raise `park { queue }`",
+                "TimedOut: `a` did not read the call within 1s | it is busy; the call was cancelled, but the server may still execute it when it reads on | find out whether it was executed before you repeat it; run `xy restart a`, write `isolation \"client\"`, or raise `park { queue }`",
             ),
             (
                 lost(false, true),
@@ -547,11 +547,11 @@ mod tests {
             ),
             (
                 lost(true, true),
-                "TransportFailed: outcome unknown: `a` was killed | the call was sent to `a`, and the connection broke before it answered | find out whether it was done before you repeat it; `xy status a` shows how it is",
+                "TransportFailed: outcome unknown: `a` was killed | the call was sent to `a`, and the connection broke before it answered | find out whether it was executed before you repeat it; `xy status a` shows how it is",
             ),
             (
                 lost(true, false),
-                "OutcomeUnknown: outcome unknown: `a` was killed | the call was sent to `a`, and not answered | find out whether it was done before you repeat it; `xy logs a` shows its last output",
+                "OutcomeUnknown: outcome unknown: `a` was killed | the call was sent to `a`, and not answered | find out whether it was executed before you repeat it; `xy logs a` shows its last output",
             ),
             (
                 ServerFault::TooManySubscribing,

@@ -54,9 +54,9 @@ impl CallTimer {
     pub(crate) fn late_answer(&self) -> CallError {
         let within = self.rules.within.unwrap_or_default();
         let cause = format!(
-            "it took longer than {within:?}; the server waited for an answer of the client, and was not asked again"
+            "it took longer than {within:?}; the server was waiting for input of the client"
         );
-        self.timed_out().cause(cause).hint("answer sooner, or allow more with `calls { within }`")
+        self.timed_out().cause(cause).hint("reply sooner, or allow more with `calls { within }`")
     }
 
     fn timed_out(&self) -> CallError {
@@ -81,6 +81,6 @@ impl CallTimer {
         };
         self.timed_out()
             .cause(format!("{why}; the server was told to stop, but may have completed the call"))
-            .hint(format!("find out whether it was done before you repeat it, or allow more with `calls {{ {rule} }}`"))
+            .hint(format!("find out whether it was executed before you repeat it, or allow more with `calls {{ {rule} }}`"))
     }
 }

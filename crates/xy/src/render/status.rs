@@ -81,7 +81,7 @@ fn facts(status: &ServerStatus, now: Timestamp) -> Vec<(&'static str, String)> {
 fn last_failed(failed: &FailedEntry, now: Timestamp) -> String {
     let log = failed.log_file.as_ref().map(|log| format!(", log {}", safe_text(log)));
     let whose = match failed.holder {
-        Some(client) => format!("the instance of client {client}, which left"),
+        Some(client) => format!("the instance of client {client}, which disconnected"),
         None => "an instance that xy started for a request or a self-test".to_owned(),
     };
     format!(
@@ -100,7 +100,7 @@ fn instances(status: &ServerStatus) -> Option<String> {
             (None, Some(era)) => {
                 let protocol = it.protocol.as_ref().map(|it| format!(" ({})", safe_text(it)));
                 let protocol = protocol.unwrap_or_default();
-                format!("{era} clients{protocol}, apart from the others' state")
+                format!("{era} clients{protocol}, with separate state")
             }
             (None, None) => return None,
         };
@@ -308,7 +308,7 @@ mod tests {
             log_file: Some("/logs/own@7.log".to_owned()),
         });
         let text = uncoloured(&render(&status, samples::at(0)));
-        let told = "the instance of client 7, which left 1m 30s ago: exited with code 3, log /logs/own@7.log";
+        let told = "the instance of client 7, which disconnected 1m 30s ago: exited with code 3, log /logs/own@7.log";
         assert!(text.contains(told), "{text}");
         let lines = "last lines of stderr of the instance that failed\n  | panic: ";
         assert!(text.contains(lines), "{text}");

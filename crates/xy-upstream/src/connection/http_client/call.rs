@@ -113,11 +113,11 @@ impl HttpCall {
     async fn post(&self, body: &Body) -> Option<(bool, Response<Incoming>)> {
         for is_second in [false, true] {
             if !self.wait_until_sendable(body).await {
-                self.fail_unsent("it forgot the session, and there is no other");
+                self.fail_unsent("the session expired and could not be renewed");
                 return None;
             }
             if body.is_modern.is_some_and(|it| it != self.transport.is_modern()) {
-                self.fail_unsent("it speaks another revision since");
+                self.fail_unsent("the server changed its MCP revision");
                 return None;
             }
             // An earlier call may have found no server: this one must not overtake it.
@@ -148,14 +148,14 @@ impl HttpCall {
                     return None;
                 }
                 if is_second {
-                    self.fail_unsent("it forgot the session again and again");
+                    self.fail_unsent("the session expired repeatedly");
                     return None;
                 }
                 self.transport.unsent.borrow_mut().insert(self.upstream_id);
                 self.transport.send_orders.expect_again(self.upstream_id);
                 self.transport.forget_session(count);
                 if !self.next_session(count).await {
-                    self.fail_unsent("it forgot the session, and there is no other");
+                    self.fail_unsent("the session expired and could not be renewed");
                     return None;
                 }
                 continue;
@@ -326,7 +326,7 @@ impl HttpCall {
             if *self.transport.session_count.borrow() != self.session.get()
                 || !self.transport.is_in_session()
             {
-                return self.fail_unknown("it forgot the session");
+                return self.fail_unknown("the session expired");
             }
             match self.again(&last).await {
                 Ok(more) if tries < MAX_RESUMES => body = Some(more),
@@ -349,7 +349,7 @@ impl HttpCall {
         match classify(response.status(), response.headers(), transport.has_session()) {
             ResponseClass::Events => Ok(response.into_body()),
             _ => Err(format!(
-                "its answer broke off, and it answered {} when it was asked for the rest",
+                "the response stream broke, and the request to resume it was answered with {}",
                 response.status()
             )),
         }
