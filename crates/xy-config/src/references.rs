@@ -76,7 +76,7 @@ const CLIENT_VARIABLES: [&str; 10] = [
 ];
 
 /// Returns true if a text is nothing but a reference, so that it is not a secret itself.
-pub(crate) fn is_reference(text: &str) -> bool {
+pub fn is_reference(text: &str) -> bool {
     find(text).is_some_and(|it| it.written == text)
 }
 

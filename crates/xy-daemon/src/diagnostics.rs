@@ -14,6 +14,7 @@ use xy_protocol::control::{
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_supervisor::RuntimeServers;
 use xy_supervisor::fleet::Member;
+use xy_supervisor::instance::add_inherited_secrets;
 use xy_supervisor::reload::ServerMap;
 
 use self::mask::Secrets;
@@ -185,13 +186,7 @@ fn known_secrets(paths: &Paths) -> Secrets {
             secrets.add(text.trim());
         }
     }
-    for (name, value) in std::env::vars_os() {
-        if let (Some(name), Some(value)) = (name.to_str(), value.to_str())
-            && mask::is_secret_name(name)
-        {
-            secrets.add(value);
-        }
-    }
+    add_inherited_secrets(&mut secrets);
     secrets
 }
 

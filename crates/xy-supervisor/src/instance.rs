@@ -7,15 +7,19 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 use xy_config::settings::ServerSettings;
-use xy_protocol::mask;
 use xy_protocol::server::{Health, ServerState};
 
 pub use crate::instance_key::{Holder, InstanceKey};
 use crate::launch::{Confinement, ContainerInfo, ExitFlag, Progress};
 use crate::lifecycle::{Event, Exit, LastAttempt, Life, Reason, State};
-use crate::logs::{Line, LogBook};
+use crate::logs::LogBook;
 use crate::probe::{NotReady, Target};
 use crate::protocol::{Checkup, IdleStop};
+
+mod secrets;
+
+pub use self::secrets::add_inherited_secrets;
+pub(crate) use self::secrets::{masked_event, masked_lines};
 
 /// Maximum number of remembered changes of state.
 pub const MAX_TRANSITIONS: usize = 32;
@@ -227,7 +231,8 @@ impl InstanceHandle {
     /// Returns the last lines of its stderr that are still in memory, oldest first, with secrets
     /// masked.
     pub fn last_stderr(&self) -> Vec<String> {
-        last_stderr(&self.logs)
+        let settings = self.published.borrow().settings.clone();
+        last_stderr(&settings, &self.logs)
     }
 
     /// Returns why the instance is in its state, with the last lines of its stderr.
@@ -317,13 +322,12 @@ impl InstanceHandle {
     }
 }
 
-fn last_stderr(logs: &LogBook) -> Vec<String> {
-    let text = |line: &Line| mask::text(&String::from_utf8_lossy(&line.bytes));
-    logs.last_stderr(MAX_STDERR_LINES).iter().map(text).collect()
+fn last_stderr(settings: &ServerSettings, logs: &LogBook) -> Vec<String> {
+    masked_lines(&logs.last_stderr(MAX_STDERR_LINES), settings)
 }
 
 fn explain(now: &Snapshot, logs: &LogBook) -> String {
-    with_last_lines(&now.life.reason.to_string(), &last_stderr(logs))
+    with_last_lines(&now.life.reason.to_string(), &last_stderr(&now.settings, logs))
 }
 
 /// Appends the last lines of stderr to the reason of a failure. Long lines are truncated.

@@ -14,12 +14,12 @@ use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tracing::Span;
 use xy_config::settings::{HealthProbe, Probe, ServerSettings, Start};
-use xy_protocol::mask;
 use xy_protocol::server::{Health, Transport, Wanted};
 
 use crate::health::{Observation, Outcome, ProbeSupport, Verdict};
 use crate::instance::{
-    Command, ExitRecord, Holder, InstanceHandle, InstanceKey, Snapshot, StateChange,
+    Command, ExitRecord, Holder, InstanceHandle, InstanceKey, Snapshot, StateChange, masked_event,
+    masked_lines,
 };
 use crate::launch::{ExitFlag, Instance, InstanceCommand, InstanceEvent, Launch, LaunchOrder};
 use crate::lifecycle::note::Note;
@@ -449,6 +449,7 @@ impl Task {
     fn handle(&mut self, event: Event) {
         let (now, is_remote) = (Instant::now().into_std(), self.is_remote());
         let context = Context { now, random: random_byte(), is_remote };
+        let event = masked_event(event, &self.now.settings);
         let before = self.now.life.clone();
         let (life, effect) = on_event(before.clone(), event, &self.now.settings.rules, context);
         self.now.life = life;
@@ -473,7 +474,7 @@ impl Task {
             && is_stdio
         {
             let line = self.logs.first_stdout(self.first_line);
-            *unparsed_output = line.map(|line| mask::text(&String::from_utf8_lossy(&line.bytes)));
+            *unparsed_output = masked_lines(&line, &self.now.settings).pop();
         }
     }
 

@@ -20,7 +20,9 @@ pub(super) fn contains_secrets(kind: &ServerKind) -> bool {
     };
     match kind {
         ServerKind::Process(process) => process.env.iter().any(in_env) || in_args(&process.args),
-        ServerKind::Container(container) => container.env.iter().any(in_env),
+        ServerKind::Container(container) => {
+            container.env.iter().any(in_env) || container.args.as_deref().is_some_and(in_args)
+        }
         ServerKind::Remote(remote) => {
             remote.headers.iter().any(in_env) || !mask::url(&remote.url).1.is_empty()
         }
@@ -62,6 +64,19 @@ pub(super) fn sent_unencrypted<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::ContainerSettings;
+
+    #[test]
+    fn arguments_of_a_container_may_be_secret() {
+        let has_secrets = |args: &[&str]| {
+            let args = args.iter().map(|it| (*it).to_owned()).collect();
+            let image = ContainerSettings::of_image("example.com/x:1".to_owned());
+            let container = ContainerSettings { args: Some(args), ..image };
+            contains_secrets(&ServerKind::Container(Box::new(container)))
+        };
+        assert!(has_secrets(&["--token", "s3cret"]) && has_secrets(&["--api-key=s3cret"]));
+        assert!(!has_secrets(&["--port", "8080"]) && !has_secrets(&[]));
+    }
 
     #[test]
     fn loopback_and_https_are_safe_for_secrets() {

@@ -94,6 +94,11 @@ fn hide(text: &str, node: &[Range<usize>], block: Block, found: &mut Vec<Range<u
             is_mark(&text[(*it).clone()]) || is_reference(&text[inside(text, it)])
         };
         found.extend(node.iter().skip(1).filter(|it| !is_shown(it)).cloned());
+    } else if let [_, value] = node
+        && block == Block::Fields
+        && is_named(text, node, "command")
+    {
+        found.extend(secret_of_line(text, &inside(text, value)));
     } else {
         let words: Vec<Range<usize>> = node.iter().map(|word| inside(text, word)).collect();
         found.extend(secrets(text, &words));
@@ -131,6 +136,17 @@ pub(super) fn secrets(text: &str, words: &[Range<usize>]) -> Vec<Range<usize>> {
         (original != masked).then(|| difference(original, masked, word.start))
     });
     hidden.filter(|it| !it.is_empty()).collect()
+}
+
+/// Returns the range of a command line that looks like a secret. Unlike an argument, it goes on
+/// after the value of a variable.
+fn secret_of_line(text: &str, line: &Range<usize>) -> Option<Range<usize>> {
+    if line.len() > MAX_WORD_BYTES {
+        return Some(line.clone());
+    }
+    let original = &text[line.clone()];
+    let hidden = difference(original, &mask::text(original), line.start);
+    (!hidden.is_empty()).then_some(hidden)
 }
 
 /// Returns the range of a word that was masked.
@@ -234,6 +250,10 @@ mod tests {
             ("env { API_KEY=b }", "env { API_KEY=* }"),
             ("env { A \"ghp_abcdefghijkl\" }", "env { A \"*\" }"),
             ("API_KEY = \"b\"", "API_KEY = *"),
+            ("command \"API_KEY=b c d\"", "command \"API_KEY=* c d\""),
+            ("command \"API_KEY='b c' d\"", "command \"API_KEY=* d\""),
+            ("command \"npx --token bb c\"", "command \"npx --token * c\""),
+            ("args \"--token=b c\"", "args \"--token=*\""),
             ("share-key \"x\"", "share-key \"x\""),
             ("args \"--token\" \"b c\" \"d\"", "args \"--token\" \"*\" \"d\""),
             ("args \"--token=b\" \"d\"", "args \"--token=*\" \"d\""),

@@ -4,7 +4,7 @@
 //! hold.
 
 use xy_protocol::mask;
-pub(super) use xy_protocol::mask::{Secrets, for_each_text, is_secret_name, text};
+pub(super) use xy_protocol::mask::{Secrets, for_each_text, text};
 
 /// Masks what looks like a secret in arguments, and adds it to the known secrets.
 pub(super) fn args(args: &[String], secrets: &mut Secrets) -> Vec<String> {

@@ -103,6 +103,21 @@ async fn exited_process_has_no_pid_before_its_last_event() {
     assert_eq!(settles(&server).await.state(), ServerState::Failed);
 }
 
+#[tokio::test(start_paused = true)]
+async fn reason_does_not_quote_a_known_secret() {
+    let (instance, ends) = Instance::pair();
+    let launcher = Arc::new(OneLife(Mutex::new(Some(instance))));
+    let settings = some_settings(|it| {
+        process_of(it).env = [("API_KEY".to_owned(), "s3cret-value".to_owned())].into();
+    });
+    let server =
+        spawn(Parts { launcher, ..parts(&FakeLauncher::each_lives_on(), settings, Wanted::Up) });
+    let why = "it refused s3cret-value".to_owned();
+    ends.events.send(InstanceEvent::ProtocolError(why)).await.unwrap();
+    waits_until(&server, |snapshot| snapshot.life.reason.is_failure()).await;
+    assert_eq!(server.now().life.reason, Reason::ProtocolError("it refused ***".to_owned()));
+}
+
 /// Returns every change so far, as text.
 fn received(changes: &mut broadcast::Receiver<StateChange>) -> Vec<String> {
     let mut texts = Vec::new();
