@@ -225,7 +225,8 @@ impl Client {
         let holder = server.primary_or_self().holder_of_call(self, self.era());
         let (client, group_id) = (self.number, self.group_id());
         let subscriber = Subscriber { client, group_id, era: holder.era(), by_exposed_uri };
-        self.router.subscribe(server, uri, subscriber)
+        let added = self.router.subscribe(server, uri, subscriber);
+        added.inspect_err(|_| self.limit_hit("subscribed resources"))
     }
 
     /// Returns true if the client has ever subscribed to a resource.

@@ -47,6 +47,7 @@ mod handshake;
 mod idle;
 mod isolated;
 mod large;
+mod limits;
 mod loops;
 mod malformed;
 mod queue;
@@ -99,6 +100,8 @@ struct RecordedWire {
     unread_from: Cell<Option<u64>>,
     /// The server has read every message before this number, if this is known.
     read_up_to: Cell<Option<u64>>,
+    /// The number of bytes that the server has not read.
+    waiting: Cell<usize>,
 }
 
 impl Wire for RecordedWire {
@@ -125,7 +128,7 @@ impl Wire for RecordedWire {
     }
 
     fn waiting(&self) -> usize {
-        0
+        self.waiting.get()
     }
 
     fn close(&self) {}

@@ -1,8 +1,21 @@
 //! The limits that refused clients recently, and which clients. Pure.
+//!
+//! Each place that refuses a client for a limit records it with `CallClient::limit_hit`, or with
+//! `CallClient::record_limit` if it has a fault of a server. Listeners use `HttpStatus::limit_hit`.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
+use xy_upstream::fault::ServerFault;
+
+/// The limit on calls that wait for input of their clients, for users.
+pub(crate) const PENDING_INPUT: &str = "calls that wait for input of their clients";
+
+/// The limit on the bytes that such calls store, for users.
+pub(crate) const PENDING_INPUT_BYTES: &str = "bytes of calls that wait for input of their clients";
+
+/// The limit on the tasks of one client, for users.
+pub(crate) const TASKS: &str = "tasks of one client";
 
 /// How long a limit is reported after its last hit.
 const RECENT: Duration = Duration::from_secs(60);
@@ -49,6 +62,23 @@ impl LimitHits {
     }
 }
 
+/// Returns the name of the limit that this fault reports, for users; `None` if it reports none.
+pub(crate) fn limit_of(fault: &ServerFault) -> Option<&'static str> {
+    match fault {
+        ServerFault::TooManyOpen(_) | ServerFault::CallShare { .. } => {
+            Some("open calls with one server")
+        }
+        ServerFault::NotReading => Some("bytes that one server has not read"),
+        ServerFault::QueueFull { .. } | ServerFault::QueueShare { .. } => {
+            Some("calls that wait for a server")
+        }
+        ServerFault::InstanceShare { .. } => Some("instances"),
+        ServerFault::NoRoom { .. } => Some("instances, or the memory of all instances"),
+        ServerFault::TooManyPartial => Some("bytes of incomplete responses of one server"),
+        _ => None,
+    }
+}
+
 fn is_recent(hit: &LimitHit, now: Instant) -> bool {
     now.saturating_duration_since(hit.last) < RECENT
 }
@@ -76,6 +106,30 @@ mod tests {
         assert_eq!(seen(&hits), []);
         hits.record("a", None, Instant::now());
         assert_eq!(seen(&hits), [("a", None, 1)]);
+    }
+
+    #[test]
+    fn faults_of_a_limit_name_it() {
+        let server = "calls that wait for a server";
+        let (setting, most) = ("calls", "9".to_owned());
+        let (cause, hint) = (String::new(), String::new());
+        for (fault, limit) in [
+            (ServerFault::TooManyOpen(9), Some("open calls with one server")),
+            (ServerFault::CallShare { own: 3, most: 9 }, Some("open calls with one server")),
+            (ServerFault::NotReading, Some("bytes that one server has not read")),
+            (ServerFault::QueueFull { is_total: false, setting, most }, Some(server)),
+            (ServerFault::QueueShare { own: 3, most: 9 }, Some(server)),
+            (ServerFault::InstanceShare { own: 3, most: 9 }, Some("instances")),
+            (
+                ServerFault::NoRoom { cause, hint },
+                Some("instances, or the memory of all instances"),
+            ),
+            (ServerFault::TooManyPartial, Some("bytes of incomplete responses of one server")),
+            (ServerFault::Closed, None),
+            (ServerFault::TooLong, None),
+        ] {
+            assert_eq!(limit_of(&fault), limit, "{fault:?}");
+        }
     }
 
     #[test]

@@ -1,14 +1,245 @@
-//! Tests that the limits in the user guide match the code.
+//! Tests that the limits in the user guide match the code, and that the guide lists all of them.
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const HTTP: &str = "crates/xy-http/src/limits.rs";
 
+/// Folders and files without production code.
+const TEST_CODE: [&str; 5] = ["xy-testkit", "tests", "harness", "examples", "benches"];
+
+/// The constants `MAX_…` and `…_MAX` that the guide need not list: those that refuse nothing to a
+/// user, a client or a server. A file is named without `src`.
+const INTERNAL: &str = "
+# Shorten a text or a list that people read.
+xy-catalog/catalog.rs: MAX_NAMED
+xy-catalog/names/nearest.rs: MAX_SUGGESTIONS
+xy-config/check/problems.rs: MAX_PROBLEMS
+xy-config/check/read.rs: MAX_UNKNOWN
+xy-config/raw.rs: MAX_SYNTAX_PROBLEMS MAX_UNREADABLE
+xy-config/raw/mistakes.rs: MAX_ADVICE
+xy-config/references.rs: MAX_WARNINGS
+xy-container/engine.rs: MAX_VERSION_CHARS
+xy-container/faults.rs: MAX_WORDS_CHARS
+xy-daemon/bad_files.rs: MAX_PROBLEMS MAX_REASON
+xy-daemon/diagnostics.rs: MAX_LINE_CHARS MAX_RESTARTS MAX_PROBLEMS
+xy-daemon/self_test.rs: MAX_RESTARTS
+xy-daemon/self_test/summary.rs: MAX_NAMED
+xy-gateway/limit_hits.rs: MAX_ENTRIES
+xy-gateway/local.rs: MAX_LISTED_PROFILES
+xy-gateway/router/profiles.rs: MAX_WARNINGS
+xy-http/failed_tokens.rs: MAX_ADDRESSES
+xy-http/service.rs: LOGGED_PATH_MAX
+xy-ipc/framing.rs: MAX_HEAD
+xy-mcp/sse.rs: MAX_HEAD
+xy-supervisor/fleet/capacity.rs: MAX_NAMES
+xy-supervisor/health.rs: MAX_REASON_CHARS
+xy-supervisor/instance.rs: MAX_STDERR_LINE_BYTES
+xy-supervisor/journal/entry.rs: MAX_REASON_BYTES
+xy-supervisor/lifecycle/reason.rs: MAX_UNPARSED_CHARS
+xy-supervisor/protocol.rs: MAX_REASON_CHARS
+xy-upstream/connection/http_client/response_class.rs: MAX_SHOWN_CHALLENGE
+xy-upstream/connection/response.rs: MAX_SHOWN
+xy/verbs/daemon.rs: MAX_STDERR
+
+# Interpret a text: what is a word, a secret, a reference or a mistake.
+xy-catalog/names/nearest.rs: MAX_WRONG
+xy-config/check/secrets.rs: MAX_ARG_BYTES
+xy-config/check/words.rs: MAX_WORD_BYTES
+xy-config/raw.rs: MAX_BLOCK_LINES
+xy-config/raw/lex.rs: MAX_TOKENS
+xy-config/raw/shape.rs: MAX_LIST
+xy-config/references.rs: MAX_REFERENCE_BYTES
+xy-config/source/redact.rs: MAX_WORD_BYTES
+xy-gateway/client_limits.rs: MAX_NAME_BYTES
+xy-mcp/param_headers.rs: MAX_SAFE_INTEGER
+xy-protocol/mask.rs: MAX_LABEL_LENGTH
+xy-protocol/mask/message.rs: MAX_DEPTH MAX_LEARNED MAX_LEARNED_LENGTH
+xy-search/document.rs: MAX_DEPTH MAX_VALUES
+xy-search/index.rs: MAX_WORDS_PER_FIELD
+xy-search/query.rs: MAX_VERB_GAP MAX_GUESSES
+xy-search/synonyms.rs: MAX_PHRASE_WORDS
+xy-search/words.rs: MAX_WORD MAX_WORD_WITH_DIGITS
+
+# Bound a file that only xy writes.
+xy-container/engines.rs: MAX_ENGINES MAX_FILE_BYTES
+xy-container/log/ledger.rs: MAX_LEDGER_BYTES
+xy-container/state_file.rs: MAX_FILE_BYTES
+xy-daemon/tokens.rs: MAX_FILE
+xy-gateway/manifest.rs: MAX_FILE_BYTES
+xy-http/record.rs: FILE_BYTES_MAX
+xy-supervisor/desired.rs: MAX_FILE
+xy-supervisor/lifecycle/note.rs: MAX_EXITS
+xy-supervisor/runtime_servers.rs: MAX_FILE
+
+# Bound what processes of xy tell each other, and the ids that xy makes.
+xy-daemon/self_test/http_listener.rs: MAX_RESPONSE_BYTES
+xy-daemon/self_test/sockets.rs: MAX_RESPONSE_BYTES
+xy-gateway/local.rs: MAX_HELLO_BYTES
+xy-http/session_id.rs: ID_CHARS_MAX KEYS_MAX
+xy-ipc/client.rs: MAX_QUEUED
+xy-mcp/via.rs: MAX_ID_LENGTH
+xy-shim/identity.rs: MAX_IDENTITY
+xy-shim/stream_holder.rs: MAX_COMMAND_BYTES
+xy-shim/wire.rs: MAX_FRAME MAX_NOTE
+xy-supervisor/launch/shim_link.rs: MAX_FDS
+
+# Bound files and answers of the system, of container engines and of programs that are asked.
+xy-container/cli.rs: MAX_LIST_BYTES
+xy-container/log_gap.rs: MAX_UNLOGGED_BYTES
+xy-container/login.rs: MAX_FILE_BYTES MAX_OUTPUT_BYTES
+xy-container/overlap.rs: FRESH_BYTES_MAX
+xy-container/pull.rs: MAX_LAYERS
+xy-container/stream.rs: MAX_HEAD_BYTES
+xy-shim/cgroup/group.rs: MAX_DEPTH
+xy-shim/cgroup/oom_kills.rs: MAX_FILE_BYTES
+xy-shim/cpu.rs: MAX_PROCESSES
+xy-shim/memory.rs: MAX_PROCESSES
+xy-shim/proc_stat.rs: MAX_DEPTH
+xy-shim/sockets.rs: MAX_PROCESSES
+xy-shim/tree.rs: MAX_DEPTH
+xy-supervisor/probe/http.rs: MAX_INTERIM_RESPONSES
+
+# Bound attempts and intervals.
+xy-container/relay.rs: MAX_POLL_INTERVAL
+xy-container/runner.rs: MAX_SHORT_STREAMS
+xy-daemon/files.rs: MAX_POLLS
+xy-daemon/limits.rs: MAX_POLLS
+xy-gateway/bridge/pending_input.rs: MAX_SLOT_HOLD
+xy-gateway/upstream_session.rs: MAX_POLLS
+xy-gateway/upstream_session/http.rs: MAX_RETRY_DELAY
+xy-gateway/upstream_session/lists.rs: MAX_RETRY_DELAY
+xy-http/session.rs: MAX_SWEEP_INTERVAL
+xy-shim/cgroup/groups.rs: MAX_REMOVE_ATTEMPTS MAX_GATHER_ROUNDS
+xy-shim/instance.rs: MAX_PIPE_READS
+xy-shim/leader.rs: MAX_KILL_ROUNDS
+xy-shim/stop.rs: MAX_STDIN_GRACE
+xy-supervisor/fleet.rs: MAX_HOLD_ATTEMPTS
+xy-supervisor/health.rs: MAX_DELAY
+xy-supervisor/launch/orphans.rs: MAX_READS
+xy-supervisor/launch/reap.rs: MAX_ATTEMPTS
+xy-supervisor/probe.rs: RETRY_DELAY_MAX
+xy-supervisor/protocol/log_only.rs: MAX_FINAL_READS
+xy-upstream/connection/event_subscription.rs: MAX_RETRY_DELAY
+xy-upstream/connection/http_client/listen.rs: MAX_DELAY MAX_BACKOFF MAX_CONNECT_FAILURES
+xy/verbs/connect/connector.rs: MAX_FAILED_STARTS
+xy/verbs/demo.rs: MAX_WAIT
+xy/verbs/demo/home.rs: MAX_REMOVE_ATTEMPTS
+
+# Size a buffer, a cache or a step of work: the rest waits, or is done without it.
+xy-catalog/catalog.rs: MAX_ALIASES
+xy-container/cli.rs: MAX_CONCURRENT_REMOVALS
+xy-daemon/self_test/servers.rs: MAX_CONCURRENT
+xy-gateway/client/listen.rs: MAX_PENDING
+xy-gateway/exclusive.rs: MAX_URGENT
+xy-gateway/gateway.rs: MAX_WAITING_CONNECTIONS MAX_WAITING_QUERIES MAX_BLOCKING_THREADS
+xy-gateway/router/lists.rs: MAX_COMPARED_NAMES
+xy-gateway/router/profiles.rs: MAX_COMPARISONS
+xy-ipc/server/outbox.rs: MAX_WRITE
+xy-shim/disk_log.rs: MAX_BUFFERED
+xy-shim/log.rs: MAX_BATCH MAX_RECENT
+xy-upstream/connection/http_client/fetch.rs: MAX_IDLE_CONNECTIONS
+xy-upstream/connection/pipes.rs: MAX_WRITE
+xy/verbs/connect.rs: MAX_EVENTS
+xy/verbs/connect/lines.rs: MAX_IDLE_BUFFER
+
+# Repeat a limit of the guide, or are described there in words.
+xy-catalog/names.rs: MAX_NAME
+xy-config/paths.rs: MAX_SOCKET_PATH
+xy-shim/listener.rs: MAX_SOCKET_PATH
+xy-supervisor/fleet.rs: MAX_SERVERS
+xy-supervisor/protocol/log_only.rs: MAX_LINE_BYTES
+xy-transport/share.rs: MAX_RATIO
+
+# The name of a variable.
+xy-config/environment.rs: MAX_ATTEMPTS
+";
+
+/// A constant: its file and its name.
+type Constant = (String, String);
+
+/// A row of the guide.
+struct Row {
+    text: String,
+    value: u64,
+    has_setting: bool,
+    constant: Option<Constant>,
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
 fn file(path: &str) -> String {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    fs::read_to_string(root.join(path)).unwrap_or_else(|cause| panic!("{path}: {cause}"))
+    fs::read_to_string(root().join(path)).unwrap_or_else(|cause| panic!("{path}: {cause}"))
+}
+
+/// Returns the rows of all tables of the guide.
+fn rows() -> Vec<Row> {
+    let mut rows = Vec::new();
+    for line in file("docs/guide/limits.md").lines().filter(|line| line.starts_with("| ")) {
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        let [limit, value, setting, _, place] = cells[..] else { panic!("{line}") };
+        if limit == "limit" {
+            continue;
+        }
+        let value = written(value).unwrap_or_else(|| panic!("{line}"));
+        let mut words = place.split('`').filter(|word| !word.trim().is_empty() && *word != " in ");
+        let constant =
+            words.next().map(|name| (words.next().unwrap_or(HTTP).to_owned(), name.to_owned()));
+        rows.push(Row { text: line.to_owned(), value, has_setting: !setting.is_empty(), constant });
+    }
+    rows
+}
+
+/// Returns the constants of [`INTERNAL`].
+fn internal() -> BTreeSet<Constant> {
+    let mut internal = BTreeSet::new();
+    for line in INTERNAL.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        let (file, names) = line.split_once(": ").unwrap_or_else(|| panic!("{line}"));
+        let (name_of_crate, file) = file.split_once('/').unwrap_or_else(|| panic!("{line}"));
+        for name in names.split(' ') {
+            let is_new =
+                internal.insert((format!("crates/{name_of_crate}/src/{file}"), name.to_owned()));
+            assert!(is_new, "twice: {line}");
+        }
+    }
+    internal
+}
+
+/// Returns the name of the constant that a line declares, if it is called `MAX_…` or `…_MAX`.
+fn declared_bound(line: &str) -> Option<String> {
+    let (before, after) = line.split_once("const ")?;
+    let is_declared = before.trim().is_empty() || before.trim_start().starts_with("pub");
+    let name = after.split(':').next()?;
+    let is_bound = name.starts_with("MAX_") || name.ends_with("_MAX");
+    (is_declared && is_bound).then(|| name.to_owned())
+}
+
+/// Returns the constants `MAX_…` and `…_MAX` of the production code of all crates.
+fn bounds() -> BTreeSet<Constant> {
+    let (root, mut bounds) = (root(), BTreeSet::new());
+    let mut folders = vec![root.join("crates")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+            if TEST_CODE.contains(&stem) {
+                continue;
+            }
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|it| it == "rs") {
+                let text = fs::read_to_string(&path).unwrap();
+                let code = text.split("\n#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+                let file = path.strip_prefix(&root).unwrap().to_str().unwrap();
+                let names = code.lines().filter_map(declared_bound);
+                bounds.extend(names.map(|name| (file.to_owned(), name)));
+            }
+        }
+    }
+    bounds
 }
 
 /// Returns the value of a constant in the source: a number, bytes, or a time in milliseconds.
@@ -23,6 +254,7 @@ fn constant(source: &str, name: &str) -> Option<u64> {
     time("Duration::from_millis(", 1)
         .or_else(|| time("Duration::from_secs(", 1000))
         .or_else(|| time("Duration::from_mins(", 60_000))
+        .or_else(|| time("Duration::from_hours(", 3_600_000))
         .or_else(|| calculated(source, value))
 }
 
@@ -54,9 +286,12 @@ fn written(text: &str) -> Option<u64> {
         "" | "ms" => 1,
         "KiB" => 1 << 10,
         "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        "MB" => 1_000_000,
         "s" => 1000,
         "min" => 60_000,
         "h" => 3_600_000,
+        "days" => 24 * 3_600_000,
         _ => return None,
     };
     Some(number.parse::<u64>().ok()? * unit)
@@ -65,26 +300,31 @@ fn written(text: &str) -> Option<u64> {
 #[test]
 fn guide_lists_the_limits_of_the_code() {
     let mut in_guide = BTreeSet::new();
-    for line in file("docs/guide/limits.md").lines().filter(|line| line.starts_with("| ")) {
-        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
-        let [limit, value, setting, _, place] = cells[..] else { panic!("{line}") };
-        if limit == "limit" {
-            continue;
-        }
-        let value = written(value).unwrap_or_else(|| panic!("{line}"));
-        let mut words = place.split('`').filter(|word| !word.trim().is_empty() && *word != " in ");
-        let Some(name) = words.next() else {
-            assert!(!setting.is_empty(), "neither a setting nor a constant: {line}");
+    for Row { text, value, has_setting, constant: at } in rows() {
+        let Some((source, name)) = at else {
+            assert!(has_setting, "neither a setting nor a constant: {text}");
             continue;
         };
-        let source = words.next().unwrap_or(HTTP);
-        assert_eq!(constant(&file(source), name), Some(value), "{line}");
-        in_guide.insert((source.to_owned(), name.to_owned()));
+        assert_eq!(constant(&file(&source), &name), Some(value), "{text}");
+        in_guide.insert((source, name));
     }
     for line in file(HTTP).lines().filter(|line| line.starts_with("pub(super) const ")) {
         let name = line["pub(super) const ".len()..].split(':').next().unwrap().to_owned();
         assert!(in_guide.contains(&(HTTP.to_owned(), name.clone())), "not in the guide: {name}");
     }
+}
+
+#[test]
+fn guide_misses_no_limit_of_any_crate() {
+    let in_guide: BTreeSet<Constant> = rows().into_iter().filter_map(|row| row.constant).collect();
+    let (internal, bounds) = (internal(), bounds());
+    let known: BTreeSet<Constant> = in_guide.union(&internal).cloned().collect();
+    let missing: Vec<&Constant> = bounds.difference(&known).collect();
+    assert!(missing.is_empty(), "neither in docs/guide/limits.md nor internal: {missing:?}");
+    let stale: Vec<&Constant> = internal.difference(&bounds).collect();
+    assert!(stale.is_empty(), "internal, but not in the code: {stale:?}");
+    let both: Vec<&Constant> = internal.intersection(&in_guide).collect();
+    assert!(both.is_empty(), "internal, but in docs/guide/limits.md: {both:?}");
 }
 
 #[test]
@@ -103,6 +343,8 @@ fn guide_lists_the_default_settings() {
         ("park { total-calls }", number(park.total_calls)),
         ("park { total-bytes }", park.total_bytes),
         ("park { queue }", millis(park.queue)),
+        ("park { held-calls }", number(park.held_calls)),
+        ("park { held-bytes }", park.held_bytes),
         ("instances { most }", number(InstanceSettings::default().most)),
     ];
     let guide = file("docs/guide/limits.md");

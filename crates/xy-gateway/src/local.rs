@@ -14,6 +14,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{sleep, timeout};
 use xy_catalog::names;
+use xy_http::HttpStatus;
 use xy_http::frontend::{
     ClientSession, Disposition, Entry, Frontend, Lifetime, Refusal, Responder, Route, View,
 };
@@ -26,6 +27,7 @@ use xy_transport::error_log::FailedRequest;
 use xy_transport::large::{LARGE_THRESHOLD, LargeReader};
 use xy_transport::message_text::MAX_MESSAGE;
 use xy_transport::scratch::READ_BYTES;
+use xy_transport::share::LOCAL;
 
 /// Maximum number of unread bytes of a client. A client with more is disconnected.
 const MAX_UNREAD_BYTES: usize = 64 * 1024 * 1024;
@@ -60,18 +62,23 @@ const GOODBYE_TIMEOUT: Duration = Duration::from_millis(500);
 pub(crate) async fn serve(
     listener: UnixListener,
     replacements: mpsc::Receiver<std::os::unix::net::UnixListener>,
-    frontend: Rc<dyn Frontend>,
+    gateway: Rc<impl Frontend + HttpStatus + 'static>,
     stopping: watch::Receiver<bool>,
 ) {
     let own_uid = rustix::process::geteuid().as_raw();
-    let large = frontend.large_reader();
-    let listening = LocalListener { frontend, own_uid, max_clients: MAX_LOCAL_CLIENTS, large };
+    let large = gateway.large_reader();
+    let status: Rc<dyn HttpStatus> = gateway.clone();
+    let frontend: Rc<dyn Frontend> = gateway;
+    let max_clients = MAX_LOCAL_CLIENTS;
+    let listening = LocalListener { frontend, status, own_uid, max_clients, large };
     listening.serve(listener, replacements, stopping).await;
 }
 
 /// The listener's settings and dependencies.
 struct LocalListener {
     frontend: Rc<dyn Frontend>,
+    /// Records the limits that refuse clients.
+    status: Rc<dyn HttpStatus>,
     own_uid: u32,
     max_clients: usize,
     large: LargeReader,
@@ -104,11 +111,10 @@ impl LocalListener {
                 Ok((stream, _)) => match self.admit(&stream, clients.len()) {
                     Ok(()) => {
                         let (frontend, stopping) = (self.frontend.clone(), client_stopping.clone());
-                        let large = self.large.clone();
+                        let (large, status) = (self.large.clone(), self.status.clone());
                         clients.spawn_local(async move {
-                            if let Err(problem) =
-                                serve_client(stream, (&*frontend, &large), stopping).await
-                            {
+                            let gateway = (&*frontend, &*status, &large);
+                            if let Err(problem) = serve_client(stream, gateway, stopping).await {
                                 tracing::debug!(%problem, "lost the connection to a local client");
                             }
                         });
@@ -131,6 +137,7 @@ impl LocalListener {
             return Err(refused("this daemon belongs to another user", None));
         }
         if clients >= self.max_clients {
+            self.status.limit_hit("clients of the local socket", Some(LOCAL));
             let message = format!("{clients} clients are connected, which is the maximum");
             return Err(refused(message, Some("end some of them")));
         }
@@ -247,14 +254,16 @@ impl Responder for OutputQueue {
 
 async fn serve_client(
     stream: UnixStream,
-    (frontend, large): (&dyn Frontend, &LargeReader),
+    (frontend, status, large): (&dyn Frontend, &dyn HttpStatus, &LargeReader),
     mut stopping: watch::Receiver<bool>,
 ) -> io::Result<()> {
     let socket = Socket::new(stream)?;
     let output = Rc::new(OutputQueue::default());
     let mut buffered = Vec::new();
     let opened = match timeout(HELLO_TIMEOUT, read_hello(&socket, &mut buffered)).await {
-        Ok(hello) => hello?.and_then(|hello| open_session(&hello, frontend, output.clone())),
+        Ok(hello) => {
+            hello?.and_then(|hello| open_session(&hello, (frontend, status), output.clone()))
+        }
         Err(_) => Err(refused("no first line arrived within 10 s", None)),
     };
     let (answer, client_session) = match opened {
@@ -273,7 +282,10 @@ async fn serve_client(
     let ended = tokio::select! {
         ended = read_messages(&socket, (&*client_session, large), buffered, &output) => ended,
         ended = write_output(&output, &socket) => ended,
-        ended = output.overflow() => ended,
+        ended = output.overflow() => {
+            status.limit_hit("bytes that one local client has not read", Some(LOCAL));
+            ended
+        }
         Ok(_) = stopping.wait_for(|is_stopping| *is_stopping) => {
             output.push(text_of(&Answer::Goodbye).as_bytes());
             let written = timeout(GOODBYE_TIMEOUT, output.write(&socket)).await;
@@ -293,7 +305,7 @@ async fn serve_client(
 /// Opens a session for a client, or returns why not.
 fn open_session(
     hello: &[u8],
-    frontend: &dyn Frontend,
+    (frontend, status): (&dyn Frontend, &dyn HttpStatus),
     responder: Rc<OutputQueue>,
 ) -> Result<Rc<dyn ClientSession>, Answer> {
     let hello: Hello = serde_json::from_slice(hello).map_err(|problem| {
@@ -316,7 +328,11 @@ fn open_session(
         let hint = match &refusal {
             Refusal::NoServer(_) => Some("see `xy list`".to_owned()),
             Refusal::NoProfile(name) => Some(profile_hint(name, &frontend.profiles())),
-            Refusal::Outside { .. } | Refusal::TooMany(_) => None,
+            Refusal::TooMany(_) => {
+                status.limit_hit("clients", Some(LOCAL));
+                None
+            }
+            Refusal::Outside { .. } => None,
         };
         refused(refusal.to_string(), hint.as_deref())
     })

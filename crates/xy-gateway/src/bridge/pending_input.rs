@@ -33,6 +33,7 @@ use xy_upstream::connection::Connection;
 use super::EraTranslation;
 use super::state::StateBinding;
 use crate::call::{Alias, CallClient, Principal};
+use crate::limit_hits;
 
 /// How long a call waits for its client.
 pub(crate) const INPUT_TIMEOUT: Duration = Duration::from_mins(10);
@@ -46,6 +47,9 @@ pub(crate) const MAX_SLOT_HOLD: Duration = Duration::from_secs(2);
 
 /// Maximum number of unanswered questions in one call.
 const MAX_QUESTIONS: usize = 32;
+
+/// The name of this limit, for users.
+const QUESTIONS: &str = "open server requests of one call";
 
 /// A parked call.
 pub(crate) struct PendingInput {
@@ -91,6 +95,16 @@ struct State {
     bytes: usize,
 }
 
+impl State {
+    /// Records that `limit` rejected something of the client. While the client is away, there is
+    /// none to name.
+    fn limit_hit(&self, limit: &'static str) {
+        if let Some(reply_to) = &self.reply_to {
+            reply_to.client.limit_hit(limit);
+        }
+    }
+}
+
 /// An open request of a client.
 pub(crate) struct ReplyTo {
     pub(crate) client: Rc<dyn CallClient>,
@@ -132,8 +146,11 @@ impl PendingInput {
         let params = as_modern(method, params.unwrap_or("{}"));
         let bytes = state.bytes + params.len();
         let count = state.delivered.len() + state.undelivered.len();
-        if count >= MAX_QUESTIONS || !self.held.borrow_mut().resize(bytes) {
+        let has_room = self.held.borrow_mut().resize(bytes);
+        if count >= MAX_QUESTIONS || !has_room {
             self.held.borrow_mut().resize(state.bytes);
+            let is_count = count >= MAX_QUESTIONS;
+            state.limit_hit(if is_count { QUESTIONS } else { limit_hits::PENDING_INPUT_BYTES });
             return false;
         }
         state.bytes = bytes;
@@ -166,6 +183,7 @@ impl PendingInput {
                 if !self.held.borrow_mut().resize(state.bytes + line.len()) =>
             {
                 self.held.borrow_mut().resize(state.bytes);
+                state.limit_hit(limit_hits::PENDING_INPUT_BYTES);
                 CallResult::Fault(no_room())
             }
             result => result,

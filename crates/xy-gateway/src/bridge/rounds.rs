@@ -76,6 +76,7 @@ impl Round {
         wanted: &Members<'_>,
     ) -> Result<Rc<Self>, CallError> {
         if original.rounds.count >= MAX_ROUNDS {
+            client.limit_hit("rounds of input in one call");
             return Err(too_many_rounds());
         }
         let requests = match wanted.get("inputRequests") {
@@ -88,6 +89,7 @@ impl Round {
             return Err(invalid_question("two of its requests have the same key"));
         }
         if requests.len() > MAX_QUESTIONS {
+            client.limit_hit("inputs that a server requires at once");
             return Err(invalid_question(&format!(
                 "it requires more than {MAX_QUESTIONS} inputs at once"
             )));

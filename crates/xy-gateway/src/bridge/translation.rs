@@ -13,6 +13,7 @@ use xy_transport::message_text::StoredText;
 
 use super::{StateBinding, StateError, pending_input};
 use crate::call::{CallClient, CallRequest, Rounds};
+use crate::limit_hits;
 
 /// The translation of one call between a client and a server of different eras.
 pub(crate) enum EraTranslation {
@@ -96,6 +97,7 @@ fn store_request(
 ) -> Result<OriginalRequest, CallError> {
     let mut held = client.byte_budget();
     if !held.resize(request.text.len()) {
+        client.limit_hit(limit_hits::PENDING_INPUT_BYTES);
         let message = "too many requests are open at servers that may require input";
         return Err(CallError::new(ErrorKind::QueueFull, message)
             .cause("their copies would exceed `park { held-bytes }`")

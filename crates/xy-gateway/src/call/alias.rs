@@ -61,5 +61,5 @@ pub(crate) fn outcome_unknown(fault: &CallError, server: Option<&ServerName>) ->
     let why = fault.cause.as_ref().map_or(once.clone(), |cause| format!("{cause}; {once}"));
     CallError::new(ErrorKind::OutcomeUnknown, format!("outcome unknown: {}", fault.message))
         .cause(why)
-        .hint(format!("find out whether it was done before you repeat it{look}"))
+        .hint(format!("find out whether it was executed before you repeat it{look}"))
 }

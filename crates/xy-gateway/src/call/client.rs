@@ -14,8 +14,10 @@ use xy_transport::budget::Reservation;
 use xy_transport::message_text::MessageText;
 use xy_transport::share::TokenUse;
 use xy_upstream::connection::Connection;
+use xy_upstream::fault::ServerFault;
 
 use super::RetryState;
+use crate::limit_hits::limit_of;
 
 /// The client of a call. What it sees of the servers and how it dispatches is decided above.
 pub(crate) trait CallClient {
@@ -87,6 +89,12 @@ pub(crate) trait CallClient {
     fn byte_budget(&self) -> Reservation;
     /// Records that `limit` rejected something of this client.
     fn limit_hit(&self, limit: &'static str);
+    /// Records the limit that this fault reports to the client, if it reports one.
+    fn record_limit(&self, fault: &ServerFault) {
+        if let Some(limit) = limit_of(fault) {
+            self.limit_hit(limit);
+        }
+    }
     /// Writes the manifest of a server.
     fn remember(&self, server: &ServerName);
 }

@@ -102,6 +102,7 @@ impl Client {
             ));
         }
         if self.open.borrow().len() >= MAX_OPEN_REQUESTS {
+            self.limit_hit("open requests of one client");
             return refuse(
                 -32008,
                 &format!("too many open requests: the limit is {MAX_OPEN_REQUESTS}"),

@@ -143,6 +143,7 @@ impl Client {
         let filter = filter.ok_or_else(|| reply::invalid("`notifications` is missing"))?;
         let most = filter.resource_subscriptions.len().max(filter.task_ids.len());
         if self.listen_requests.borrow().len() >= MAX_LISTENS || most > MAX_WATCHED {
+            self.limit_hit("subscriptions of one client");
             let message = format!(
                 "too many subscriptions: the limit is {MAX_LISTENS} requests, with {MAX_WATCHED} \
                  resources and tasks each"

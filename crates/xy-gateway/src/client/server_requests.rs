@@ -92,9 +92,7 @@ impl Client {
         };
         let mut server_requests = self.server_requests.borrow_mut();
         if server_requests.open.len() >= MAX_QUESTIONS {
-            return Err(reply::invalid(format!(
-                "the client has {MAX_QUESTIONS} open requests of servers, the maximum"
-            )));
+            return Err(self.too_many_questions());
         }
         server_requests.last += 1;
         let number = server_requests.last;
@@ -132,9 +130,7 @@ impl Client {
     ) -> Result<(), CallError> {
         let mut server_requests = self.server_requests.borrow_mut();
         if server_requests.open.len() >= MAX_QUESTIONS {
-            return Err(reply::invalid(format!(
-                "the client has {MAX_QUESTIONS} open requests of servers, the maximum"
-            )));
+            return Err(self.too_many_questions());
         }
         server_requests.last += 1;
         let number = server_requests.last;
@@ -147,6 +143,14 @@ impl Client {
             format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#);
         self.send(line.as_bytes(), to);
         Ok(())
+    }
+
+    /// Records that too many server requests are open; returns the error for the next one.
+    fn too_many_questions(&self) -> CallError {
+        self.limit_hit("open server requests of one client");
+        reply::invalid(format!(
+            "the client has {MAX_QUESTIONS} open requests of servers, the maximum"
+        ))
     }
 
     /// Cancels the input requests whose answers this receiver gets.

@@ -388,6 +388,8 @@ async fn waiting_client_learns_why_the_wake_failed() {
         client.call("c");
         advance_time(Duration::ZERO).await;
         assert!(client.error().starts_with("there is no room for an instance of `s`: all places"));
+        let limit = ("instances, or the memory of all instances", Some(0));
+        assert_eq!(shares::limits_hit(&one.harness.router), [limit]);
         one.set_away(true);
         assert_eq!(one.control.asked(), 1, "no call needs the server any more");
     })

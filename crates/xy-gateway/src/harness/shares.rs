@@ -4,7 +4,8 @@ use xy_upstream::fault::{Cause, LossReason};
 
 use super::*;
 
-fn client(router: &Rc<Router>, who: u64) -> TestClient {
+/// Connects a client with this token.
+pub(super) fn client(router: &Rc<Router>, who: u64) -> TestClient {
     let view = View::Profile("default".to_owned());
     let entry =
         Entry { view, may_manage: false, lifetime: Lifetime::Session, principal: who, bound: None };
@@ -17,7 +18,8 @@ fn client(router: &Rc<Router>, who: u64) -> TestClient {
     client
 }
 
-fn limits_hit(router: &Router) -> Vec<(&'static str, Option<u64>)> {
+/// Returns the limits that were hit, and by which token.
+pub(super) fn limits_hit(router: &Router) -> Vec<(&'static str, Option<u64>)> {
     let hits = router.limit_hits(tokio::time::Instant::now());
     hits.into_iter().map(|hit| (hit.limit, hit.token)).collect()
 }

@@ -76,6 +76,7 @@ async fn tasks_of_one_client_are_limited() {
         a.received();
         begin(&a, "too many");
         assert!(a.error().contains("1000 tasks"));
+        assert_eq!(shares::limits_hit(&harness.router), [("tasks of one client", Some(0))]);
         begin(&b, "b");
         assert_eq!(harness.calls().len(), 1);
         // The tasks have expired, including the grace period of the server.

@@ -8,6 +8,24 @@ use xy_http::fake::FakeFrontend;
 
 use super::*;
 
+/// The limits that were hit, and by which token.
+type LimitHits = Rc<RefCell<Vec<(&'static str, Option<u64>)>>>;
+
+/// Records the limits that were hit.
+struct FakeStatus(LimitHits);
+
+impl HttpStatus for FakeStatus {
+    fn is_ready(&self) -> bool {
+        true
+    }
+
+    fn metrics(&self, _: &mut String) {}
+
+    fn limit_hit(&self, limit: &'static str, token: Option<u64>) {
+        self.0.borrow_mut().push((limit, token));
+    }
+}
+
 /// A generous limit for anything that should happen at once.
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -19,6 +37,7 @@ const MEGABYTE: usize = 1024 * 1024;
 struct TestServer {
     home: tempfile::TempDir,
     frontend: Rc<FakeFrontend>,
+    limit_hits: LimitHits,
     leave: watch::Sender<bool>,
     renew: mpsc::Sender<std::os::unix::net::UnixListener>,
 }
@@ -36,15 +55,20 @@ async fn with_listener(
         let listener = UnixListener::bind(home.path().join("s")).unwrap();
         let frontend = Rc::new(FakeFrontend::default());
         let own_uid = rustix::process::geteuid().as_raw();
-        let large = LargeReader::default();
-        let mut local =
-            LocalListener { frontend: Rc::clone(&frontend) as _, own_uid, max_clients: 8, large };
+        let limit_hits = LimitHits::default();
+        let mut local = LocalListener {
+            frontend: Rc::clone(&frontend) as _,
+            status: Rc::new(FakeStatus(Rc::clone(&limit_hits))),
+            own_uid,
+            max_clients: 8,
+            large: LargeReader::default(),
+        };
         change(&mut local);
         let (leave, leaving) = watch::channel(false);
         let (renew, again) = mpsc::channel(1);
         let serving =
             tokio::task::spawn_local(async move { local.serve(listener, again, leaving).await });
-        let server = TestServer { home, frontend, leave, renew };
+        let server = TestServer { home, frontend, limit_hits, leave, renew };
         test(&server).await;
         server.leave.send_replace(true);
         within(serving).await.unwrap();
@@ -273,6 +297,8 @@ async fn client_that_does_not_read_is_disconnected() {
             yield_now().await;
         }
         wait_until(|| client_session.is_closed()).await;
+        let unread = ("bytes that one local client has not read", Some(LOCAL));
+        assert_eq!(*server.limit_hits.borrow(), [unread]);
         other.call(1, "echo").await;
         assert!(other.line().await.contains(r#""id":1"#));
     })
@@ -311,12 +337,25 @@ async fn clients_are_limited_and_a_leaving_one_makes_room() {
             let (first, _second) = (server.client().await, server.connect().await);
             let refusal = server.connect().await.refusal().await;
             assert!(refusal.starts_with("2 clients are connected"), "{refusal}");
+            let full = ("clients of the local socket", Some(LOCAL));
+            assert_eq!(*server.limit_hits.borrow(), [full]);
             drop(first);
             let has_left = || server.frontend.newest().is_closed();
             wait_until(has_left).await;
             server.client().await;
         },
     )
+    .await;
+}
+
+#[tokio::test]
+async fn client_beyond_the_maximum_of_all_listeners_is_recorded() {
+    with_listener(default_settings, async |server| {
+        let mut client = server.connect().await;
+        client.send(&HELLO.replace("default", "full")).await;
+        assert!(client.refusal().await.starts_with("3 clients are connected"));
+        assert_eq!(*server.limit_hits.borrow(), [("clients", Some(LOCAL))]);
+    })
     .await;
 }
 

@@ -159,7 +159,9 @@ impl Router {
                     router.fall_back_to_shared(&server, holder, &fault);
                 }
                 Err(fault) => {
-                    for waited in server.take_all_waiting(Some(holder)) {
+                    let waiting = server.take_all_waiting(Some(holder));
+                    router.record_refused_instance(holder, &waiting, &fault);
+                    for waited in waiting {
                         waited.fail(&fault);
                     }
                 }

@@ -15,6 +15,7 @@ use super::{RoutedClient, Router};
 use crate::bridge::pending_input::{self, NewPendingInput, ParkedEntry, PendingInput, ReplyTo};
 use crate::bridge::{EraTranslation, StateBinding};
 use crate::call::CallClient;
+use crate::limit_hits;
 use crate::upstream::{Caller, Upstream, UpstreamEvents};
 
 /// The reason why a server's request is rejected: a code and a message.
@@ -207,7 +208,10 @@ impl Router {
             client.respond(id, stream, &wrong.line(id));
             return true;
         }
-        let Some(number) = self.parked.allow_again(client.group_id()) else { return false };
+        let Some(number) = self.parked.allow_again(client.group_id()) else {
+            client.limit_hit(limit_hits::PENDING_INPUT);
+            return false;
+        };
         let state = self.parked.state(number, binding);
         let result = pending_input::input_required(&wanted, &state, None);
         client.respond(id, stream, &reply::result(id, &result));

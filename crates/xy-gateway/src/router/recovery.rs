@@ -83,7 +83,10 @@ impl Recovery<'_> {
             }
             (Retry::Resend, Some((server, alias))) => match self.wait((&server, alias), lost) {
                 None => return,
-                Some((lost, full)) => return fail(&lost, &full.named(&lost.alias.name)),
+                Some((lost, full)) => {
+                    lost.client.record_limit(&full);
+                    return fail(&lost, &full.named(&lost.alias.name));
+                }
             },
             (Retry::Resend, None) => self.not_executed(&lost, None, Reason::NoSuccessor),
             (Retry::NotSent(why), _) => {

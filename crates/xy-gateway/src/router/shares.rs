@@ -13,7 +13,8 @@ use xy_transport::share::TokenUse;
 use xy_upstream::fault::ServerFault;
 
 use super::Router;
-use crate::backend::Backend;
+use crate::backend::{Backend, QueuedCall};
+use crate::limit_hits::limit_of;
 
 impl Router {
     #[cfg(test)]
@@ -53,8 +54,27 @@ impl Router {
             (!token.may_take(own, there.len(), *most)).then_some((own, most))
         });
         let Some((own, most)) = full else { return Ok(()) };
-        self.limit_hit("instances", Some(token.id));
         Err(ServerFault::InstanceShare { own, most: *most })
+    }
+
+    /// Records that a limit refused an instance, if that is what `fault` reports: to its client, or
+    /// to the clients whose calls wait for it.
+    pub(super) fn record_refused_instance(
+        &self,
+        holder: Holder,
+        waiting: &[QueuedCall],
+        fault: &ServerFault,
+    ) {
+        let own = match holder {
+            Holder::Client(number) => self.token_of(number),
+            Holder::Shared | Holder::Era(_) => None,
+        };
+        if let (Some(limit), Some(token)) = (limit_of(fault), own) {
+            return self.limit_hit(limit, Some(token.id));
+        }
+        for call in waiting {
+            call.client.record_limit(fault);
+        }
     }
 
     /// Returns the token of a client or of a client group.

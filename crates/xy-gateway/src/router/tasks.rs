@@ -20,6 +20,7 @@ use xy_upstream::connection::result_of;
 use super::{RoutedClient, Router};
 use crate::backend::Backend;
 use crate::call::{CallClient, ResponseKind};
+use crate::limit_hits;
 use crate::ownership::{MAX_ID_BYTES, MAX_TASKS, NewTask, Owner, TaskLookup};
 use crate::upstream::{ClientResponse, Upstream};
 
@@ -128,7 +129,12 @@ impl Router {
 
     /// Returns true if this client's token may have one more task.
     pub(crate) fn has_room_for_modern_task(&self, client: &dyn RoutedClient) -> bool {
-        self.ownership.borrow_mut().has_room_for(client.entry().principal, Instant::now())
+        let principal = client.entry().principal;
+        let has_room = self.ownership.borrow_mut().has_room_for(principal, Instant::now());
+        if !has_room {
+            client.limit_hit(limit_hits::TASKS);
+        }
+        has_room
     }
 
     /// Tracks tasks in a modern server's response to a modern client.
@@ -218,6 +224,7 @@ impl Router {
         if count < MAX_TASKS {
             return Ok(());
         }
+        client.limit_hit(limit_hits::TASKS);
         let message = format!("the client has {count} tasks, the maximum");
         Err(CallError::new(ErrorKind::QueueFull, message)
             .hint("wait until some expire, or give them a shorter `ttl`"))

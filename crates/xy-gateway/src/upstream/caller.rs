@@ -161,6 +161,7 @@ impl Caller {
     pub(super) fn fail(self, fault: &ServerFault) {
         match self {
             Self::Client { client, alias, id, stream, .. } => {
+                client.record_limit(fault);
                 client.respond_error(&id, stream, &fault.named(&alias.name));
             }
             Self::PendingInput(pending) => {

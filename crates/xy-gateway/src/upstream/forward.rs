@@ -1,7 +1,6 @@
 //! Forwards requests of clients under upstream ids, if the server has room for them.
 
 use xy_mcp::edit::Edits;
-use xy_protocol::error::ErrorKind;
 use xy_transport::chunks::Chunks;
 use xy_transport::message_text::MessageText;
 use xy_upstream::connection::MAX_CALLS;
@@ -20,10 +19,8 @@ impl Upstream {
     ) -> Result<u64, ServerFault> {
         self.make_room();
         self.check_room().and_then(|()| self.check_share(&caller)).inspect_err(|fault| {
-            if fault.kind() == ErrorKind::QueueFull
-                && let Caller::Client { client, .. } = &caller
-            {
-                client.limit_hit("open calls with one server");
+            if let Caller::Client { client, .. } = &caller {
+                client.record_limit(fault);
             }
         })?;
         self.record_call();

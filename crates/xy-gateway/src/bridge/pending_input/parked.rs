@@ -18,6 +18,7 @@ use xy_upstream::connection::Connection;
 use super::{INPUT_TIMEOUT, PendingInput, ReplyTo, State};
 use crate::bridge::state::{self, Key, StateBinding, StateError};
 use crate::call::Alias;
+use crate::limit_hits;
 
 /// One group may have at most one part in this many of all parked calls.
 const GROUP_SHARE: usize = 4;
@@ -134,7 +135,10 @@ impl ParkedCalls {
             info,
             missing,
         } = new;
-        let number = self.number(reply_to.client.group_id())?;
+        let Some(number) = self.number(reply_to.client.group_id()) else {
+            reply_to.client.limit_hit(limit_hits::PENDING_INPUT);
+            return None;
+        };
         let (client, group_id) = (reply_to.client.number(), reply_to.client.group_id());
         let (ends_with_client, principal) =
             (reply_to.client.has_session(), reply_to.client.principal());

@@ -68,6 +68,8 @@ async fn modern_server_may_request_input_16_times() {
             harness.send(&input_required_response(upstream_id, &json!({}), &json!("again")));
         }
         assert!(client.error().contains("16 times"));
+        let limit = ("rounds of input in one call", Some(0));
+        assert_eq!(shares::limits_hit(&harness.router), [limit]);
         assert!(harness.calls().is_empty());
     })
     .await;

@@ -9,6 +9,9 @@ use crate::bridge::pending_input::{
 };
 use crate::router::RoutedClient;
 
+/// The name of the limit `park { held-bytes }`.
+const BYTES: &str = "bytes of calls that wait for input of their clients";
+
 impl Harness {
     /// Opens a client that belongs to this client group.
     fn client_in_group(&self, group_id: u64) -> Rc<dyn RoutedClient> {
@@ -61,6 +64,8 @@ async fn thousand_calls_wait_for_input_and_a_quarter_for_one_group() {
             (1..=5).map(|group_id| harness.client_in_group(1_000_000 + group_id)).collect();
         let holds: Vec<_> = (0..250).map(|_| harness.detach(&clients[0]).unwrap()).collect();
         assert!(harness.detach(&clients[0]).is_none(), "limit of one group");
+        let limit = ("calls that wait for input of their clients", Some(1));
+        assert_eq!(shares::limits_hit(&harness.router), [limit]);
         assert!(
             harness.router.parked.allow_again(clients[0].group_id()).is_none(),
             "limit of one group, for retries too"
@@ -138,6 +143,8 @@ async fn one_call_has_at_most_32_open_server_requests() {
         assert_eq!(harness.refused(), [] as [Value; 0]);
         harness.ask("more", "elicitation/create");
         assert_eq!(harness.refused(), [json!(-32603)]);
+        let limit = ("open server requests of one call", Some(1));
+        assert_eq!(shares::limits_hit(&harness.router), [limit]);
         settle().await;
         let (inputs, state) = first.input_required();
         assert_eq!(inputs.len(), 32);
@@ -175,6 +182,7 @@ async fn bytes_of_pending_input_are_limited_and_freed() {
         assert!(one.ask("\"a\"", "elicitation/create", Some(&long)));
         assert!(!one.ask("\"b\"", "elicitation/create", Some(&long)), "questions count");
         assert!(!other.ask("\"c\"", "elicitation/create", Some(&long)), "of all calls");
+        assert_eq!(shares::limits_hit(&harness.router), [(BYTES, Some(1))]);
         other.set_result(answer(half));
         assert_eq!(outcome(&other), Err(ErrorKind::OutcomeUnknown), "and answers");
         one.cancel_question("\"a\"");
@@ -187,6 +195,20 @@ async fn bytes_of_pending_input_are_limited_and_freed() {
         one.end();
         other.set_result(answer(whole));
         assert_eq!(outcome(&other), Ok(whole), "ended calls are freed");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn copies_of_requests_to_modern_servers_are_limited() {
+    run_local(async {
+        let park = ParkSettings { held_bytes: 10, ..ParkSettings::default() };
+        let introduction = Introduction::discovered(MODERN).unwrap();
+        let harness = Harness::with_queue(park, CallRules::default(), false, &introduction).await;
+        let client = harness.client(&json!({}));
+        client.call("a");
+        assert!(client.error().starts_with("too many requests are open at servers"));
+        assert_eq!(shares::limits_hit(&harness.router), [(BYTES, Some(0))]);
     })
     .await;
 }

@@ -308,6 +308,7 @@ async fn task_capability_is_removed_beyond_the_limit() {
         let expected = json!({ "extensions": { "x": {} }, "roots": {} });
         assert_eq!(meta[modern::CAPABILITIES], expected);
         assert_eq!(meta["progressToken"], sent[0]["id"]);
+        assert_eq!(shares::limits_hit(&harness.router), [("tasks of one client", Some(1))]);
         harness.create_task(2, "of another token");
         // A finished task makes room.
         let asker = harness.task_request(1, "tasks/get", "7");
