@@ -37,10 +37,19 @@ pub(super) struct Persistence {
 impl Persistence {
     /// Opens the file, and returns the records of an earlier daemon.
     pub(super) async fn open(file: SessionFile) -> (Self, Vec<Record>) {
-        let (store, saved) = Store::open(file.path, file.state_key.as_bytes()).await;
+        let SessionFile { path, home, state_key, generation } = file;
+        let opened = Store::open(path, state_key.as_bytes()).await;
+        Self::with_store(opened, home, generation)
+    }
+
+    /// Uses an open store, and returns the records of an earlier daemon.
+    pub(super) fn with_store(
+        (store, saved): (Store, SavedState),
+        home: u64,
+        generation: Generation,
+    ) -> (Self, Vec<Record>) {
         let SavedState { epoch, keys, records } = saved;
-        let (store, generation) = (Rc::new(store), file.generation);
-        (Self { store, generation, keys, epoch, home: file.home }, records)
+        (Self { store: Rc::new(store), generation, keys, epoch, home }, records)
     }
 
     /// Returns a persistence that saves nothing: sessions end with the daemon.

@@ -12,6 +12,7 @@ use xy_mcp::envelope::{self, Message, Outcome};
 use crate::change_requests::ChangeRequests;
 use crate::frontend::{Route, StreamNo};
 use crate::record::{Change, EventTag, Record, RequestedChange, StreamedCall};
+use crate::request_body::StreamedRequest;
 use crate::store::Store;
 
 /// Writes one session's record.
@@ -61,9 +62,9 @@ impl Recorder {
     }
 
     /// Records the requests that are answered on an event stream.
-    pub(super) fn open_stream(&self, stream: StreamNo, requests: &[Box<str>]) {
+    pub(super) fn open_stream(&self, stream: StreamNo, requests: &[StreamedRequest]) {
         for request in requests {
-            self.record_call(stream, request, None);
+            self.record_call(stream, &request.id, None);
         }
     }
 

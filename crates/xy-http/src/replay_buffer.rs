@@ -39,6 +39,8 @@ pub(super) struct ReplayBuffer {
     unsent_bytes: usize,
     /// Whether the client has received an event id of this stream.
     has_sent_id: bool,
+    /// The method of the request that the response answers; empty if that is unknown.
+    answered_method: Box<str>,
 }
 
 #[derive(Debug)]
@@ -77,8 +79,21 @@ pub(super) enum Eviction {
 
 impl ReplayBuffer {
     pub(super) fn new(id: Option<StreamId>) -> Self {
-        let events = VecDeque::new();
-        Self { id, events, forgotten: 0, sent: 0, bytes: 0, unsent_bytes: 0, has_sent_id: false }
+        Self {
+            id,
+            events: VecDeque::new(),
+            forgotten: 0,
+            sent: 0,
+            bytes: 0,
+            unsent_bytes: 0,
+            has_sent_id: false,
+            answered_method: Box::default(),
+        }
+    }
+
+    /// Sets the method of the request that the response answers, for the log.
+    pub(super) fn set_answered_method(&mut self, method: Box<str>) {
+        self.answered_method = method;
     }
 
     /// Returns the number of stored events.
@@ -239,8 +254,9 @@ impl ReplayBuffer {
             Ok(Message::Response { id: Some(id), .. }) => id.to_owned(),
             _ => "null".to_owned(),
         };
+        let (client, method) = (&*client, &*self.answered_method);
         let (outcome, code) = ("answer-lost", RESPONSE_LOST_CODE);
-        FailedRequest { client: &client, id: &id, outcome, code, ..FailedRequest::default() }.log();
+        FailedRequest { client, id: &id, method, outcome, code, ..FailedRequest::default() }.log();
         let error = reply::error(&id, code, RESPONSE_LOST);
         let (bytes, data_at) = event::encode(event_id, &error);
         self.bytes = self.bytes + bytes.len() - event.bytes.len();

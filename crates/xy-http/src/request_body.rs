@@ -43,9 +43,9 @@ impl RequestBody {
         }
     }
 
-    /// Returns the ids of the requests, as the client wrote them.
-    pub(super) fn request_ids(&self) -> Vec<Box<str>> {
-        request_ids(self.as_text())
+    /// Returns the requests.
+    pub(super) fn requests(&self) -> Vec<StreamedRequest> {
+        requests(self.as_text())
     }
 
     /// Returns true if the body is a JSON array.
@@ -71,18 +71,28 @@ impl RequestBody {
     }
 }
 
-/// Returns the ids of the requests in a message or batch, as the client wrote them.
-pub(super) fn request_ids(text: MessageText<'_>) -> Vec<Box<str>> {
-    let id = |message: Result<Message<'_>, Malformed>| match message {
-        Ok(Message::Request { id, .. }) => Some(id.into()),
+/// A request whose response is sent on a stream.
+#[derive(Debug, Clone)]
+pub(super) struct StreamedRequest {
+    /// The id, as the client wrote it.
+    pub(super) id: Box<str>,
+    pub(super) method: Box<str>,
+}
+
+/// Returns the requests in a message or batch.
+pub(super) fn requests(text: MessageText<'_>) -> Vec<StreamedRequest> {
+    let request = |message: Result<Message<'_>, Malformed>| match message {
+        Ok(Message::Request { id, method, .. }) => {
+            Some(StreamedRequest { id: id.into(), method: method.into() })
+        }
         _ => None,
     };
     match text.message() {
         Err(Malformed::Batch) => {
             let parts = text.batch().unwrap_or_default().into_iter();
-            parts.filter_map(|part| id(part.message())).collect()
+            parts.filter_map(|part| request(part.message())).collect()
         }
-        one => id(one).into_iter().collect(),
+        one => request(one).into_iter().collect(),
     }
 }
 

@@ -20,7 +20,7 @@ use crate::event::{self, StreamId};
 use crate::frontend::StreamNo;
 use crate::recorder::Recorder;
 use crate::replay_buffer::{Evictable, Eviction, ReplayBuffer};
-use crate::request_body;
+use crate::request_body::{self, StreamedRequest};
 use crate::storage_budget::StorageBudget;
 
 mod batch;
@@ -167,7 +167,7 @@ impl ResponseStream {
         state.start_events(self.mode);
         let message = std::mem::take(&mut state.message);
         if !message.is_empty() {
-            state.unanswered = request_body::request_ids((&*message).into());
+            state.unanswered = request_body::requests((&*message).into());
         }
         if let Some(recorder) = self.recorder.as_ref().filter(|_| !state.unanswered.is_empty()) {
             recorder.open_stream(self.stream, &state.unanswered);
@@ -175,10 +175,10 @@ impl ResponseStream {
         }
     }
 
-    /// Sets the ids of the requests that are answered here, before any response. If the stream ends
-    /// without a response, the client gets an error for each id.
-    pub(super) fn set_requests(&self, ids: Vec<Box<str>>) {
-        self.state.borrow_mut().unanswered = ids;
+    /// Sets the requests that are answered here, before any response. If the stream ends without a
+    /// response, the client gets an error for each of them.
+    pub(super) fn set_requests(&self, requests: Vec<StreamedRequest>) {
+        self.state.borrow_mut().unanswered = requests;
     }
 
     /// Makes a plain JSON response an array, even if it has one element.
@@ -204,10 +204,10 @@ impl ResponseStream {
     fn record_responses(&self, state: &mut StreamState, is_answered: impl Fn(&str) -> bool) {
         let position = state.replay_buffer.last();
         let recorder = self.recorder.as_ref().filter(|_| state.is_recorded);
-        state.unanswered.retain(|id| {
-            let is_answered = is_answered(id);
+        state.unanswered.retain(|request| {
+            let is_answered = is_answered(&request.id);
             if let Some(recorder) = recorder.filter(|_| is_answered) {
-                recorder.record_response(self.stream, id, position);
+                recorder.record_response(self.stream, &request.id, position);
             }
             !is_answered
         });
@@ -259,6 +259,10 @@ impl ResponseStream {
                 return Err(PutError::Ended);
             }
             let outcome = if state.is_event_stream {
+                if let [request] = &mut *state.unanswered {
+                    let method = std::mem::take(&mut request.method);
+                    state.replay_buffer.set_answered_method(method);
+                }
                 let outcome = state.push(message, true);
                 self.record_responses(state, |_| true);
                 outcome
@@ -283,20 +287,20 @@ impl ResponseStream {
     /// Ends the stream with the session. A client that waits on an event stream gets an error.
     pub(super) fn end_session(&self) {
         let client = self.state.borrow().replay_buffer.logged_client();
-        self.fail(SESSION_ENDED, &client, "");
+        self.fail(SESSION_ENDED, &client);
     }
 
     /// Ends the request of a client without a session, as the daemon stops.
-    pub(super) fn end_for_shutdown(&self, client: &str, method: &str) {
-        self.fail(XY_STOPPED, client, method);
+    pub(super) fn end_for_shutdown(&self, client: &str) {
+        self.fail(XY_STOPPED, client);
     }
 
-    fn fail(&self, words: &str, client: &str, method: &str) {
+    fn fail(&self, words: &str, client: &str) {
         self.change(|state| {
             if state.is_event_stream && state.end.is_none() {
                 for request in state.unanswered.clone() {
                     let (outcome, code) = ("session-ended", OUTCOME_UNKNOWN_CODE);
-                    let id = &*request;
+                    let (id, method) = (&*request.id, &*request.method);
                     FailedRequest { client, id, method, outcome, code, ..FailedRequest::default() }
                         .log();
                     state.push(&reply::error(id, code, words), true);

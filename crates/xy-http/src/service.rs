@@ -416,7 +416,7 @@ impl HttpService {
             RequestBody::Small(text) if accepts.names_events => {
                 lease.response_stream().set_message(text.clone());
             }
-            _ if accepts.events => lease.response_stream().set_requests(message.request_ids()),
+            _ if accepts.events => lease.response_stream().set_requests(message.requests()),
             _ => {}
         }
         let changes = changes.send(lease.stream());

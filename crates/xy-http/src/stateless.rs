@@ -27,7 +27,7 @@ use crate::frontend::{
 };
 use crate::guard::{Identity, TokenId};
 use crate::headers::RequestSummary;
-use crate::request_body::RequestBody;
+use crate::request_body::{RequestBody, StreamedRequest};
 use crate::response_stream::{PutError, PutOutcome, ResponseStream, StreamMode};
 use crate::route::Endpoint;
 use crate::storage_budget::StorageBudget;
@@ -110,7 +110,8 @@ impl StatelessRequests {
         let mode = StreamMode { events, polls: false };
         let response_stream =
             Rc::new(ResponseStream::new(STREAM, None, mode, Rc::clone(&self.storage)));
-        response_stream.set_requests(vec![call.id.into()]);
+        let (id, method) = (call.id.into(), (&*call.method).into());
+        response_stream.set_requests(vec![StreamedRequest { id, method }]);
         let number = {
             let mut open = self.open.borrow_mut();
             open.last_number += 1;
@@ -203,9 +204,7 @@ impl StatelessRequests {
     /// Ends all requests.
     pub(super) fn end_all(&self) {
         for request in self.all() {
-            request
-                .response_stream
-                .end_for_shutdown(&request.client_session.logged_name(), &request.method);
+            request.response_stream.end_for_shutdown(&request.client_session.logged_name());
             request.end();
         }
     }

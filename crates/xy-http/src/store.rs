@@ -335,7 +335,7 @@ fn random_epoch() -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::sync::{Arc, Condvar, Mutex};
 
     use xy_mcp::revision::LATEST;
@@ -348,17 +348,40 @@ mod tests {
 
     /// A disk that fails or hangs on demand.
     #[derive(Clone, Default)]
-    struct Fake(Arc<(Mutex<State>, Condvar)>);
+    pub(crate) struct Fake(Arc<(Mutex<State>, Condvar)>);
 
     #[derive(Default)]
     struct State {
         text: Vec<u8>,
         is_full: bool,
         hangs: bool,
+        /// True while a write waits for the disk to continue.
+        is_waiting: bool,
         rewritten: usize,
     }
 
     impl Fake {
+        /// Opens a store with an empty journal on this disk.
+        pub(crate) async fn open(&self) -> (Store, SavedState) {
+            let disk = self.clone();
+            Store::open_with(move || (disk, Journal::new(1)), [1; 32]).await
+        }
+
+        /// Makes all writes wait from now on, or lets them continue.
+        pub(crate) fn set_hanging(&self, hangs: bool) {
+            self.set(|state| state.hangs = hangs);
+        }
+
+        /// Returns true while a write waits.
+        pub(crate) fn is_waiting(&self) -> bool {
+            self.0.0.lock().unwrap().is_waiting
+        }
+
+        /// Returns the number of records in the file.
+        pub(crate) fn records(&self) -> usize {
+            self.journal().records().count()
+        }
+
         fn set(&self, set: impl FnOnce(&mut State)) {
             set(&mut self.0.0.lock().unwrap());
             self.0.1.notify_all();
@@ -366,7 +389,11 @@ mod tests {
 
         fn write(&self, write: impl FnOnce(&mut State)) -> io::Result<()> {
             let state = self.0.0.lock().unwrap();
-            let mut state = self.0.1.wait_while(state, |state| state.hangs).unwrap();
+            let hangs = |state: &mut State| {
+                state.is_waiting = state.hangs;
+                state.hangs
+            };
+            let mut state = self.0.1.wait_while(state, hangs).unwrap();
             if state.is_full {
                 return Err(io::ErrorKind::StorageFull.into());
             }
@@ -397,8 +424,7 @@ mod tests {
     }
 
     async fn store(disk: &Fake) -> Store {
-        let disk = disk.clone();
-        Store::open_with(move || (disk, Journal::new(1)), [1; 32]).await.0
+        disk.open().await.0
     }
 
     #[tokio::test]

@@ -10,6 +10,7 @@ use crate::counters::StorageUse;
 use crate::event;
 use crate::limits::{RETRY_MS, STREAM_BYTES_MAX};
 use crate::replay_buffer::ReplayBuffer;
+use crate::request_body::StreamedRequest;
 
 /// The state of one stream.
 #[derive(Debug)]
@@ -31,10 +32,10 @@ pub(super) struct StreamState {
     pub(super) last_connection: u32,
     /// Since when there is no connection.
     pub(super) disconnected_since: Option<Instant>,
-    /// The message whose requests are answered here, until their ids are needed.
+    /// The message whose requests are answered here, until they are needed.
     pub(super) message: Bytes,
-    /// The ids of the requests that are not answered yet, as the client wrote them.
-    pub(super) unanswered: Vec<Box<str>>,
+    /// The requests that are not answered yet.
+    pub(super) unanswered: Vec<StreamedRequest>,
     pub(super) is_recorded: bool,
     pub(super) reader: Option<Waker>,
 }

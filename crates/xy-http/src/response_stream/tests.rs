@@ -136,10 +136,14 @@ fn no_event_is_accepted_after_the_end() {
     assert_eq!(first(&answered), Some(FirstOutput::Response(Bytes::from_static(b"1"))));
 }
 
+fn request(id: &str) -> StreamedRequest {
+    StreamedRequest { id: id.into(), method: "tools/call".into() }
+}
+
 #[test]
 fn session_end_sends_an_error_on_an_open_stream() {
     let is_event_stream = response_stream(PLAIN);
-    is_event_stream.set_requests(vec!["\"x\"".into()]);
+    is_event_stream.set_requests(vec![request("\"x\"")]);
     is_event_stream.start_events();
     is_event_stream.end_session();
     let Poll::Ready(Some(received)) = events(&is_event_stream) else { panic!("there is an event") };
@@ -147,7 +151,7 @@ fn session_end_sends_an_error_on_an_open_stream() {
     assert_eq!(events(&is_event_stream), Poll::Ready(None));
 
     let silent = response_stream(PLAIN);
-    silent.set_requests(vec!["1".into()]);
+    silent.set_requests(vec![request("1")]);
     silent.end_session();
     assert_eq!(first(&silent), Some(FirstOutput::SessionEnded));
 }

@@ -49,6 +49,7 @@ impl HttpService {
             Some(EarlierStream::Call(requests)) => {
                 let client = &session.client_session().logged_name();
                 let lost = requests.iter().flat_map(|request| {
+                    // The session's record has no methods.
                     let (outcome, code) = ("outcome-unknown", OUTCOME_UNKNOWN_CODE);
                     FailedRequest {
                         client,

@@ -1,6 +1,7 @@
 //! A minimal HTTP client that shows every byte.
 
 use std::fmt::Write as _;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -245,6 +246,12 @@ impl Client {
         let mut rest = Vec::new();
         let outcome = within(self.stream.read_to_end(&mut rest)).await;
         self.read.is_empty() && rest.is_empty() || outcome.is_err()
+    }
+
+    /// Returns true if everything that has arrived was read.
+    pub(super) fn has_received_nothing(&self) -> bool {
+        let received = self.stream.try_read(&mut [0]);
+        self.read.is_empty() && received.is_err_and(|cause| cause.kind() == ErrorKind::WouldBlock)
     }
 
     async fn find(&mut self, what: &[u8]) -> usize {

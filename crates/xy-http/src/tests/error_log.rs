@@ -4,6 +4,7 @@ use xy_transport::error_log::capture::Capture;
 
 use super::*;
 use crate::frontend::Route;
+use crate::limits::STORED_BYTES_MAX;
 
 /// Asserts that the only failed request in the log has all these parts.
 #[track_caller]
@@ -47,7 +48,35 @@ async fn request_of_an_ended_session_is_logged_with_its_session() {
         client.event().await;
         let log = Capture::begin();
         server.service.sessions().end_all();
-        assert_logged(&log, &["client=\"session ", "id=\"5\"", "outcome=\"session-ended\""]);
+        assert_logged(
+            &log,
+            &["client=\"session ", "id=\"5\"", "method=\"wait\"", "outcome=\"session-ended\""],
+        );
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn lost_response_is_logged_with_its_method() {
+    with_service(rules(), async |server| {
+        let (mut client, session) = server.session().await;
+        client.send(Request::call(&session, 6, "wait", "[]").text().as_bytes()).await;
+        server.wait_for_gauges((1, 1)).await;
+        let client_session = server.frontend.newest();
+        let stream = client_session.streams_of("wait")[0];
+        client_session.send("1", Route::Related(stream));
+        client.head().await;
+        client.event().await;
+        drop(client);
+        server.wait_until(|| server.disconnected() == 1).await;
+        let log = Capture::begin();
+        let too_large = "x".repeat(STORED_BYTES_MAX);
+        let response = format!(r#"{{"jsonrpc":"2.0","id":6,"result":"{too_large}"}}"#);
+        client_session.send(&response, Route::Response(stream));
+        assert_logged(
+            &log,
+            &["client=\"session ", "id=\"6\"", "method=\"wait\"", "outcome=\"answer-lost\""],
+        );
     })
     .await;
 }

@@ -5,8 +5,12 @@ use std::path::Path;
 use xy_transport::error_log::capture::Capture;
 use xy_transport::large::LARGE_THRESHOLD;
 
-use super::super::limits::{SENT_FETCH_TIMEOUT, STREAM_DELAY};
+use super::super::limits::{FINISH_TIMEOUT, SENT_FETCH_TIMEOUT, STREAM_DELAY};
 use super::super::persistence::SessionFile;
+use super::super::record::Journal;
+use super::super::store::SAVE_TIMEOUT;
+use super::super::store::tests::Fake as FakeDisk;
+use super::client::Answer;
 use super::*;
 use crate::frontend::{Route, StreamNo};
 use crate::generation::Generation;
@@ -212,6 +216,101 @@ async fn session_belongs_to_its_path_and_revision() {
         assert_eq!(call_status(server, &id).await, 404);
         server.frontend.version.set(None);
         assert_eq!(call_status(server, &id).await, 404, "nothing is left of it");
+    })
+    .await;
+}
+
+/// The key alone does not make an id valid: a state folder may be copied, or its journal lost.
+#[tokio::test]
+async fn session_belongs_to_its_state_folder_and_journal() {
+    let folder = folder();
+    let id = begin_session(folder.path(), rules()).await;
+    let file = session_file(folder.path());
+    let elsewhere = SessionFile { home: file.home + 1, ..file.clone() };
+    with_restored_service(Persistence::open(elsewhere).await, rules(), async |server| {
+        assert_eq!(call_status(server, &id).await, 404);
+        assert_eq!(server.service.sessions().dormant(), 1, "its record stays");
+    })
+    .await;
+
+    let written = std::fs::read(&file.path).unwrap();
+    let mut other = Journal::decode(&written).unwrap();
+    other.epoch = other.epoch.wrapping_add(1);
+    std::fs::write(&file.path, other.encode()).unwrap();
+    with_daemon(folder.path(), rules(), async |server| {
+        assert_eq!(call_status(server, &id).await, 404);
+        assert_eq!(server.service.sessions().dormant(), 1, "its record stays");
+    })
+    .await;
+
+    std::fs::write(&file.path, written).unwrap();
+    with_daemon(folder.path(), rules(), async |server| {
+        assert_eq!(call_status(server, &id).await, 200);
+    })
+    .await;
+}
+
+/// Sends a request while the disk hangs, and checks that the client gets no answer.
+async fn send_while_disk_hangs(
+    server: &TestServer,
+    disk: &FakeDisk,
+    client: &mut Client,
+    request: &Request,
+) {
+    disk.set_hanging(true);
+    client.send(request.text().as_bytes()).await;
+    server.wait_until(|| disk.is_waiting()).await;
+    // An answer would arrive before that of a later request.
+    let later = server.client().await.ask(&Request::new("GET", "/healthz")).await;
+    assert_eq!(later.status, 200);
+    assert!(client.has_received_nothing());
+}
+
+fn session_of(answer: &Answer) -> String {
+    assert_eq!(answer.status, 200, "{answer:?}");
+    answer.header("mcp-session-id").unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn initialize_and_delete_are_answered_once_their_change_is_stored() {
+    let disk = FakeDisk::default();
+    let sessions = Persistence::with_store(disk.open().await, 1, Generation::draw());
+    with_restored_service(sessions, rules(), async |server| {
+        let mut client = server.client().await;
+        let initialize = Request::post("/mcp", INITIALIZE);
+        send_while_disk_hangs(server, &disk, &mut client, &initialize).await;
+        disk.set_hanging(false);
+        let id = session_of(&client.answer().await);
+        assert_eq!(disk.records(), 1);
+
+        send_while_disk_hangs(server, &disk, &mut client, &Request::end(&id)).await;
+        disk.set_hanging(false);
+        assert_eq!(client.answer().await.status, 204);
+        assert_eq!(disk.records(), 0);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn hanging_disk_delays_initialize_and_delete_only_briefly() {
+    let disk = FakeDisk::default();
+    let sessions = Persistence::with_store(disk.open().await, 1, Generation::draw());
+    with_restored_service(sessions, rules(), async |server| {
+        let mut client = server.client().await;
+        let initialize = Request::post("/mcp", INITIALIZE);
+        send_while_disk_hangs(server, &disk, &mut client, &initialize).await;
+        advance_time(SAVE_TIMEOUT).await;
+        let id = session_of(&client.answer().await);
+        assert_eq!(disk.records(), 0, "it is served without a record");
+        disk.set_hanging(false);
+        server.wait_until(|| disk.records() == 1).await;
+
+        send_while_disk_hangs(server, &disk, &mut client, &Request::end(&id)).await;
+        advance_time(SAVE_TIMEOUT).await;
+        assert_eq!(client.answer().await.status, 204);
+        assert_eq!(disk.records(), 1);
+        disk.set_hanging(false);
+        server.wait_until(|| disk.records() == 0).await;
     })
     .await;
 }
@@ -556,6 +655,38 @@ async fn refused_subscription_is_not_restored() {
             server.frontend.newest().methods(),
             ["initialize", "resources/subscribe", "any"]
         );
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn streamed_call_has_an_unknown_outcome_at_shutdown_and_afterwards() {
+    let folder = folder();
+    let (mut id, mut before) = Default::default();
+    let last_event = Rc::new(RefCell::new(None));
+    with_daemon(folder.path(), rules(), async |server| {
+        let (_client, session) = server.session().await;
+        let call = Request::call(&session, 7, "wait", "[]");
+        let (mut client, _, event) = streamed(server, &call).await;
+        let last_event = Rc::clone(&last_event);
+        server.spawn(async move {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            advance_time(FINISH_TIMEOUT).await;
+            let error = client.event().await.unwrap();
+            let error: serde_json::Value = serde_json::from_str(&error).unwrap();
+            assert_eq!((&error["id"], &error["error"]["code"]), (&7.into(), &(-32010).into()));
+            assert_eq!(client.event().await, None);
+            last_event.replace(client.last_event.clone());
+        });
+        (id, before) = (session, event);
+    })
+    .await;
+    let after: String = last_event.take().unwrap();
+    assert_ne!(after, before);
+    with_daemon(folder.path(), rules(), async |server| {
+        let over = server.client().await.ask(&Request::resume(&id, &after)).await;
+        assert_eq!(over.status, 204, "the client has the error");
+        assert_eq!(unknown_outcomes(server, &id, &before).await, [7]);
     })
     .await;
 }
