@@ -282,9 +282,7 @@ impl Fleet {
             tasks: JoinSet::new(),
             leaving: HashMap::new(),
         };
-        for one in adopted {
-            task.adopt(one);
-        }
+        task.adopt_all(adopted);
         if task.parts.limits.memory.is_some() {
             task.measuring.spawn(measuring);
         }

@@ -16,12 +16,29 @@ use crate::wait::time_of_day;
 
 impl FleetTask {
     /// Returns true if the instance goes on. Client instances do not, as clients do not outlive a
-    /// daemon; nor do added servers that were never confirmed to the user.
+    /// daemon; nor do added servers that were never confirmed to the user. The second process of a
+    /// server goes on beside the shared one, which is adopted before it.
     fn is_wanted_back(&self, adopted: &AdoptedInstance) -> bool {
-        let is_kept = self.runtime_servers.servers.contains_key(&adopted.key.server);
-        adopted.key.holder == Holder::Shared
-            && (is_kept || !adopted.settings().source.added)
-            && !self.follows(&adopted.key.server)
+        let name = &adopted.key.server;
+        let is_kept = self.runtime_servers.servers.contains_key(name);
+        let has_place = match adopted.key.holder {
+            Holder::Shared => true,
+            holder @ Holder::Era(_) => self.has(name, Holder::Shared) && !self.has(name, holder),
+            Holder::Client(_) => false,
+        };
+        has_place && (is_kept || !adopted.settings().source.added) && !self.follows(name)
+    }
+
+    fn has(&self, name: &ServerName, holder: Holder) -> bool {
+        self.published.borrow().get(name).is_some_and(|it| it.instances.contains_key(&holder))
+    }
+
+    /// Adopts instances. Shared ones come first, as second processes need them.
+    pub(super) fn adopt_all(&mut self, mut adopted: Vec<AdoptedInstance>) {
+        adopted.sort_by_key(|it| it.key.holder != Holder::Shared);
+        for instance in adopted {
+            self.adopt(instance);
+        }
     }
 
     /// Returns true if the server now uses the instance of another one with its `share-key`.
@@ -70,7 +87,8 @@ impl FleetTask {
     /// Adopts an instance in place of the successor that waited for its end, then applies the
     /// current settings.
     pub(super) async fn adopt_late(&mut self, adopted: AdoptedInstance, is_broken: bool) {
-        if !self.is_wanted_back(&adopted) {
+        // Nothing waits for the end of a second process: it is added if there is no other yet.
+        if !self.is_wanted_back(&adopted) || adopted.key.holder != Holder::Shared {
             return self.adopt(adopted);
         }
         let name = adopted.key.server.clone();

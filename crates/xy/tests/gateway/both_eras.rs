@@ -141,7 +141,7 @@ fn clients_of_both_eras_have_a_process_each() {
     call_with_server_request(&legacy);
     call_modern(&modern);
     let shown = home.xy(&["status", "s"]).stdout;
-    let expected = "running for modern clients (2026-07-28), apart from the others' state";
+    let expected = "running for modern clients (2026-07-28), with separate state";
     assert!(shown.contains(expected), "{shown}");
     let second = second(&home);
     assert!(std::path::Path::new(second["log_file"].as_str().unwrap()).ends_with("s@modern.log"));
@@ -180,24 +180,27 @@ fn second_process_restarts_and_stops_with_its_server() {
 }
 
 #[test]
-fn second_process_of_a_killed_daemon_is_replaced() {
+fn both_processes_survive_a_killed_daemon() {
     let home = home();
     write_server(&home, "");
     let daemon = home.daemon();
     ready(&home, &["s"]);
     call_with_server_request(&legacy(&home));
     call_modern(&modern(&home));
-    let earlier = second(&home)["pid"].as_u64().unwrap();
+    let pids = |home: &Home| [status(home, "s")["pid"].clone(), second(home)["pid"].clone()];
+    let before = pids(&home);
     daemon.kill9();
     home.daemon();
     ready(&home, &["s"]);
-    home.wait_until("the earlier second process has ended", || {
-        !xy_testkit::is_alive(u32::try_from(earlier).unwrap())
-    });
+    expect_spoken(&home, &two(LEGACY, "modern"));
     // For a minute the adopted server cannot ask: it may mean a client of the earlier daemon.
     call_legacy(&legacy(&home));
-    call_modern(&modern(&home));
-    assert_ne!(second(&home)["pid"], earlier);
+    let client = modern(&home);
+    call_modern(&client);
+    assert!(is_served_as_modern(&client));
+    assert_eq!(pids(&home), before);
+    assert_eq!(home.xy(&["stop", "s"]).code, 0);
+    home.wait_until("both have ended", || spoken(&home).1.is_empty());
     home.finish();
 }
 

@@ -1,5 +1,6 @@
 //! Servers that an earlier daemon started.
 
+use xy_protocol::server::Era;
 use xy_shim::wire::{ExitReport, PastExit, StatusReport};
 
 use super::*;
@@ -61,6 +62,41 @@ async fn adopted_server_continues_and_reports_its_end() {
     assert_eq!(server.now().last_exit.unwrap().exit, Exit::code(1));
     server.wait_until(|it| it.state() == ServerState::Running).await;
     assert_eq!(launcher.launches(), 1);
+}
+
+/// Returns the second process of a server, for clients of the modern era.
+fn old_second_process(name: &str) -> (AdoptedInstance, InstanceChannels) {
+    let (mut instance, ends) = old_instance(name, status());
+    instance.key.holder = Holder::Era(Era::Modern);
+    (instance, ends)
+}
+
+#[tokio::test(start_paused = true)]
+async fn second_process_continues_beside_the_shared_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let launcher = FakeLauncher::each_lives_on();
+    let (second, _second_ends) = old_second_process("one");
+    let (shared, _shared_ends) = old_instance("one", status());
+    let fleet = fleet(folder.path(), &launcher, vec![second, shared]);
+    let settings = instance(&fleet, "one").now().settings;
+    let name = instance(&fleet, "one").key().server.clone();
+    fleet.apply([(name, settings)].into(), BrokenServers::default()).await.unwrap();
+    let roster = fleet.roster();
+    let states = roster["one"].instances.values().map(|it| it.now().state());
+    assert_eq!(states.collect::<Vec<_>>(), [ServerState::Running; 2]);
+    assert_eq!(launcher.launches(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn second_process_without_the_shared_one_is_retired() {
+    let folder = tempfile::tempdir().unwrap();
+    let (second, mut ends) = old_second_process("one");
+    let fleet = fleet(folder.path(), &FakeLauncher::each_lives_on(), vec![second]);
+    assert!(matches!(
+        ends.commands.recv().await,
+        Some(InstanceCommand::Stop { for_good: true, .. })
+    ));
+    assert!(fleet.roster().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
