@@ -1,7 +1,7 @@
 //! `xy daemon`: runs the daemon in the foreground or in the background.
 
-use std::ffi::OsStr;
-use std::io::Read;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, IsTerminal, Read};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ExitStatus, Stdio};
@@ -31,8 +31,8 @@ const MAX_STDERR: usize = 64 * 1024;
 /// in the background, logs to the state folder, and keeps running when the terminal is closed.
 ///
 /// In the foreground, an invalid file is fatal: the daemon reports it and exits with 3. In the
-/// background, the other servers start, and the server of the invalid file is shown as failed.
-/// `strict` in `xy.kdl`, --strict and --lenient override this.
+/// background, or as a service of systemd or launchd, the other servers start, and the server of
+/// the invalid file is shown as failed. `strict` in `xy.kdl`, --strict and --lenient override this.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example:\n  xy daemon\n  xy daemon --detach\n  xy daemon --detach --replace\n  \
@@ -88,8 +88,18 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     } else {
         LogTo::Stderr
     };
-    let strictness = Strictness { flag: args.bad_files.flag(), is_foreground: !args.detached };
+    let has_terminal = io::stdin().is_terminal() || io::stderr().is_terminal();
+    let is_service = is_login_service(|name| std::env::var_os(name), has_terminal);
+    let is_foreground = !args.detached && !is_service;
+    let strictness = Strictness { flag: args.bad_files.flag(), is_foreground };
     Ok(xy_daemon::run(Options { paths, log, replace: args.replace, strictness })?)
+}
+
+/// Returns true if systemd or launchd has started this process, so that no user reads its stderr.
+/// The variables alone do not prove it: a shell in a terminal of the desktop inherits them.
+fn is_login_service(variable: impl Fn(&str) -> Option<OsString>, has_terminal: bool) -> bool {
+    let is_set = |name| variable(name).is_some_and(|value| !value.is_empty() && value != "0");
+    !has_terminal && (is_set("INVOCATION_ID") || is_set("XPC_SERVICE_NAME"))
 }
 
 /// Warns about files that the replaced daemon reads and the new one does not, as their servers
@@ -188,7 +198,7 @@ fn report_bad_files(socket: &Path, output: &mut Output) {
     ));
 }
 
-fn spawn(args: &Args, mcp_json: &[PathBuf]) -> std::io::Result<Child> {
+fn spawn(args: &Args, mcp_json: &[PathBuf]) -> io::Result<Child> {
     let files = mcp_json.iter().flat_map(|file| [OsStr::new("--mcp-json"), file.as_os_str()]);
     this_program()?
         .args(["daemon", "--detached"])
@@ -292,6 +302,29 @@ impl StderrCapture {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn login_service_is_recognised_by_its_variables_without_a_terminal() {
+        let id = ("INVOCATION_ID", "0123456789abcdef0123456789abcdef");
+        let table: [(&[(&str, &str)], bool, bool); 9] = [
+            (&[], false, false),
+            (&[id], false, true),
+            (&[id], true, false),
+            (&[("INVOCATION_ID", "")], false, false),
+            (&[("XPC_SERVICE_NAME", "com.example.xy")], false, true),
+            (&[("XPC_SERVICE_NAME", "com.example.xy")], true, false),
+            (&[("XPC_SERVICE_NAME", "0")], false, false),
+            (&[("XPC_SERVICE_NAME", "0"), id], false, true),
+            (&[("HOME", "/home/user")], false, false),
+        ];
+        for (variables, has_terminal, expected) in table {
+            let variable = |name: &str| {
+                variables.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into())
+            };
+            let found = is_login_service(variable, has_terminal);
+            assert_eq!(found, expected, "{variables:?}, terminal: {has_terminal}");
+        }
+    }
 
     #[test]
     fn only_lost_files_are_reported() {

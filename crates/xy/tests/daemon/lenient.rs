@@ -4,6 +4,7 @@ use insta::assert_snapshot;
 use serde_json::{Value, json};
 use xy_testkit::{Home, is_alive};
 
+use crate::pty::Pty;
 use crate::{home, home_with_one, shown};
 
 const BAD: &str = "comand \"x\"\n";
@@ -123,6 +124,27 @@ fn flags_and_daemons_file_decide_strictness() {
     home.daemon_with(&["--lenient"]);
     pid(&home, "one");
     home.finish();
+}
+
+#[test]
+fn daemon_of_a_login_service_starts_without_a_bad_file() {
+    let services = [("INVOCATION_ID", "0123456789abcdef"), ("XPC_SERVICE_NAME", "com.example.xy")];
+    for (name, value) in services {
+        let home = home().with_env(name, value);
+        home.server("one", &sleeper(&home));
+        home.server("bad", BAD);
+        // A shell in a terminal of the desktop inherits the variable.
+        let (code, seen) = Pty::new(80).run(&mut home.command(&["daemon"]));
+        assert_eq!(code, 3, "{name}: {seen}");
+        assert_eq!(home.xy(&["daemon", "--strict"]).code, 3, "{name}");
+        home.write_config("xy.kdl", "strict #true\n");
+        assert_eq!(home.xy(&["daemon"]).code, 3, "{name}");
+        home.write_config("xy.kdl", "");
+        home.daemon();
+        assert_eq!(state(&home, "bad"), "failed", "{name}");
+        pid(&home, "one");
+        home.finish();
+    }
 }
 
 #[test]
