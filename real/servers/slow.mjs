@@ -5,7 +5,7 @@
 // FILE says for how many seconds. ERA is `both`, `modern` (it refuses `initialize`) or
 // `legacy` (it knows nothing else). A noisy one writes a line to stdout that is no message
 // before it reads, and another one afterwards. Its only tool says what it is given. `slow.py`
-// is the same in Python, without noise.
+// is the same in Python.
 
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";

@@ -12,17 +12,20 @@ use crate::lab::Lab;
 const LEGACY: &str = "2025-11-25";
 const MODERN: &str = "2026-07-28";
 
-/// The servers, each with its revision until a modern client calls it.
-const SERVERS: [(&str, &str); 6] = [
+/// The servers, each with its revision until a modern client calls it. A name is the SDK, the era,
+/// and `noisy` if the server writes lines to stdout that are no JSON, as many servers do.
+const SERVERS: [(&str, &str); 9] = [
     // In this SDK `server/discover` pins nothing, and `initialize` pins the legacy era.
     ("ts-both", LEGACY),
     ("ts-modern", MODERN),
     ("ts-legacy", LEGACY),
-    // In this SDK `server/discover` pins the modern era, so a new process gets `initialize`.
-    ("py-both", LEGACY),
-    ("py-legacy", LEGACY),
-    // This server also writes a non-JSON line to stdout at its start, as many servers do.
     ("ts-both-noisy", LEGACY),
+    // In these SDKs `server/discover` pins the modern era, so a new process gets `initialize`.
+    ("py-both", LEGACY),
+    ("py-modern", MODERN),
+    ("py-legacy", LEGACY),
+    ("py-both-noisy", LEGACY),
+    ("fastmcp-both", LEGACY),
 ];
 
 /// Writes the file of a slow server. It starts to read after the delay of [`read_after`].
@@ -30,22 +33,18 @@ fn serve(lab: &Lab, name: &str) {
     let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../real/servers");
     let script = |name: &str| scripts.join(name).to_str().unwrap().to_owned();
     let delay = lab.home.root().join("harness/delay").to_str().unwrap().to_owned();
-    let words = match name.split_once('-').unwrap() {
-        ("ts", era) => {
-            let node = lab.installed_path("npm/node_modules/node/bin/node");
-            let mut words = vec![node, script("slow.mjs")];
-            words.extend(era.split('-').map(str::to_owned));
-            words.insert(3, delay);
-            words
-        }
-        (_, era) => {
-            let folder = if era == "both" { "clients2" } else { "clients" };
-            vec![lab.installed_path(&format!("{folder}/bin/python")), script("slow.py"), delay]
-        }
+    let words: Vec<&str> = name.split('-').collect();
+    let (program, script) = match words[..2] {
+        ["ts", _] => ("npm/node_modules/node/bin/node", script("slow.mjs")),
+        ["py", "legacy"] => ("clients/bin/python", script("slow.py")),
+        ["py", _] => ("clients2/bin/python", script("slow.py")),
+        _ => ("fastmcp/bin/python", script("slow.py")),
     };
+    let mut command = vec![lab.installed_path(program), script, words[1].to_owned(), delay];
+    command.extend(words[2..].iter().map(|word| (*word).to_owned()));
     let env = format!("env {{ SDK_FOLDER {:?}; }}\n", lab.installed_path("npm"));
     // The start timeout is long: the machine may be busy.
-    let kdl = format!("{}{env}ready {{ within \"2m\"; }}\n", Lab::kdl_of(&words));
+    let kdl = format!("{}{env}ready {{ within \"2m\"; }}\n", Lab::kdl_of(&command));
     lab.home.write_config(&format!("servers/{name}.kdl"), &kdl);
 }
 
