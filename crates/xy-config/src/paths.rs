@@ -141,8 +141,9 @@ impl Paths {
 
     /// Returns the paths at which clients look for the control socket, in this order.
     ///
-    /// The state folder holds the socket of every daemon of this home, or a link to it, whatever
-    /// `XDG_RUNTIME_DIR` the daemon had. The runtime folder only helps if that link is missing.
+    /// The state folder holds the socket of its daemon, or a link to it, whatever `XDG_RUNTIME_DIR`
+    /// the daemon had. The runtime folder only helps if that link is missing. The default state
+    /// folder is not in the list if `XDG_STATE_HOME` names another: its daemon is a separate one.
     pub fn control_socket_candidates(&self) -> [PathBuf; 2] {
         self.socket_candidates(&self.control_socket)
     }

@@ -10,7 +10,7 @@ use std::thread;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use support::{ask, refused, running, sleeper, status, wait_for_line};
-use xy_testkit::{Home, Ran, is_alive};
+use xy_testkit::{Home, McpStdio, Ran, is_alive};
 
 /// Returns a home whose servers are ready once they run: the test servers speak no MCP.
 fn home() -> Home {
@@ -33,6 +33,23 @@ fn add(home: &Home, name: &str, flags: &[&str]) -> Ran {
 fn names(home: &Home) -> Vec<String> {
     let list = ask(home, "list", Value::Null);
     list.as_array().unwrap().iter().map(|it| it["name"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Waits until the process of the only server runs, and returns its id.
+fn starting(home: &Home) -> u32 {
+    let only = home.wait_until("it starts", || {
+        let listed = ask(home, "list", Value::Null);
+        listed[0]["pid"].is_u64().then(|| listed[0].clone())
+    });
+    assert_eq!(only["state"], "starting", "{only:#}");
+    support::pid_in(&only)
+}
+
+/// Connects a client that may manage servers.
+fn connect(home: &Home) -> McpStdio {
+    let client = home.mcp_connect(&[]);
+    client.initialize();
+    client
 }
 
 fn file_of(home: &Home, name: &str) -> PathBuf {
@@ -136,10 +153,7 @@ fn removal_cancels_a_start_in_progress() {
     home.daemon();
     thread::scope(|scope| {
         let adding = scope.spawn(|| add(&home, "slow", &["--ready-within", "10m"]));
-        let pid = home.wait_until("it starts", || {
-            let listed = ask(&home, "list", Value::Null);
-            listed[0]["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok())
-        });
+        let pid = starting(&home);
         ask(&home, "remove", json!({ "name": "slow" }));
         assert_eq!(names(&home), [""; 0]);
         let added = adding.join().unwrap();
@@ -149,6 +163,53 @@ fn removal_cancels_a_start_in_progress() {
     // The failed server is gone, so that its name is free.
     let again = home.xy(&["add", "slow", "--", "/bin/false"]);
     assert!(again.stderr.contains("exited with code 1"), "{again:?}");
+    home.finish();
+}
+
+#[test]
+fn remove_tool_cancels_the_start_of_an_added_server() {
+    let home = support::home();
+    home.daemon();
+    let (adding, removing) = (connect(&home), connect(&home));
+    let command = program(&home, "xy-test-sleep-server");
+    let add = adding.start_call("add_server", json!({ "name": "slow", "command": command }));
+    let pid = starting(&home);
+    let removed = removing.call_value("remove_server", json!({ "name": "slow" }));
+    assert_eq!(removed["removed"], true, "{removed:#}");
+    assert_eq!(names(&home), [""; 0]);
+
+    let added = adding.wait_answer(add);
+    assert_eq!(added["result"]["isError"], true, "{added:#}");
+    let told = added["result"]["content"][0]["text"].as_str().unwrap();
+    assert!(told.contains("it was removed while it was starting"), "{told}");
+    home.wait_until("it ends", || !is_alive(pid));
+    adding.close();
+    removing.close();
+    home.finish();
+}
+
+#[test]
+fn remove_tool_cancels_the_start_of_a_server_with_a_file() {
+    let home = support::home();
+    home.daemon();
+    let client = connect(&home);
+    let file = format!("{}ready {{ within \"10m\" }}\n", sleeper(&home));
+    home.write_config("servers/slow.kdl", &file);
+    thread::scope(|scope| {
+        let reloading = scope.spawn(|| ask(&home, "reload", Value::Null));
+        let pid = starting(&home);
+        let kept = client.call("remove_server", json!({ "name": "slow" }));
+        assert_eq!(kept["result"]["isError"], true, "{kept:#}");
+        assert_eq!(names(&home), ["slow"]);
+        client.call_value("remove_server", json!({ "name": "slow", "persist": true }));
+        assert_eq!(names(&home), [""; 0]);
+        assert!(!file_of(&home, "slow").exists());
+        home.wait_until("it ends", || !is_alive(pid));
+        let reloaded = reloading.join().unwrap();
+        assert_eq!(reloaded["added"], json!(["slow"]), "{reloaded:#}");
+    });
+    assert_eq!(ask(&home, "reload", Value::Null)["added"], json!([]), "nothing configures it");
+    client.close();
     home.finish();
 }
 

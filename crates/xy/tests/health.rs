@@ -55,6 +55,25 @@ fn client(home: &Home, server: &str) -> McpSocket {
 }
 
 #[test]
+fn status_shows_when_a_server_was_last_probed() {
+    let home = home();
+    serve(&home, "one", &[], FAST_PROBES);
+    serve(&home, "unprobed", &[], "health { probe \"off\" }\n");
+    home.daemon();
+    let probed_at = |name| status(&home, name)["last_health_check"].as_str().map(str::to_owned);
+    wait_for_health(&home, "one", "healthy");
+    let first = probed_at("one");
+    assert!(first.is_some(), "{:#}", status(&home, "one"));
+    // Moments as text have one length, so they compare like the moments.
+    home.wait_until("it is probed again", || probed_at("one") > first);
+    let shown = home.xy(&["status", "one"]).stdout;
+    assert!(shown.contains("checked"), "{shown}");
+    running(&home, "unprobed");
+    assert_eq!(probed_at("unprobed"), None);
+    home.finish();
+}
+
+#[test]
 fn hanging_server_is_restarted() {
     let home = home();
     serve(&home, "one", &[], FAST_PROBES);

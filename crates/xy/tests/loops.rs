@@ -6,6 +6,7 @@ mod support;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
+use std::process::Command;
 
 use serde_json::{Value, json};
 use support::{ask, home, status};
@@ -47,6 +48,51 @@ fn copy(home: &Home) -> String {
     let file = home.root().join("harness/gate");
     fs::copy(XY, &file).unwrap();
     file.to_str().unwrap().to_owned()
+}
+
+/// A program that relays its stdin to a URL, as `npx mcp-remote` does, or a server in a container.
+/// With `modern`, it also sets the headers of the revision without sessions. Like those programs,
+/// it drops the answer to a request that failed.
+const RELAY: &str = r#"
+import http.client, json, sys, urllib.parse
+
+url, token, era = urllib.parse.urlsplit(sys.argv[1]), sys.argv[2], sys.argv[3]
+session = None
+for line in sys.stdin.buffer:
+    headers = {
+        "Content-Type": "application/json",
+        "Accept": "application/json, text/event-stream",
+        "Authorization": "Bearer " + token,
+    }
+    if session:
+        headers["Mcp-Session-Id"] = session
+    message = json.loads(line)
+    meta = message.get("params", {}).get("_meta", {})
+    version = meta.get("io.modelcontextprotocol/protocolVersion")
+    if era == "modern" and version:
+        headers["MCP-Protocol-Version"] = version
+        headers["Mcp-Method"] = message["method"]
+    connection = http.client.HTTPConnection(url.netloc, timeout=60)
+    connection.request("POST", url.path, line.strip(), headers)
+    answer = connection.getresponse()
+    body = answer.read().decode()
+    connection.close()
+    session = answer.headers.get("Mcp-Session-Id", session)
+    if answer.status != 200:
+        print("status", answer.status, file=sys.stderr, flush=True)
+    elif answer.headers.get_content_type() == "text/event-stream":
+        for text in body.splitlines():
+            if text.startswith("data: {"):
+                print(text[len("data: "):], flush=True)
+    else:
+        print(body, flush=True)
+"#;
+
+/// Returns the path of Python itself. A wrapper on `PATH` may need the user's home.
+fn python() -> String {
+    let mut python = Command::new("python3");
+    let output = python.args(["-c", "import sys; print(sys.executable)"]).output().unwrap();
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
 fn add_url(home: &Home, name: &str, to: &Home, path: &str, more: &[&str]) -> Ran {
@@ -99,6 +145,39 @@ fn xy_behind_a_script_or_a_copy_fails_at_the_first_hop() {
     assert_eq!(refused.code, 1, "{refused:?}");
     assert!(refused.stderr.contains("leads back to this xy daemon"), "{refused:?}");
     assert_eq!(names(&home), ["gate", "one", "script"]);
+    home.finish();
+}
+
+#[test]
+fn xy_behind_a_relay_fails_at_the_first_hop() {
+    let home = home_of_one();
+    let relay = home.root().join("harness/relay.py");
+    fs::write(&relay, RELAY).unwrap();
+    let (python, relay) = (python(), relay.to_str().unwrap().to_owned());
+    let (url, token) = (format!("http://{}/mcp", home.gateway_address()), home.gateway_token());
+    let ready = "ready { within \"60s\" }\n";
+    let policy = "restart { policy \"always\"; backoff-initial \"0s\"; max-attempts 0 }\n";
+    let eras = ["legacy", "modern"];
+    for era in eras {
+        let args = [&*relay, &*url, &*token, era];
+        let add = [&["add", "more", "--ready-within", "60s", "--", &*python][..], &args].concat();
+        let refused = home.xy(&add);
+        assert_eq!(refused.code, 1, "{era}: {refused:?}");
+        assert!(refused.stderr.contains("leads back to this xy daemon"), "{era}: {refused:?}");
+        assert_eq!(names(&home), ["one"]);
+        let args = args.map(|word| format!(" {word:?}")).concat();
+        let file = format!("command {python:?}\nargs{args}\n{ready}{policy}");
+        home.write_config(&format!("servers/{era}.kdl"), &file);
+    }
+    ask(&home, "reload", Value::Null);
+    for era in eras {
+        let failed = home.wait_for_state(era, "failed");
+        let reason = failed["reason"].as_str().unwrap_or_default().to_owned();
+        assert!(reason.contains("leads back to this xy daemon"), "{failed:#}");
+        assert_eq!(failed["restart_count"], 0, "{failed:#}");
+    }
+    let tools = tools(&home);
+    assert!(!tools.is_empty() && tools.iter().all(|it| it.starts_with("one__")), "{tools:?}");
     home.finish();
 }
 

@@ -96,6 +96,8 @@ fn daemon_is_found_from_every_environment() {
         &["start", "one"],
         &["restart", "one"],
         &["reload"],
+        &["reload", "--dry-run"],
+        &["reload", "one"],
         &["add", "two", "--", "xy-test-mcp"],
         &["remove", "two"],
         &["logs", "one"],
@@ -105,7 +107,11 @@ fn daemon_is_found_from_every_environment() {
         &["request", "one", "ping"],
         &["search", "echo"],
         &["explain", "default", "one__echo"],
+        &["token", "add", "laptop"],
         &["token", "list"],
+        &["token", "rotate", "laptop"],
+        &["token", "rotate"],
+        &["token", "remove", "laptop"],
         &["check"],
         &["self-test"],
         &["diagnostics"],
@@ -210,6 +216,23 @@ fn stale_sockets_are_ignored() {
         home.expect_left("run/");
         home.finish();
     }
+}
+
+/// A known limit of the README: daemons with different state folders are separate.
+#[test]
+fn daemon_of_another_state_folder_is_found_only_through_the_runtime_folder() {
+    let home = home();
+    home.daemon();
+    for state_home in [None, Some("elsewhere")] {
+        for (client, code) in [(Set, 0), (Unset, 2)] {
+            let mut command = client.command(&home, &["list"]);
+            command.env_remove("XDG_STATE_HOME");
+            command.envs(state_home.map(|it| ("XDG_STATE_HOME", home.root().join(it))));
+            let ran = home.run(&mut command);
+            assert_eq!(ran.code, code, "{state_home:?}, {client:?}: {ran:#?}");
+        }
+    }
+    home.finish();
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::fs;
 use serde_json::{Value, json};
 use xy_testkit::McpHttp;
 
+use crate::support::home;
 use crate::{add, connect, home_and_client, home_with_mcp};
 
 pub(crate) const OWN: [&str; 8] = [
@@ -95,7 +96,10 @@ fn added_server_is_visible_to_other_clients() {
 
 #[test]
 fn journal_and_log_name_the_requester_and_command() {
-    let home = home_with_mcp(&["--only-tools"]);
+    let home = home();
+    home.mcp_server("one", &["--only-tools"]);
+    let daemon = home.daemon();
+    home.wait_for_state("one", "running");
     let program = home.program("xy-test-mcp").display().to_string();
     let args = ["--only-tools", "--label", "s3cr3t-value", "--token=s3cr3t-value"];
     let send_request = |name: &str| json!({ "name": name, "command": program, "args": args });
@@ -131,6 +135,14 @@ fn journal_and_log_name_the_requester_and_command() {
     assert!(!all.contains("--token=s3cr3t"), "{all}");
     let lines = home.xy(&["events", "--history", "100", "--no-follow"]).stdout;
     assert!(lines.contains("asked") && lines.contains(at_local), "{lines}");
+    let log = daemon.stderr();
+    for request in &requests {
+        let server = format!("server={}", request["name"].as_str().unwrap());
+        let reason = request["reason"].as_str().unwrap();
+        let is_logged = log.lines().any(|line| line.contains(&server) && line.contains(reason));
+        assert!(is_logged, "{request}: {log}");
+    }
+    assert!(!log.contains("--token=s3cr3t"), "{log}");
     local.close();
     home.finish();
 }

@@ -41,6 +41,27 @@ fn http_servers_are_probed() {
 }
 
 #[test]
+fn last_probe_of_a_server_is_reported() {
+    let home = home_without_gateway();
+    let kdl = home.kdl_mcp(&[]);
+    home.write_config("servers/one.kdl", &format!("{kdl}health {{ interval \"50ms\" }}\n"));
+    home.daemon();
+    let before = home.wait_until("it was probed", || {
+        status(&home, "one")["last_health_check"].as_str().map(str::to_owned)
+    });
+
+    let tested = run_self_test(&home);
+
+    let one = worker(&tested, "one");
+    assert_eq!(one["status"], "ok", "{one:#}");
+    let reported = one["lastHealthCheck"].as_str().expect("it was probed");
+    assert!(reported >= before.as_str(), "{reported} is before {before}");
+    let shown = home.xy(&["self-test"]).stdout;
+    assert!(shown.contains(", checked "), "{shown}");
+    home.finish();
+}
+
+#[test]
 fn hanging_http_server_is_restarted() {
     let home = home_without_gateway();
     serve_by_port(&home, "near");
