@@ -64,6 +64,11 @@ impl Output {
         self.stdout_reader.is_terminal
     }
 
+    /// Returns true if stderr is a terminal.
+    pub(crate) fn is_stderr_terminal(&self) -> bool {
+        self.stderr_reader.is_terminal
+    }
+
     /// Returns the number of columns of the terminal; `None` if stdout is not a terminal.
     pub(crate) fn width(&self) -> Option<usize> {
         if !self.is_terminal() {

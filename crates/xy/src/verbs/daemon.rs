@@ -88,7 +88,7 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     } else {
         LogTo::Stderr
     };
-    let has_terminal = io::stdin().is_terminal() || io::stderr().is_terminal();
+    let has_terminal = io::stdin().is_terminal() || output.is_stderr_terminal();
     let is_service = is_login_service(|name| std::env::var_os(name), has_terminal);
     let is_foreground = !args.detached && !is_service;
     let strictness = Strictness { flag: args.bad_files.flag(), is_foreground };
@@ -306,23 +306,18 @@ mod tests {
     #[test]
     fn login_service_is_recognised_by_its_variables_without_a_terminal() {
         let id = ("INVOCATION_ID", "0123456789abcdef0123456789abcdef");
-        let table: [(&[(&str, &str)], bool, bool); 9] = [
-            (&[], false, false),
-            (&[id], false, true),
-            (&[id], true, false),
-            (&[("INVOCATION_ID", "")], false, false),
-            (&[("XPC_SERVICE_NAME", "com.example.xy")], false, true),
-            (&[("XPC_SERVICE_NAME", "com.example.xy")], true, false),
-            (&[("XPC_SERVICE_NAME", "0")], false, false),
-            (&[("XPC_SERVICE_NAME", "0"), id], false, true),
-            (&[("HOME", "/home/user")], false, false),
-        ];
-        for (variables, has_terminal, expected) in table {
-            let variable = |name: &str| {
-                variables.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into())
-            };
-            let found = is_login_service(variable, has_terminal);
-            assert_eq!(found, expected, "{variables:?}, terminal: {has_terminal}");
+        let label = ("XPC_SERVICE_NAME", "com.example.xy");
+        let unlabelled = ("XPC_SERVICE_NAME", "0");
+        let is_service = |variables: &[(&str, &str)], has_terminal| {
+            let value_of = |name: &str| variables.iter().find(|(known, _)| *known == name);
+            is_login_service(|name| value_of(name).map(|(_, value)| value.into()), has_terminal)
+        };
+        for variables in [&[id][..], &[label], &[unlabelled, id]] {
+            assert!(is_service(variables, false), "{variables:?}");
+            assert!(!is_service(variables, true), "{variables:?} in a terminal");
+        }
+        for variables in [&[][..], &[("INVOCATION_ID", "")], &[unlabelled], &[("HOME", "/")]] {
+            assert!(!is_service(variables, false), "{variables:?}");
         }
     }
 
