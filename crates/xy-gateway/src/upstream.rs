@@ -49,7 +49,7 @@ mod unread;
 
 use call_log::CallLog;
 pub(crate) use caller::{CallOwner, Caller};
-pub(crate) use ending::UnansweredCall;
+pub(crate) use ending::{ClientCall, UnansweredCall};
 use retry_copy::RetryCopy;
 
 /// Receiver of the events of an upstream.

@@ -13,8 +13,8 @@ use xy_upstream::fault::{Cause, ServerFault};
 
 use super::Router;
 use crate::backend::{Backend, CallToQueue};
-use crate::upstream::retry::{self, Facts, Reason, Retry};
-use crate::upstream::{UnansweredCall, Upstream};
+use crate::upstream::retry::{self, CallerKind, Facts, Reason, Retry};
+use crate::upstream::{ClientCall, UnansweredCall, Upstream};
 
 /// Delays before a call is sent again to a server that seems alive. A dying server is noticed
 /// within them. Container engines report a death later, while something else may answer at the
@@ -36,10 +36,11 @@ impl Router {
             why,
             known: by.known().or_else(|| server.as_ref().and_then(|server| server.said())),
         };
+        let has_clients = calls.iter().any(|lost| matches!(lost, UnansweredCall::Client(_)));
         for lost in calls {
             recovery.settle(lost);
         }
-        let Some(server) = server else { return };
+        let Some(server) = server.filter(|_| has_clients) else { return };
         if let Some(living) = server.upstream(holder) {
             let is_contained = server.settings.borrow().container().is_some();
             let wait = if is_contained { CONTAINER_RESEND_DELAY } else { RESEND_DELAY };
@@ -64,6 +65,19 @@ struct Recovery<'l> {
 
 impl Recovery<'_> {
     fn settle(&self, lost: UnansweredCall) {
+        match lost {
+            UnansweredCall::Client(lost) => self.settle_client(lost),
+            UnansweredCall::Other { caller, delivery } => {
+                let retry = retry::decide(Facts::without_text(caller.kind(), delivery));
+                let is_written = matches!(retry, Retry::Unknown(_));
+                if retry != Retry::Drop {
+                    caller.fail(&ServerFault::Lost { is_written, cause: self.why.clone() });
+                }
+            }
+        }
+    }
+
+    fn settle_client(&self, lost: ClientCall) {
         let alias = self.router.server(lost.alias.name.as_str());
         let server = alias.as_ref().map(Backend::primary_or_self);
         // After a change of settings, the client or the alias may have another instance.
@@ -75,12 +89,11 @@ impl Recovery<'_> {
             Some((alias, key)) => alias.no_successor(key.holder),
             None => Some("it has been removed".to_owned()),
         };
-        let retry = retry::decide(self.facts(&lost, no_successor.is_none()));
+        let has_moved = key.as_ref() != Some(self.by.key());
+        let retry = retry::decide(self.facts(&lost, no_successor.is_none(), has_moved));
         let fault = match (retry, server.zip(alias.as_ref())) {
             (Retry::Drop, _) => return,
-            (Retry::Resend, Some(_)) if key.as_ref() != Some(self.by.key()) => {
-                return redispatch(lost);
-            }
+            (Retry::Redispatch, _) => return redispatch(lost),
             (Retry::Resend, Some((server, alias))) => match self.wait((&server, alias), lost) {
                 None => return,
                 Some((lost, full)) => {
@@ -98,13 +111,14 @@ impl Recovery<'_> {
         fail(&lost, &fault);
     }
 
-    fn facts(&self, lost: &UnansweredCall, has_successor: bool) -> Facts {
+    fn facts(&self, lost: &ClientCall, has_successor: bool, has_moved: bool) -> Facts {
         let written = lost.request_text.as_deref().unwrap_or_default();
         let view = &lost.client.entry().view;
         // The tool's name depends on the client's view and the alias.
         let shown = |known| self.by.shown_as(&lost.alias.name, &*lost.client, known);
         let known = self.known.clone().and_then(shown);
         Facts {
+            caller: CallerKind::Client,
             delivery: lost.delivery,
             idempotency: retry::classify(written, &lost.response_kind, view, known.as_deref()),
             is_wanted: lost.client.has_open_request(&lost.id),
@@ -112,6 +126,7 @@ impl Recovery<'_> {
             was_written: lost.retry_state.was_written,
             copy: lost.copy,
             has_successor,
+            has_moved,
             is_hung: self.by.is_hung(),
         }
     }
@@ -120,8 +135,8 @@ impl Recovery<'_> {
     fn wait(
         &self,
         (server, alias): (&Rc<Backend>, &Rc<Backend>),
-        mut lost: UnansweredCall,
-    ) -> Option<(UnansweredCall, ServerFault)> {
+        mut lost: ClientCall,
+    ) -> Option<(ClientCall, ServerFault)> {
         lost.retry_state.was_written |= lost.delivery == Delivery::Written;
         let text = lost.request_text.take().unwrap_or_default();
         if let Err(full) = server.check_room(text.len()) {
@@ -146,12 +161,7 @@ impl Recovery<'_> {
 
     /// Returns the error for a call that the server never received. `down` says why there is no
     /// other instance.
-    fn not_executed(
-        &self,
-        lost: &UnansweredCall,
-        down: Option<ServerFault>,
-        why: Reason,
-    ) -> CallError {
+    fn not_executed(&self, lost: &ClientCall, down: Option<ServerFault>, why: Reason) -> CallError {
         if let Some(down) = down {
             return down.named(&lost.alias.name);
         }
@@ -163,7 +173,7 @@ impl Recovery<'_> {
     }
 
     /// Returns the error for a call that the server may have executed.
-    fn outcome_unknown(&self, lost: &UnansweredCall, why: Reason) -> CallError {
+    fn outcome_unknown(&self, lost: &ClientCall, why: Reason) -> CallError {
         let fault = self.lost(lost, true);
         match (why.words(), fault.cause.clone()) {
             (Some(words), Some(cause)) => {
@@ -173,18 +183,18 @@ impl Recovery<'_> {
         }
     }
 
-    fn lost(&self, lost: &UnansweredCall, is_written: bool) -> CallError {
+    fn lost(&self, lost: &ClientCall, is_written: bool) -> CallError {
         ServerFault::Lost { is_written, cause: self.why.clone() }.named(&lost.alias.name)
     }
 }
 
-fn fail(lost: &UnansweredCall, fault: &CallError) {
+fn fail(lost: &ClientCall, fault: &CallError) {
     let fault = lost.alias.failure(&lost.retry_state, fault);
     lost.client.respond_error(&lost.id, lost.stream, &fault);
 }
 
 /// Dispatches a call again, since its client now uses another instance.
-fn redispatch(mut lost: UnansweredCall) {
+fn redispatch(mut lost: ClientCall) {
     lost.retry_state.was_written |= lost.delivery == Delivery::Written;
     let text = lost.request_text.take().unwrap_or_default();
     lost.client.clone().redispatch_with(&lost.id, text.borrow(), lost.stream, lost.retry_state);

@@ -13,6 +13,7 @@ use crate::bridge::EraTranslation;
 use crate::bridge::pending_input::{CallResult, PendingInput};
 use crate::call::{Alias, CallClient, Principal, ResponseKind};
 use crate::exclusive::Slot;
+use crate::upstream::retry::CallerKind;
 
 /// The party that waits for a response.
 pub(crate) enum Caller {
@@ -54,6 +55,16 @@ pub(crate) enum CallOwner {
 }
 
 impl Caller {
+    /// Returns the kind of the caller; `None` if nothing waits for the response.
+    pub(crate) fn kind(&self) -> Option<CallerKind> {
+        match self {
+            Self::Client { .. } => Some(CallerKind::Client),
+            Self::PendingInput(_) => Some(CallerKind::PendingInput),
+            Self::Admin(_) => Some(CallerKind::Admin),
+            Self::Cancelled { .. } | Self::Detached => None,
+        }
+    }
+
     /// Returns the client that waits for the response, if it is one.
     pub(super) fn client(&self) -> Option<&Rc<dyn CallClient>> {
         match self {
@@ -158,7 +169,7 @@ impl Caller {
     }
 
     /// Completes the call with an error.
-    pub(super) fn fail(self, fault: &ServerFault) {
+    pub(crate) fn fail(self, fault: &ServerFault) {
         match self {
             Self::Client { client, alias, id, stream, .. } => {
                 client.record_limit(fault);

@@ -21,8 +21,16 @@ use crate::call::{Alias, CallClient, ResponseKind, RetryState};
 /// A server whose connections break because it dies is known to be dead after this time.
 const DEATH_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// A call that its server will not answer.
+pub(crate) enum UnansweredCall {
+    /// The call of a client.
+    Client(ClientCall),
+    /// The call of another caller, which gets an error.
+    Other { caller: Caller, delivery: Delivery },
+}
+
 /// A client's call that its server will not answer.
-pub(crate) struct UnansweredCall {
+pub(crate) struct ClientCall {
     pub(crate) client: Rc<dyn CallClient>,
     /// The server, under the name that the client used.
     pub(crate) alias: Rc<Alias>,
@@ -43,8 +51,7 @@ pub(crate) struct UnansweredCall {
 }
 
 impl UnansweredCall {
-    /// Converts a pending call; returns its caller as `Err` if that is not a client.
-    fn of(call: PendingCall, delivery: Delivery) -> Result<Self, Caller> {
+    fn of(call: PendingCall, delivery: Delivery) -> Self {
         let PendingCall {
             caller, timer, has_server_request, mut retry_state, retry_copy, log, ..
         } = call;
@@ -53,7 +60,7 @@ impl UnansweredCall {
         }
         let Caller::Client { client, alias, id, stream, response_kind, request_meta, .. } = caller
         else {
-            return Err(caller);
+            return Self::Other { caller, delivery };
         };
         let is_modern = request_meta.is_some();
         retry_state.rounds.timer = timer.or(retry_state.rounds.timer);
@@ -61,7 +68,7 @@ impl UnansweredCall {
         retry_state.was_sent = true;
         let copy = if retry_copy.is_some() { CopyState::Available } else { CopyState::NotKept };
         let request_text = retry_copy.map(RetryCopy::into_text);
-        Ok(Self {
+        Self::Client(ClientCall {
             client,
             alias,
             id,
@@ -150,18 +157,13 @@ impl Upstream {
     fn lose_now(&self, upstream_id: u64, delivery: Delivery, why: LossReason, is_final: bool) {
         let cause = Cause::breach(why);
         let Some(call) = self.take_call(upstream_id) else { return };
-        match UnansweredCall::of(call, delivery) {
-            Ok(mut lost) => {
-                if is_final {
-                    lost.copy = CopyState::Useless;
-                }
-                self.events.on_calls_lost(self, vec![lost], &cause);
-            }
-            Err(caller) => {
-                let is_written = delivery == Delivery::Written;
-                caller.fail(&ServerFault::Lost { is_written, cause });
-            }
+        let mut lost = UnansweredCall::of(call, delivery);
+        if let UnansweredCall::Client(call) = &mut lost
+            && is_final
+        {
+            call.copy = CopyState::Useless;
         }
+        self.events.on_calls_lost(self, vec![lost], &cause);
         self.call_is_over();
     }
 
@@ -171,19 +173,12 @@ impl Upstream {
         let calls = std::mem::take(&mut *self.calls.borrow_mut());
         let mut calls: Vec<(u64, PendingCall)> = calls.into_iter().collect();
         calls.sort_unstable_by_key(|(upstream_id, _)| *upstream_id);
-        let mut lost = Vec::new();
-        for (upstream_id, call) in calls {
+        let lost = calls.into_iter().map(|(upstream_id, call)| {
             // The connection has given up the calls that it does not know any more.
             let delivery = deliveries.get(&upstream_id).copied().unwrap_or(Delivery::Written);
-            match UnansweredCall::of(call, delivery) {
-                Ok(call) => lost.push(call),
-                Err(caller) => {
-                    let is_written = delivery == Delivery::Written;
-                    caller.fail(&ServerFault::Lost { is_written, cause: why.clone() });
-                }
-            }
-        }
-        self.events.on_calls_lost(self, lost, why);
+            UnansweredCall::of(call, delivery)
+        });
+        self.events.on_calls_lost(self, lost.collect(), why);
     }
 
     /// Closes the connection: accepts no more requests, and fails or recovers all pending calls.

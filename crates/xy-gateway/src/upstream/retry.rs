@@ -54,13 +54,25 @@ pub(crate) enum CopyState {
     Useless,
 }
 
+/// The kind of a call's caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CallerKind {
+    /// A client that waits for the response.
+    Client,
+    /// A client that has to supply input first. It sends its request again itself.
+    PendingInput,
+    /// A user of the control socket.
+    Admin,
+}
+
 /// The facts about a call that was not answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(crate) struct Facts {
+    pub(crate) caller: CallerKind,
     pub(crate) delivery: Delivery,
     pub(crate) idempotency: Idempotency,
-    /// Its client still waits for it.
+    /// Its caller still waits for it.
     pub(crate) is_wanted: bool,
     /// The server has sent its client a request during the call.
     pub(crate) has_server_request: bool,
@@ -69,17 +81,40 @@ pub(crate) struct Facts {
     pub(crate) copy: CopyState,
     /// The server has been restarted, or will be without user action.
     pub(crate) has_successor: bool,
+    /// After a change of settings, its client uses another instance.
+    pub(crate) has_moved: bool,
     /// The server was found hung.
     pub(crate) is_hung: bool,
+}
+
+impl Facts {
+    /// Returns the facts of a call whose text is never kept. `caller` is `None` if nothing waits
+    /// for the response.
+    pub(crate) fn without_text(caller: Option<CallerKind>, delivery: Delivery) -> Self {
+        Self {
+            caller: caller.unwrap_or(CallerKind::Client),
+            delivery,
+            idempotency: Idempotency::Other,
+            is_wanted: caller.is_some(),
+            has_server_request: false,
+            was_written: false,
+            copy: CopyState::NotKept,
+            has_successor: false,
+            has_moved: false,
+            is_hung: false,
+        }
+    }
 }
 
 /// The decision about a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Retry {
-    /// The call is dropped, as its client does not wait for it.
+    /// The call is dropped, as its caller does not wait for it.
     Drop,
     /// The call is queued and sent again.
     Resend,
+    /// The call is sent to the instance that its client uses now.
+    Redispatch,
     /// The call was not executed, and fails for this reason.
     NotSent(Reason),
     /// The call may have been executed. It is not sent again, for this reason.
@@ -105,11 +140,14 @@ pub(crate) enum Reason {
     Useless,
     /// The server hung while the call was pending, and its successor might too.
     Hung,
+    /// Its caller is one for which xy sends nothing twice.
+    SentOnce,
 }
 
 /// Decides what happens to a call.
 pub(crate) fn decide(facts: Facts) -> Retry {
     let Facts {
+        caller,
         delivery,
         idempotency,
         is_wanted,
@@ -117,10 +155,12 @@ pub(crate) fn decide(facts: Facts) -> Retry {
         was_written,
         copy,
         has_successor,
+        has_moved,
         is_hung,
     } = facts;
     let is_seen = delivery == Delivery::Written;
     let never = match (idempotency, copy) {
+        _ if caller != CallerKind::Client => Some(Reason::SentOnce),
         _ if is_seen && is_hung => Some(Reason::Hung),
         _ if is_seen && was_written => Some(Reason::Twice),
         (Idempotency::OfTask, _) => Some(Reason::Task),
@@ -135,6 +175,7 @@ pub(crate) fn decide(facts: Facts) -> Retry {
     };
     match never {
         _ if !is_wanted => Retry::Drop,
+        None if has_moved => Retry::Redispatch,
         None => Retry::Resend,
         Some(why) if is_seen || was_written => Retry::Unknown(why),
         Some(why) => Retry::NotSent(why),
@@ -146,7 +187,7 @@ impl Reason {
     /// answered`.
     pub(crate) fn words(self) -> Option<&'static str> {
         match self {
-            Self::NoSuccessor | Self::Useless => None,
+            Self::NoSuccessor | Self::Useless | Self::SentOnce => None,
             Self::Twice => Some("it had been sent again once already"),
             Self::Task => Some("tasks are not begun again"),
             Self::Hung => Some("the server hung while it was open, and it may be why"),

@@ -13,12 +13,14 @@ const SORTS: [Idempotency; 6] = [
     Idempotency::OfTask,
     Idempotency::Other,
 ];
+const CALLERS: [CallerKind; 3] = [CallerKind::Client, CallerKind::PendingInput, CallerKind::Admin];
 const COPY_STATES: [CopyState; 3] = [CopyState::Available, CopyState::NotKept, CopyState::Useless];
 
 /// Returns the facts of a call whose client waits, whose text is kept, and whose server has a
 /// successor.
 fn plain(delivery: Delivery, idempotency: Idempotency) -> Facts {
     Facts {
+        caller: CallerKind::Client,
         delivery,
         idempotency,
         is_wanted: true,
@@ -26,6 +28,7 @@ fn plain(delivery: Delivery, idempotency: Idempotency) -> Facts {
         was_written: false,
         copy: CopyState::Available,
         has_successor: true,
+        has_moved: false,
         is_hung: false,
     }
 }
@@ -36,9 +39,10 @@ fn all() -> Vec<Facts> {
     for delivery in STAGES {
         for idempotency in SORTS {
             for copy in COPY_STATES {
-                for bits in 0..32 {
+                for bits in 0..64 {
                     let bit = |at: u32| bits & (1 << at) != 0;
-                    all.push(Facts {
+                    all.extend(CALLERS.map(|caller| Facts {
+                        caller,
                         delivery,
                         idempotency,
                         is_wanted: bit(0),
@@ -46,8 +50,9 @@ fn all() -> Vec<Facts> {
                         was_written: bit(2),
                         copy,
                         has_successor: bit(3),
-                        is_hung: bit(4),
-                    });
+                        has_moved: bit(4),
+                        is_hung: bit(5),
+                    }));
                 }
             }
         }
@@ -60,7 +65,7 @@ type Case = (&'static str, fn(&mut Facts));
 
 #[test]
 fn retry_table() {
-    let cases: [Case; 8] = [
+    let cases: [Case; 11] = [
         ("the server comes back", |_| {}),
         ("its client has been asked", |it| it.has_server_request = true),
         ("it is the second try", |it| it.was_written = true),
@@ -68,6 +73,9 @@ fn retry_table() {
         ("nobody comes after it", |it| it.has_successor = false),
         ("no copy was kept", |it| it.copy = CopyState::NotKept),
         ("a retry would not help", |it| it.copy = CopyState::Useless),
+        ("its client has another instance", |it| it.has_moved = true),
+        ("its client is to supply input", |it| it.caller = CallerKind::PendingInput),
+        ("a user of the control socket sent it", |it| it.caller = CallerKind::Admin),
         ("it was cancelled", |it| it.is_wanted = false),
     ];
     let mut table = Vec::new();
@@ -112,6 +120,15 @@ no copy was kept, Written: Lookup Unknown(NotKept), ReadOnly Unknown(NotKept), I
 a retry would not help, Unwritten: Lookup NotSent(Useless), ReadOnly NotSent(Useless), Idempotent NotSent(Useless), NewTask NotSent(Useless), OfTask NotSent(Task), Other NotSent(Useless)
 a retry would not help, Unread: Lookup NotSent(Useless), ReadOnly NotSent(Useless), Idempotent NotSent(Useless), NewTask NotSent(Useless), OfTask NotSent(Task), Other NotSent(Useless)
 a retry would not help, Written: Lookup Unknown(Useless), ReadOnly Unknown(Useless), Idempotent Unknown(Useless), NewTask Unknown(Task), OfTask Unknown(Task), Other Unknown(Useless)
+its client has another instance, Unwritten: Lookup Redispatch, ReadOnly Redispatch, Idempotent Redispatch, NewTask Redispatch, OfTask NotSent(Task), Other Redispatch
+its client has another instance, Unread: Lookup Redispatch, ReadOnly Redispatch, Idempotent Redispatch, NewTask Redispatch, OfTask NotSent(Task), Other Redispatch
+its client has another instance, Written: Lookup Redispatch, ReadOnly Redispatch, Idempotent Redispatch, NewTask Unknown(Task), OfTask Unknown(Task), Other Unknown(MayChange)
+its client is to supply input, Unwritten: all NotSent(SentOnce)
+its client is to supply input, Unread: all NotSent(SentOnce)
+its client is to supply input, Written: all Unknown(SentOnce)
+a user of the control socket sent it, Unwritten: all NotSent(SentOnce)
+a user of the control socket sent it, Unread: all NotSent(SentOnce)
+a user of the control socket sent it, Written: all Unknown(SentOnce)
 it was cancelled, Unwritten: all Drop
 it was cancelled, Unread: all Drop
 it was cancelled, Written: all Drop
@@ -126,7 +143,10 @@ fn only_harmless_calls_are_repeated() {
     for facts in all() {
         let retry = decide(facts);
         let is_seen = facts.delivery == Delivery::Written;
-        if retry == Retry::Resend {
+        let is_sent_again = matches!(retry, Retry::Resend | Retry::Redispatch);
+        assert!(!is_sent_again || (retry == Retry::Redispatch) == facts.has_moved);
+        if is_sent_again {
+            assert_eq!(facts.caller, CallerKind::Client);
             let is_harmless = facts.idempotency.may_be_repeated();
             assert!(!is_seen || (is_harmless && !facts.has_server_request && !facts.was_written));
             assert!(!is_seen || !facts.is_hung, "{facts:?}");
@@ -138,9 +158,12 @@ fn only_harmless_calls_are_repeated() {
         }
         assert_eq!(retry == Retry::Drop, !facts.is_wanted, "{facts:?}");
         // An unseen call is always sent again if that is possible.
-        let can_be = facts.copy == CopyState::Available && facts.has_successor && facts.is_wanted;
+        let can_be = facts.copy == CopyState::Available
+            && facts.has_successor
+            && facts.is_wanted
+            && facts.caller == CallerKind::Client;
         if !is_seen && can_be && facts.idempotency != Idempotency::OfTask {
-            assert_eq!(retry, Retry::Resend, "{facts:?}");
+            assert!(is_sent_again, "{facts:?}");
         }
     }
 }
