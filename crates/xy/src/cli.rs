@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind as UsageKind;
-use clap::{Parser, Subcommand};
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::failure::{Exit, Failure};
 use crate::output::Output;
@@ -60,11 +60,13 @@ pub(crate) enum Verb {
 /// Runs the command line and returns its exit code.
 pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let mut output = Output::new();
-    let verb = match Cli::try_parse_from(arguments) {
-        Ok(cli) => cli.verb,
+    let parsed = Cli::command()
+        .try_get_matches_from(arguments)
+        .and_then(|matches| Ok((Cli::from_arg_matches(&matches)?.verb, wants_json(&matches))));
+    let (verb, json) = match parsed {
+        Ok(parsed) => parsed,
         Err(usage) => return explain_usage(&usage, &mut output).into(),
     };
-    let json = verb.wants_json();
     let done = verb.run(&mut output).and_then(|()| output.flush());
     let exit = match done {
         Ok(()) => Exit::Done,
@@ -133,41 +135,18 @@ impl Verb {
             Self::SampleServer(args) => verbs::sample_server::run(args, output),
         }
     }
+}
 
-    fn wants_json(&self) -> bool {
-        match self {
-            Self::Daemon(args) => args.json.json,
-            Self::List(args) => args.json.json,
-            Self::Status(args) => args.json.json,
-            Self::Start(args) => args.servers.json.json,
-            Self::Stop(args) => args.servers.json.json,
-            Self::Restart(args) => args.servers.json.json,
-            Self::Reload(args) => args.json.json,
-            Self::Add(args) => args.json.json,
-            Self::Remove(args) => args.json.json,
-            Self::Logs(args) => args.json.json,
-            Self::Events(args) => args.json.json,
-            Self::Tools(args) => args.json.json,
-            Self::Call(args) => args.json.json,
-            Self::Request(args) => args.json.json,
-            Self::Search(args) => args.json.json,
-            Self::Explain(args) => args.json.json,
-            Self::Token(args) => args.json().json,
-            Self::Check(args) => args.json.json,
-            Self::SelfTest(args) => args.json.json,
-            Self::Diagnostics(args) => args.json.json,
-            Self::Info(args) => args.json.json,
-            Self::Version(args) => args.json.json,
-            Self::Shutdown(args) => args.json.json,
-            Self::Connect(_) | Self::Demo(_) | Self::SampleServer(_) => false,
-        }
+/// Returns true if the command was called with `--json`.
+fn wants_json(matches: &ArgMatches) -> bool {
+    match matches.subcommand() {
+        Some((_, verb)) => wants_json(verb),
+        None => matches.try_get_one("json").ok().flatten().is_some_and(|json| *json),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     fn usage_of(line: &str) -> clap::Error {
@@ -191,6 +170,19 @@ mod tests {
             let help = verb.clone().term_width(80).render_long_help().to_string();
             assert!(help.contains("Example"), "{} has no example", verb.get_name());
             insta::assert_snapshot!(format!("help-{}", verb.get_name()), help);
+        }
+    }
+
+    #[test]
+    fn json_is_recognised_at_every_depth() {
+        let json = |line: &str| {
+            wants_json(&Cli::command().try_get_matches_from(line.split(' ')).unwrap())
+        };
+        for line in ["xy list --json", "xy start one --json", "xy token list --json"] {
+            assert!(json(line), "{line}");
+        }
+        for line in ["xy list", "xy token list", "xy connect", "xy demo"] {
+            assert!(!json(line), "{line}");
         }
     }
 
