@@ -175,9 +175,8 @@ mod tests {
 
     #[test]
     fn json_is_recognised_at_every_depth() {
-        let json = |line: &str| {
-            wants_json(&Cli::command().try_get_matches_from(line.split(' ')).unwrap())
-        };
+        let json =
+            |line: &str| wants_json(&Cli::command().try_get_matches_from(line.split(' ')).unwrap());
         for line in ["xy list --json", "xy start one --json", "xy token list --json"] {
             assert!(json(line), "{line}");
         }
