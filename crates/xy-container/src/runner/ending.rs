@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::timeout;
-use xy_supervisor::launch::InstanceEvent;
+use xy_supervisor::launch::LifeEvent;
 use xy_supervisor::lifecycle::Exit;
 use xy_supervisor::protocol::DriverCommand;
 
@@ -132,9 +132,9 @@ impl ContainerRunner {
             .then(|| faults::start_failure(&self.order.settings, exit, self.init_said().as_deref()))
             .flatten();
         let last = match start_failure {
-            Some(fault) => InstanceEvent::LaunchFailed(fault),
-            None if self.is_probing => InstanceEvent::ExitedOnProbe(exit),
-            None => InstanceEvent::Exited(exit),
+            Some(fault) => LifeEvent::LaunchFailed(fault),
+            None if self.is_probing => LifeEvent::ExitedOnProbe(exit),
+            None => LifeEvent::Exited(exit),
         };
         let _ = self.channels.events.send(last).await; // The task may have dropped the instance.
     }

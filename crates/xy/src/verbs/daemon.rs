@@ -305,16 +305,17 @@ mod tests {
 
     #[test]
     fn login_service_is_recognised_by_its_variables_without_a_terminal() {
-        let id = ("INVOCATION_ID", "0123456789abcdef0123456789abcdef");
-        let table: [(&[(&str, &str)], bool, bool); 9] = [
+        type Variables = &'static [(&'static str, &'static str)];
+        const ID: (&str, &str) = ("INVOCATION_ID", "0123456789abcdef0123456789abcdef");
+        let table: [(Variables, bool, bool); 9] = [
             (&[], false, false),
-            (&[id], false, true),
-            (&[id], true, false),
+            (&[ID], false, true),
+            (&[ID], true, false),
             (&[("INVOCATION_ID", "")], false, false),
             (&[("XPC_SERVICE_NAME", "com.example.xy")], false, true),
             (&[("XPC_SERVICE_NAME", "com.example.xy")], true, false),
             (&[("XPC_SERVICE_NAME", "0")], false, false),
-            (&[("XPC_SERVICE_NAME", "0"), id], false, true),
+            (&[("XPC_SERVICE_NAME", "0"), ID], false, true),
             (&[("HOME", "/home/user")], false, false),
         ];
         for (variables, has_terminal, expected) in table {
