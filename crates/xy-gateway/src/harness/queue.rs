@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use xy_catalog::catalog::{Known, Lists, Page};
+use xy_catalog::catalog::{Lists, Page, ServerCatalog};
 use xy_mcp::kind::Kind;
 use xy_supervisor::instance::Holder;
 use xy_upstream::connection::Delivery;
@@ -28,14 +28,14 @@ const WITHIN: CallRules = CallRules { idle: None, within: Some(Duration::from_se
 /// The introduction of a modern server.
 const MODERN: &str = r#"{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{}}}"#;
 
-fn known() -> Known {
+fn known() -> ServerCatalog {
     known_of("s", legacy())
 }
 
-fn known_of(name: &str, introduction: Introduction) -> Known {
+fn known_of(name: &str, introduction: Introduction) -> ServerCatalog {
     let mut lists = Lists::default();
     lists.set(Kind::Tools, Page::read(Kind::Tools, TOOLS).unwrap().items);
-    Known::new(name, introduction, lists)
+    ServerCatalog::new(name, introduction, lists)
 }
 
 impl Harness {
@@ -356,7 +356,7 @@ async fn outcome_is_unknown_if_the_tool_is_gone() {
         harness.sent();
         harness.die();
         assert!(client.received().is_empty());
-        let without = Known::new("s", legacy(), Lists::default());
+        let without = ServerCatalog::new("s", legacy(), Lists::default());
         harness.router.learn(&harness.server, &harness.upstream, without);
         harness.come_back().await;
         assert_eq!(client.outcomes(), [unknown("1")]);

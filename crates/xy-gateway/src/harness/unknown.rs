@@ -1,6 +1,6 @@
 //! Requests for unknown items or with wrong arguments, and the suggestions in their errors.
 
-use xy_catalog::catalog::{Item, Known, Lists};
+use xy_catalog::catalog::{Item, Lists, ServerCatalog};
 use xy_mcp::kind::Kind;
 use xy_upstream::fault::{Cause, LossReason};
 
@@ -83,7 +83,11 @@ async fn suggestion_is_found_among_thousands() {
         });
         let mut lists = Lists::default();
         lists.set(Kind::Tools, tools.collect());
-        harness.router.learn(&harness.server, &harness.upstream, Known::new("s", legacy(), lists));
+        harness.router.learn(
+            &harness.server,
+            &harness.upstream,
+            ServerCatalog::new("s", legacy(), lists),
+        );
         let client = harness.client(&json!({}));
         for name in ["s__tol_0000", "s__tol_2999"] {
             assert_eq!(error_of(&client, name), suggestion(name, &name.replace("tol", "tool")));

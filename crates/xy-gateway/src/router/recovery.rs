@@ -5,7 +5,7 @@ pub(super) use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
-use xy_catalog::catalog::Known;
+use xy_catalog::catalog::ServerCatalog;
 use xy_protocol::error::CallError;
 use xy_supervisor::instance::InstanceKey;
 use xy_upstream::connection::Delivery;
@@ -13,7 +13,7 @@ use xy_upstream::fault::{Cause, ServerFault};
 
 use super::Router;
 use crate::backend::{Backend, CallToQueue};
-use crate::upstream::retry::{self, Facts, Reason, Retry};
+use crate::upstream::retry::{self, Reason, Retry, RetryFacts};
 use crate::upstream::{UnansweredCall, Upstream};
 
 /// Delays before a call is sent again to a server that seems alive. A dying server is noticed
@@ -34,7 +34,7 @@ impl Router {
             router: self,
             by,
             why,
-            known: by.known().or_else(|| server.as_ref().and_then(|server| server.said())),
+            known: by.known().or_else(|| server.as_ref().and_then(|server| server.reported())),
         };
         for lost in calls {
             recovery.settle(lost);
@@ -59,7 +59,7 @@ struct Recovery<'l> {
     by: &'l Upstream,
     why: &'l Cause,
     /// The lists of the instance.
-    known: Option<Rc<Known>>,
+    known: Option<Rc<ServerCatalog>>,
 }
 
 impl Recovery<'_> {
@@ -98,13 +98,13 @@ impl Recovery<'_> {
         fail(&lost, &fault);
     }
 
-    fn facts(&self, lost: &UnansweredCall, has_successor: bool) -> Facts {
+    fn facts(&self, lost: &UnansweredCall, has_successor: bool) -> RetryFacts {
         let written = lost.request_text.as_deref().unwrap_or_default();
         let view = &lost.client.entry().view;
         // The tool's name depends on the client's view and the alias.
         let shown = |known| self.by.shown_as(&lost.alias.name, &*lost.client, known);
         let known = self.known.clone().and_then(shown);
-        Facts {
+        RetryFacts {
             delivery: lost.delivery,
             idempotency: retry::classify(written, &lost.response_kind, view, known.as_deref()),
             is_wanted: lost.client.has_open_request(&lost.id),

@@ -6,7 +6,7 @@
 //! so. `docs/design/queued-calls.md` has the table.
 
 use serde_json::Value;
-use xy_catalog::catalog::Known;
+use xy_catalog::catalog::ServerCatalog;
 use xy_http::frontend::View;
 use xy_mcp::envelope::{self, Message, text_of};
 use xy_mcp::kind;
@@ -57,7 +57,7 @@ pub(crate) enum CopyState {
 /// The facts about a call that was not answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
-pub(crate) struct Facts {
+pub(crate) struct RetryFacts {
     pub(crate) delivery: Delivery,
     pub(crate) idempotency: Idempotency,
     /// Its client still waits for it.
@@ -108,8 +108,8 @@ pub(crate) enum Reason {
 }
 
 /// Decides what happens to a call.
-pub(crate) fn decide(facts: Facts) -> Retry {
-    let Facts {
+pub(crate) fn decide(facts: RetryFacts) -> Retry {
+    let RetryFacts {
         delivery,
         idempotency,
         is_wanted,
@@ -166,7 +166,7 @@ pub(crate) fn classify(
     text: &[u8],
     response_kind: &ResponseKind,
     view: &View,
-    known: Option<&Known>,
+    known: Option<&ServerCatalog>,
 ) -> Idempotency {
     if *response_kind == ResponseKind::NewTask || response_kind.is_of_task() {
         return classify_method("", None, response_kind, view, known);
@@ -183,7 +183,7 @@ pub(crate) fn classify_method(
     name: Option<&str>,
     response_kind: &ResponseKind,
     view: &View,
-    known: Option<&Known>,
+    known: Option<&ServerCatalog>,
 ) -> Idempotency {
     if *response_kind == ResponseKind::NewTask {
         return Idempotency::NewTask;
@@ -204,7 +204,7 @@ pub(crate) fn classify_method(
 
 /// Classifies a tool by its name at an endpoint with this `view`. If several tools have that name,
 /// all have to agree.
-fn classify_tool(name: &str, view: &View, known: &Known) -> Idempotency {
+fn classify_tool(name: &str, view: &View, known: &ServerCatalog) -> Idempotency {
     let inside = match view {
         View::Server(_) => Some(name),
         View::Profile(_) | View::All => known.original_name(kind::Kind::Tools, name),

@@ -227,8 +227,8 @@ async fn shared_process_continues_for_wanted_name() {
         let servers = ["a", "b"].map(|it| (name(it), Arc::new(keyed(it))));
         fleet.apply(servers.into(), BrokenServers::default()).await.unwrap();
         sleep(SECOND).await;
-        let is_asked = matches!(ends.commands.try_recv(), Ok(LifeCommand::Stop { .. }));
-        assert_eq!((is_asked, launcher.launches()), (!is_up, 0), "{stopped:?}");
+        let is_stopped = matches!(ends.commands.try_recv(), Ok(LifeCommand::Stop { .. }));
+        assert_eq!((is_stopped, launcher.launches()), (!is_up, 0), "{stopped:?}");
         let state = instance(&fleet, "a").now().state();
         assert_eq!(state == ServerState::Running, is_up, "{stopped:?}");
         for server in ["a", "b"] {
