@@ -433,7 +433,7 @@ fn read_answer(of: Hello, answer: Result<Box<str>, CallError>) -> ProbeAnswer {
                 Hello::Discover => xy_mcp::modern::DISCOVER,
                 Hello::Initialize => "initialize",
             };
-            let why = format!("what it answered to `{what}` cannot be read: {fault}");
+            let why = format!("its response to `{what}` cannot be parsed: {fault}");
             ProbeAnswer::Unreadable(SessionError::Hopeless(why))
         }
         Err(fault) => ProbeAnswer::Fatal(SessionError::Hopeless(fault.to_string())),

@@ -314,7 +314,7 @@ impl ServerFault {
             }
             Self::Down { why, is_removed } => {
                 let hint = if *is_removed {
-                    "`xy list` shows the servers that there are".to_owned()
+                    "`xy list` shows all servers".to_owned()
                 } else {
                     format!(
                         "`xy logs {server}` shows its last output, and `xy start {server}` starts it"
@@ -572,7 +572,7 @@ mod tests {
             ),
             (
                 ServerFault::Down { why: why(), is_removed: true },
-                "NotRunning: `a` is not running | it crashed | `xy list` shows the servers that there are",
+                "NotRunning: `a` is not running | it crashed | `xy list` shows all servers",
             ),
             (
                 ServerFault::InstanceFailed(why()),

@@ -150,7 +150,7 @@ async fn only_idempotent_calls_are_sent_again() {
         harness.die();
         let received = client.received();
         let words = received[0]["error"]["message"].as_str().unwrap();
-        for part in ["outcome unknown", "`s` was killed", "nothing says that it may be repeated"] {
+        for part in ["outcome unknown", "`s` was killed", "it is not known to be safe to repeat"] {
             assert!(words.contains(part), "{words}");
         }
         assert_eq!(received[0]["error"]["code"], -32010);
@@ -339,7 +339,10 @@ async fn call_that_requested_input_is_not_retried() {
         harness.die();
         let received = a.received();
         let words = received[0]["error"]["message"].as_str().unwrap();
-        assert!(words.contains("its client had been asked something meanwhile"), "{words}");
+        assert!(
+            words.contains("the server had sent its client a request during the call"),
+            "{words}"
+        );
         assert_eq!((text(&received[0]["id"]).as_str(), received.len()), ("asked", 1));
         harness.come_back().await;
         assert_eq!(harness.names(), ["b"]);

@@ -133,8 +133,7 @@ async fn removed_server_is_not_offered_for_start() {
         client.call("1"); // The call waits for the next process.
         server.is_removed.set(true);
         router.remove(server);
-        let error_of =
-            "`s` is not running: it has been removed; `xy list` shows the servers that there are";
+        let error_of = "`s` is not running: it has been removed; `xy list` shows all servers";
         let received = client.received();
         assert!(received.iter().any(|it| it["error"]["message"] == error_of), "{received:?}");
     })

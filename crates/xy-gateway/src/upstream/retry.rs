@@ -150,8 +150,8 @@ impl Reason {
             Self::Twice => Some("it had been sent again once already"),
             Self::Task => Some("tasks are not begun again"),
             Self::Hung => Some("the server hung while it was open, and it may be why"),
-            Self::ServerRequest => Some("its client had been asked something meanwhile"),
-            Self::MayChange => Some("nothing says that it may be repeated"),
+            Self::ServerRequest => Some("the server had sent its client a request during the call"),
+            Self::MayChange => Some("it is not known to be safe to repeat"),
             Self::NotKept => Some(
                 "no copy of it could be kept, as the copies of one server would exceed \
                  `park { bytes }` of `xy.kdl`",
