@@ -53,9 +53,9 @@ impl Lists {
     }
 }
 
-/// Everything known of a server, and its exposed form.
+/// Everything that a server offers, and its exposed form.
 #[derive(Debug)]
-pub struct Known {
+pub struct ServerCatalog {
     /// How the server introduced itself.
     pub introduction: Introduction,
     /// The lists in original form.
@@ -86,7 +86,7 @@ pub struct ExposedItem {
     pub is_listed: bool,
 }
 
-impl Known {
+impl ServerCatalog {
     /// Creates the exposed form of the lists of `server`.
     pub fn new(server: &str, introduction: Introduction, lists: Lists) -> Self {
         let mut duplicates = Vec::new();
@@ -297,14 +297,14 @@ mod tests {
     use super::*;
 
     /// Returns a server with these tools and prompts.
-    fn known(items: &str) -> Known {
+    fn known(items: &str) -> ServerCatalog {
         let introduction = Introduction::read(r#"{"protocolVersion":"2025-11-25"}"#).unwrap();
         let mut lists = Lists::default();
         for kind in [Kind::Tools, Kind::Prompts] {
             let result = format!(r#"{{"{}":{items}}}"#, kind.key());
             lists.set(kind, Page::read(kind, &result).unwrap().items);
         }
-        Known::new("s", introduction, lists)
+        ServerCatalog::new("s", introduction, lists)
     }
 
     #[test]
@@ -432,7 +432,7 @@ mod tests {
         lists
             .set(Kind::Templates, read(Kind::Templates, r#"{"uriTemplate":"t://{x}","name":"n"}"#));
         let introduction = Introduction::read(r#"{"protocolVersion":"2025-11-25"}"#).unwrap();
-        let known = Known::new("s", introduction, lists);
+        let known = ServerCatalog::new("s", introduction, lists);
         assert!(known.has_resource("a://b") && known.has_resource("t://1"));
         assert!(!known.has_resource("a://c"));
         assert_eq!(&*known.exposed(Kind::Templates)[0].name, "xy://s/t://{x}");

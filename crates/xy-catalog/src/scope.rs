@@ -7,7 +7,8 @@
 //! 2. no `deny` names the item;
 //! 3. an `allow` names the item, if there is any for its kind and server.
 //!
-//! The lists of a server are filtered once, when they are read ([`crate::catalog::Known::within`]).
+//! The lists of a server are filtered once, when they are read: see
+//! [`crate::catalog::ServerCatalog::within`].
 
 use std::cell::{RefCell, RefMut};
 use std::collections::HashMap;

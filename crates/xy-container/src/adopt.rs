@@ -11,8 +11,8 @@ use xy_protocol::server::Transport;
 use xy_shim::stream_holder::HolderCommand;
 use xy_shim::wire::{self, Confinement, ExitReport, PastExit, StatusReport};
 use xy_supervisor::instance::InstanceKey;
-use xy_supervisor::launch::adopt::AdoptedInstance;
-use xy_supervisor::launch::{Instance, LaunchOrder};
+use xy_supervisor::launch::adopt::AdoptedLife;
+use xy_supervisor::launch::{LaunchOrder, LifeHandle};
 use xy_supervisor::lifecycle::Note;
 use xy_supervisor::lifecycle::{Exit, Oom};
 use xy_supervisor::logs::{LogBook, instance_log};
@@ -54,7 +54,7 @@ impl ContainerLauncher {
     /// Containers of slow engines are returned as pending. Until they are decided, they count as
     /// owned, and no other instance of theirs starts. If an engine does not answer at all, its
     /// containers are removed once their servers are started anew.
-    pub async fn adopt_all(&self) -> (Vec<AdoptedInstance>, JoinSet<Option<AdoptedInstance>>) {
+    pub async fn adopt_all(&self) -> (Vec<AdoptedLife>, JoinSet<Option<AdoptedLife>>) {
         let mut attempts = JoinSet::new();
         let all = state_file::read_all(&self.shared.state_dir);
         self.end_unknown_stream_holders(&all).await;
@@ -98,7 +98,7 @@ impl ContainerLauncher {
         state: SavedState,
         is_torn: bool,
         lease: NameLease,
-    ) -> Option<AdoptedInstance> {
+    ) -> Option<AdoptedLife> {
         let server = &key;
         let state_file = StateFile::of(&self.shared.state_dir, &key, state);
         let note = Note::parse(state_file.state().note.as_bytes());
@@ -175,7 +175,7 @@ impl ContainerLauncher {
             logs: logs.clone(),
             note: Vec::new(),
         };
-        let (instance, channels) = Instance::pair();
+        let (handle, channels) = LifeHandle::pair();
         let started = StartedContainer {
             engine,
             id,
@@ -194,7 +194,7 @@ impl ContainerLauncher {
             termination,
             status.stopping,
         ));
-        Some(AdoptedInstance { key, note, status, greeted_at: Instant::now(), instance, logs })
+        Some(AdoptedLife { key, note, status, status_at: Instant::now(), handle, logs })
     }
 }
 

@@ -20,9 +20,9 @@ use xy_config::settings::{
     ContainerSettings, EngineKind, ProcessSettings, ServerKind, ServerSettings,
 };
 use xy_supervisor::instance::InstanceKey;
-use xy_supervisor::launch::adopt::AdoptedInstance;
+use xy_supervisor::launch::adopt::AdoptedLife;
 use xy_supervisor::launch::container_cli::{own_options, run_by_cli};
-use xy_supervisor::launch::{Instance, InstanceEvent, Launch, LaunchOrder};
+use xy_supervisor::launch::{Launch, LaunchOrder, LifeEvent, LifeHandle};
 
 use crate::create::{LABEL_LIFE, LABEL_RUN};
 use crate::engine::Engine;
@@ -75,7 +75,7 @@ impl CliLauncher {
 }
 
 impl Launch for CliLauncher {
-    fn launch(&self, order: LaunchOrder) -> Instance {
+    fn launch(&self, order: LaunchOrder) -> LifeHandle {
         let (key, settings) = (order.key.clone(), order.settings.clone());
         let (order, begins) = self.containers.with_cli_labels(order);
         let life = self.processes.launch(order);
@@ -86,9 +86,9 @@ impl Launch for CliLauncher {
 impl ContainerLauncher {
     /// Makes an adopted instance remove the containers that its CLI may leave behind.
     #[must_use]
-    pub fn with_cli_cleanup(&self, mut adopted: AdoptedInstance) -> AdoptedInstance {
+    pub fn with_cli_cleanup(&self, mut adopted: AdoptedLife) -> AdoptedLife {
         let settings = adopted.settings().clone();
-        adopted.instance = self.clean_up_cli(&adopted.key, &settings, None, adopted.instance);
+        adopted.handle = self.clean_up_cli(&adopted.key, &settings, None, adopted.handle);
         adopted
     }
 
@@ -116,17 +116,17 @@ impl ContainerLauncher {
         key: &InstanceKey,
         settings: &ServerSettings,
         begins: Option<String>,
-        life: Instance,
-    ) -> Instance {
+        life: LifeHandle,
+    ) -> LifeHandle {
         let Some(process) = settings.process() else { return life };
         let Some((engine, _)) = run_by_cli(process) else { return life };
         let label = label(&self.shared, key);
         let own = own_options(engine, &process.args).unwrap_or_default();
         let options = process.args[..own].to_vec();
         let cli = Cli { engine, process: process.clone(), options, label };
-        let (shared, (tidied, ends)) = (self.shared.clone(), Instance::pair());
+        let (shared, (tidied, ends)) = (self.shared.clone(), LifeHandle::pair());
         shared.owned.take(&cli.label);
-        let Instance { mut events, commands, notes, checkups, idle_stops, end } = life;
+        let LifeHandle { mut events, commands, notes, checkups, idle_stops, end } = life;
         tokio::spawn(async move {
             // A slow engine holds up nothing here.
             let before = async {
@@ -154,17 +154,17 @@ impl ContainerLauncher {
             };
             tokio::join!(before, passing_on);
         });
-        Instance { events: tidied.events, commands, notes, checkups, idle_stops, end }
+        LifeHandle { events: tidied.events, commands, notes, checkups, idle_stops, end }
     }
 }
 
-fn is_last(news: &InstanceEvent) -> bool {
+fn is_last(news: &LifeEvent) -> bool {
     matches!(
         news,
-        InstanceEvent::Exited(_)
-            | InstanceEvent::ExitedOnProbe(_)
-            | InstanceEvent::LaunchFailed(_)
-            | InstanceEvent::Closed
+        LifeEvent::Exited(_)
+            | LifeEvent::ExitedOnProbe(_)
+            | LifeEvent::LaunchFailed(_)
+            | LifeEvent::Closed
     )
 }
 

@@ -270,15 +270,15 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn removal_wait_is_bounded() {
-        for (is_podman, is_asked) in [(true, false), (true, true), (false, false)] {
+        for (is_podman, is_stopping) in [(true, false), (true, true), (false, false)] {
             let (engine, _streams) = Fake::start(None, |it| it.is_podman = is_podman);
             engine.exit(137, false);
             let watched = watched(&engine).await;
-            watched.is_ending.store(is_asked, Ordering::Relaxed);
+            watched.is_ending.store(is_stopping, Ordering::Relaxed);
             let began_at = Instant::now();
             assert!(is_killed(&watched.wait_for_end().await));
             let waited = began_at.elapsed();
-            let is_looked_at_again = is_podman && !is_asked;
+            let is_looked_at_again = is_podman && !is_stopping;
             assert_eq!(waited >= REMOVAL_TIMEOUT, is_looked_at_again, "{waited:?}");
             assert!(waited < REMOVAL_TIMEOUT * 2, "{waited:?}");
         }
@@ -296,16 +296,16 @@ mod tests {
             (true, false, true, false),
             (true, true, true, false),
         ];
-        for (is_asked, is_counted, is_said, is_named) in table {
+        for (is_stopping, is_counted, is_said, is_named) in table {
             let (engine, _streams) = Fake::start(None, |it| it.is_podman = true);
             engine.exit(137, is_said);
             let oom_watch = Some(OomWatch::that_saw(is_counted));
             let watched = ExitWatch { oom_watch, ..watched(&engine).await };
-            watched.is_ending.store(is_asked, Ordering::Relaxed);
+            watched.is_ending.store(is_stopping, Ordering::Relaxed);
             let Termination::Exited(end) = watched.wait_for_end().await else {
                 panic!("it has ended")
             };
-            let case = (is_asked, is_counted, is_said);
+            let case = (is_stopping, is_counted, is_said);
             assert_eq!(
                 (end.exit.signal, end.exit.oom.is_some()),
                 (Some(SIGKILL), is_named),

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use tracing::Instrument;
 use xy_supervisor::launch::adopt::home_id;
 use xy_supervisor::launch::process::ProcessLauncher;
-use xy_supervisor::launch::{Instance, Launch, LaunchOrder};
+use xy_supervisor::launch::{Launch, LaunchOrder, LifeHandle};
 use xy_supervisor::protocol::ProtocolDriver;
 
 use crate::engines::Engines;
@@ -73,9 +73,9 @@ impl ContainerLauncher {
 }
 
 impl Launch for ContainerLauncher {
-    fn launch(&self, order: LaunchOrder) -> Instance {
-        let (instance, ends) = Instance::pair();
+    fn launch(&self, order: LaunchOrder) -> LifeHandle {
+        let (handle, ends) = LifeHandle::pair();
         tokio::spawn(runner::run(self.shared.clone(), order, ends).in_current_span());
-        instance
+        handle
     }
 }

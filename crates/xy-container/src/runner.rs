@@ -18,9 +18,7 @@ use xy_shim::end_watch::EndWatch;
 use xy_supervisor::launch::protocol_link::{
     CLOSED_STDOUT, NO_DESCRIPTORS, ProtocolLink, next_driver_event,
 };
-use xy_supervisor::launch::{
-    ContainerInfo, InstanceChannels, InstanceCommand, InstanceEvent, LaunchOrder,
-};
+use xy_supervisor::launch::{ContainerInfo, LaunchOrder, LifeChannels, LifeCommand, LifeEvent};
 use xy_supervisor::logs::instance_log;
 use xy_supervisor::protocol::{Checkup, DriverCommand, DriverEvent, Handover, IdleStop, ServerIo};
 use xy_supervisor::wait::until;
@@ -72,7 +70,7 @@ const INPUT_UNCERTAIN: &str = "the connection to its engine broke while messages
 
 /// An event in the run of a container.
 enum Event {
-    Command(InstanceCommand),
+    Command(LifeCommand),
     Dropped,
     NoteChanged,
     Driver(DriverEvent),
@@ -116,7 +114,7 @@ enum Timer {
 pub(crate) struct ContainerRunner {
     shared: Arc<SharedState>,
     order: LaunchOrder,
-    channels: InstanceChannels,
+    channels: LifeChannels,
     engine: Engine,
     id: String,
     pid: u32,
@@ -173,7 +171,7 @@ impl ContainerRunner {
     pub(crate) fn new(
         shared: Arc<SharedState>,
         order: LaunchOrder,
-        channels: InstanceChannels,
+        channels: LifeChannels,
         started: StartedContainer,
     ) -> Self {
         let StartedContainer {
@@ -321,8 +319,8 @@ impl ContainerRunner {
 
     async fn on_started(&mut self, handover: Option<Handover>) {
         let container = self.contained();
-        self.report(InstanceEvent::Container(Arc::new(container))).await;
-        self.report(InstanceEvent::Launched { pid: self.pid }).await;
+        self.report(LifeEvent::Container(Arc::new(container))).await;
+        self.report(LifeEvent::Launched { pid: self.pid }).await;
         let way = match (self.is_stdio(), self.pipe_ends.take()) {
             (false, _) => ServerIo::Endpoint,
             (true, Some(PipeEnds { stdin, stdout })) => ServerIo::Pipes { stdin, stdout },
@@ -374,17 +372,17 @@ impl ContainerRunner {
     async fn run_to_end(mut self) {
         loop {
             match self.next_event().await {
-                Event::Command(InstanceCommand::HandOver) => return self.hand_over().await,
+                Event::Command(LifeCommand::HandOver) => return self.hand_over().await,
                 Event::Command(command) => {
                     self.has_task = true;
                     if self.channels.notes.has_changed().unwrap_or(false) {
                         self.leave_note(); // It was left before this command.
                     }
                     match command {
-                        InstanceCommand::Stop { grace, is_hung, .. } => self.stop(grace, is_hung),
-                        InstanceCommand::Kill => self.kill(),
+                        LifeCommand::Stop { grace, is_hung, .. } => self.stop(grace, is_hung),
+                        LifeCommand::Kill => self.kill(),
                         // No engine could apply them.
-                        InstanceCommand::SetOrphanRules { .. } | InstanceCommand::HandOver => {}
+                        LifeCommand::SetOrphanRules { .. } | LifeCommand::HandOver => {}
                     }
                 }
                 // The instance was adopted, but dropped before a task took it over.
@@ -411,7 +409,7 @@ impl ContainerRunner {
                 }
                 Event::LogTrouble => {
                     let problem = self.troubles.borrow_and_update().clone();
-                    self.report(InstanceEvent::LogTrouble(problem)).await;
+                    self.report(LifeEvent::LogTrouble(problem)).await;
                 }
                 Event::Disconnected(relay, disconnect) => {
                     if self.on_disconnect(relay, &disconnect) {
@@ -636,7 +634,7 @@ impl ContainerRunner {
     }
 
     // Not `&self`: the stream in this struct is not `Sync`.
-    async fn report(&mut self, event: InstanceEvent) {
+    async fn report(&mut self, event: LifeEvent) {
         let _ = self.channels.events.send(event).await; // The task may have dropped the instance.
     }
 }

@@ -14,7 +14,7 @@ use xy_protocol::server::Wanted;
 use xy_supervisor::instance::InstanceKey;
 use xy_supervisor::launch::adopt::home_id;
 use xy_supervisor::launch::{
-    Instance, InstanceCommand, InstanceEvent, Launch, LaunchOrder, Progress, Shims,
+    Launch, LaunchOrder, LifeCommand, LifeEvent, LifeHandle, Progress, Shims,
 };
 use xy_supervisor::lifecycle::{Life, Note, Oom, Reason, State, Tally};
 use xy_supervisor::logs::LogBook;
@@ -74,11 +74,15 @@ impl Stage {
     }
 
     /// Launches a server whose image may have to be fetched.
-    fn launch(&self, engine: &Fake, pull: Pull) -> Instance {
+    fn launch(&self, engine: &Fake, pull: Pull) -> LifeHandle {
         self.launch_with(engine, |container| container.pull = pull)
     }
 
-    fn launch_with(&self, engine: &Fake, change: impl FnOnce(&mut ContainerSettings)) -> Instance {
+    fn launch_with(
+        &self,
+        engine: &Fake,
+        change: impl FnOnce(&mut ContainerSettings),
+    ) -> LifeHandle {
         self.launch_by(&self.launcher(), engine, change)
     }
 
@@ -87,7 +91,7 @@ impl Stage {
         launcher: &ContainerLauncher,
         engine: &Fake,
         change: impl FnOnce(&mut ContainerSettings),
-    ) -> Instance {
+    ) -> LifeHandle {
         let mut settings = container_settings("one");
         if let ServerKind::Container(container) = &mut settings.kind {
             container.host = Some(format!("unix://{}", engine.socket.display()));
@@ -124,13 +128,13 @@ fn note(settings: &Arc<ServerSettings>) -> Vec<u8> {
 
 /// Returns the events up to the first that matches, without progress reports.
 async fn events_until(
-    instance: &mut Instance,
-    is_it: impl Fn(&InstanceEvent) -> bool,
-) -> Vec<InstanceEvent> {
+    handle: &mut LifeHandle,
+    is_it: impl Fn(&LifeEvent) -> bool,
+) -> Vec<LifeEvent> {
     let mut all = Vec::new();
-    while let Some(event) = instance.events.recv().await {
+    while let Some(event) = handle.events.recv().await {
         let is_last = is_it(&event);
-        if is_last || !matches!(event, InstanceEvent::Preparing(_) | InstanceEvent::Container(_)) {
+        if is_last || !matches!(event, LifeEvent::Preparing(_) | LifeEvent::Container(_)) {
             all.push(event);
         }
         if is_last {
@@ -141,9 +145,9 @@ async fn events_until(
 }
 
 /// Returns why an instance could not start, and whether that is permanent.
-async fn refusal(instance: &mut Instance) -> (String, bool) {
-    match events_until(instance, |_| false).await.last() {
-        Some(InstanceEvent::LaunchFailed(fault)) => (fault.message.clone(), fault.permanent),
+async fn refusal(handle: &mut LifeHandle) -> (String, bool) {
+    match events_until(handle, |_| false).await.last() {
+        Some(LifeEvent::LaunchFailed(fault)) => (fault.message.clone(), fault.permanent),
         other => panic!("{other:?}"),
     }
 }
@@ -164,10 +168,9 @@ async fn missing_init_at_create_falls_back() {
     let (engine, _streams) = Fake::start(None, |it| {
         (it.is_podman, it.no_init_made) = (true, Some(why));
     });
-    let mut instance = stage.launch(&engine, Pull::Never);
-    let events =
-        events_until(&mut instance, |it| matches!(it, InstanceEvent::Launched { .. })).await;
-    assert_eq!(events, [InstanceEvent::Launched { pid: 4711 }]);
+    let mut handle = stage.launch(&engine, Pull::Never);
+    let events = events_until(&mut handle, |it| matches!(it, LifeEvent::Launched { .. })).await;
+    assert_eq!(events, [LifeEvent::Launched { pid: 4711 }]);
     assert_eq!(engine.inits(), [true, false]);
     assert!(!engine.requests().iter().any(|it| it.starts_with("DELETE")), "there was nothing yet");
 }
@@ -177,10 +180,9 @@ async fn missing_init_at_start_falls_back() {
     let stage = Stage::new();
     let why = r#"failed to start: exec: "docker-init": executable file not found in $PATH"#;
     let (engine, _streams) = Fake::start(None, |it| it.no_init = Some(why));
-    let mut instance = stage.launch(&engine, Pull::Never);
-    let events =
-        events_until(&mut instance, |it| matches!(it, InstanceEvent::Launched { .. })).await;
-    assert_eq!(events, [InstanceEvent::Launched { pid: 4711 }]);
+    let mut handle = stage.launch(&engine, Pull::Never);
+    let events = events_until(&mut handle, |it| matches!(it, LifeEvent::Launched { .. })).await;
+    assert_eq!(events, [LifeEvent::Launched { pid: 4711 }]);
     assert_eq!(engine.inits(), [true, false]);
     let removed = engine.requests().iter().filter(|it| *it == "DELETE /containers/abc").count();
     assert_eq!(removed, 1, "the first one is not left: {:?}", engine.requests());
@@ -190,13 +192,13 @@ async fn missing_init_at_start_falls_back() {
 async fn pull_progress_is_reported_in_percent() {
     let stage = Stage::new();
     let (engine, _streams) = Fake::start(Some(Fetch::Stalls(vec![layer(45)])), |_| ());
-    let mut instance = stage.launch(&engine, Pull::Missing);
+    let mut handle = stage.launch(&engine, Pull::Missing);
     let what = "pulling example.com/x:1".to_owned();
-    let so_far = InstanceEvent::Preparing(Progress { what, percent: Some(45) });
-    assert_eq!(events_until(&mut instance, |it| *it == so_far).await, [so_far]);
-    instance.commands.send(InstanceCommand::Kill).await.unwrap();
-    let events = events_until(&mut instance, |_| false).await;
-    assert!(matches!(events[..], [InstanceEvent::Exited(_)]), "a stop ends a fetch: {events:?}");
+    let so_far = LifeEvent::Preparing(Progress { what, percent: Some(45) });
+    assert_eq!(events_until(&mut handle, |it| *it == so_far).await, [so_far]);
+    handle.commands.send(LifeCommand::Kill).await.unwrap();
+    let events = events_until(&mut handle, |_| false).await;
+    assert!(matches!(events[..], [LifeEvent::Exited(_)]), "a stop ends a fetch: {events:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -240,10 +242,9 @@ async fn present_image_is_used_if_pull_fails() {
     let away = Fetch::Delivers(vec![error("dial tcp 127.0.0.1:9: connect: connection refused")]);
     let (engine, _streams) = Fake::start(Some(away), |_| ());
     engine.add_image();
-    let mut instance = stage.launch(&engine, Pull::Always);
-    let events =
-        events_until(&mut instance, |it| matches!(it, InstanceEvent::Launched { .. })).await;
-    assert_eq!(events, [InstanceEvent::Launched { pid: 4711 }]);
+    let mut handle = stage.launch(&engine, Pull::Always);
+    let events = events_until(&mut handle, |it| matches!(it, LifeEvent::Launched { .. })).await;
+    assert_eq!(events, [LifeEvent::Launched { pid: 4711 }]);
     assert!(engine.requests().contains(&"POST /images/create".to_owned()));
 }
 
@@ -252,31 +253,28 @@ async fn stop_works_during_reattach() {
     let stage = Stage::new();
     let (engine, mut streams) = Fake::start(None, |_| ());
     engine.limit_streams(1);
-    let mut instance = stage.launch(&engine, Pull::Never);
-    events_until(&mut instance, |it| matches!(it, InstanceEvent::Launched { .. })).await;
+    let mut handle = stage.launch(&engine, Pull::Never);
+    events_until(&mut handle, |it| matches!(it, LifeEvent::Launched { .. })).await;
     drop(streams.recv().await); // It is cut, and the next one is never answered.
     engine.wait_for_request("/attach", 2).await;
     let grace = Duration::from_secs(5);
-    instance
+    handle
         .commands
-        .send(InstanceCommand::Stop { grace, for_good: false, is_hung: false })
+        .send(LifeCommand::Stop { grace, for_good: false, is_hung: false })
         .await
         .unwrap();
     engine.wait_for_request("/stop", 1).await;
     drop(stage.connections.0.lock().unwrap().pop_front()); // The protocol driver drops its connection.
-    let events = events_until(&mut instance, |_| false).await;
-    assert!(
-        matches!(events[..], [InstanceEvent::Exited(_)]),
-        "nothing else came first: {events:?}"
-    );
+    let events = events_until(&mut handle, |_| false).await;
+    assert!(matches!(events[..], [LifeEvent::Exited(_)]), "nothing else came first: {events:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn missed_output_is_whole_for_slow_reader() {
     let stage = Stage::new();
     let (engine, mut streams) = Fake::start(None, |_| ());
-    let mut instance = stage.launch(&engine, Pull::Never);
-    events_until(&mut instance, |it| matches!(it, InstanceEvent::Launched { .. })).await;
+    let mut handle = stage.launch(&engine, Pull::Never);
+    events_until(&mut handle, |it| matches!(it, LifeEvent::Launched { .. })).await;
     let (mut stdout, _rest) = stage.stdout();
     let message = [vec![b'x'; 1 << 20], b"\n".to_vec()].concat(); // Much more than a pipe holds.
     engine.said.lock().unwrap().clone_from(&message);
@@ -287,7 +285,7 @@ async fn missed_output_is_whole_for_slow_reader() {
     let mut read = vec![0; message.len() + 5];
     stdout.read_exact(&mut read).await.unwrap();
     assert!(read == [message, b"next\n".to_vec()].concat(), "it was torn");
-    drop(instance);
+    drop(handle);
 }
 
 #[tokio::test]
@@ -357,21 +355,21 @@ async fn out_of_memory_kill_is_reported_after_adoption() {
     for is_podman in [false, true] {
         let stage = Stage::new();
         let (engine, _streams) = Fake::start(None, |it| it.is_podman = is_podman);
-        let mut instance = stage.launch(&engine, Pull::Never);
-        events_until(&mut instance, |it| matches!(it, InstanceEvent::Launched { .. })).await;
-        instance.commands.send(InstanceCommand::HandOver).await.unwrap();
+        let mut handle = stage.launch(&engine, Pull::Never);
+        events_until(&mut handle, |it| matches!(it, LifeEvent::Launched { .. })).await;
+        handle.commands.send(LifeCommand::HandOver).await.unwrap();
         drop(stage.connections.0.lock().unwrap().pop_front());
-        events_until(&mut instance, |_| false).await;
+        events_until(&mut handle, |_| false).await;
         engine.exit(137, true);
         let (mut adopted, _) = stage.launcher().adopt_all().await;
         let adopted = adopted.pop().expect("it is known");
         assert!(!adopted.status.torn, "its end was its own");
         let report = &adopted.status.exited.as_ref().expect("it has ended").report;
         assert_eq!(report.oom, Some(xy_shim::wire::Oom::Limit));
-        let mut instance = adopted.instance;
-        instance.notes.send_replace(note(&adopted.note.settings)); // There is a task now.
-        let events = events_until(&mut instance, |_| false).await;
-        let Some(InstanceEvent::Exited(exit)) = events.last() else { panic!("{events:?}") };
+        let mut handle = adopted.handle;
+        handle.notes.send_replace(note(&adopted.note.settings)); // There is a task now.
+        let events = events_until(&mut handle, |_| false).await;
+        let Some(LifeEvent::Exited(exit)) = events.last() else { panic!("{events:?}") };
         assert_eq!(exit.oom, Some(Oom::Limit { bytes: 64 << 20 }));
     }
 }
@@ -417,17 +415,17 @@ async fn clean_exit_after_podman_cut_off_is_protocol_error() {
             (it.is_podman, it.hides_exits) = (true, true);
             it.pid = parented.as_ref().map_or(it.pid, |it| it.pid);
         });
-        let mut instance = stage.launch(&engine, Pull::Never);
-        events_until(&mut instance, |it| matches!(it, InstanceEvent::Launched { .. })).await;
+        let mut handle = stage.launch(&engine, Pull::Never);
+        events_until(&mut handle, |it| matches!(it, LifeEvent::Launched { .. })).await;
         engine.exit(0, false); // It exits after its stdin was closed, or on its own.
         drop(streams.recv().await);
         engine.wait_for_request("/logs", 1).await;
         // The protocol driver drops its connection.
         drop(stage.connections.0.lock().unwrap().pop_front());
-        let events = events_until(&mut instance, |_| false).await;
-        let exited = InstanceEvent::Exited(xy_supervisor::lifecycle::Exit::code(0));
+        let events = events_until(&mut handle, |_| false).await;
+        let exited = LifeEvent::Exited(xy_supervisor::lifecycle::Exit::code(0));
         match &events[..] {
-            [InstanceEvent::ProtocolError(why), last] if is_cut => {
+            [LifeEvent::ProtocolError(why), last] if is_cut => {
                 assert!(why.starts_with("its engine was restarted or closed the stream"), "{why}");
                 assert_eq!(*last, exited);
             }
@@ -441,13 +439,12 @@ async fn clean_exit_after_podman_cut_off_is_protocol_error() {
 async fn running_container_cut_off_by_podman_is_protocol_error() {
     let stage = Stage::new();
     let (engine, mut streams) = Fake::start(None, |it| it.is_podman = true);
-    let mut instance = stage.launch(&engine, Pull::Never);
-    events_until(&mut instance, |it| matches!(it, InstanceEvent::Launched { .. })).await;
+    let mut handle = stage.launch(&engine, Pull::Never);
+    events_until(&mut handle, |it| matches!(it, LifeEvent::Launched { .. })).await;
     drop(streams.recv().await);
-    let events =
-        events_until(&mut instance, |it| matches!(it, InstanceEvent::ProtocolError(_))).await;
+    let events = events_until(&mut handle, |it| matches!(it, LifeEvent::ProtocolError(_))).await;
     let why = "its engine was restarted or closed the stream, and its stdin is closed";
-    assert_eq!(events, [InstanceEvent::ProtocolError(why.to_owned())]);
+    assert_eq!(events, [LifeEvent::ProtocolError(why.to_owned())]);
     assert_eq!(engine.requests().iter().filter(|it| it.contains("/attach")).count(), 1);
 }
 
@@ -456,11 +453,11 @@ async fn container_without_open_stdin_is_adopted_as_torn() {
     for is_podman in [false, true] {
         let stage = Stage::new();
         let (engine, _streams) = Fake::start(None, |it| it.is_podman = is_podman);
-        let mut instance = stage.launch(&engine, Pull::Never);
-        events_until(&mut instance, |it| matches!(it, InstanceEvent::Launched { .. })).await;
-        instance.commands.send(InstanceCommand::HandOver).await.unwrap();
+        let mut handle = stage.launch(&engine, Pull::Never);
+        events_until(&mut handle, |it| matches!(it, LifeEvent::Launched { .. })).await;
+        handle.commands.send(LifeCommand::HandOver).await.unwrap();
         drop(stage.connections.0.lock().unwrap().pop_front());
-        events_until(&mut instance, |_| false).await;
+        events_until(&mut handle, |_| false).await;
         let (mut adopted, _) = stage.launcher().adopt_all().await;
         let adopted = adopted.pop().expect("it is known");
         assert!(adopted.status.exited.is_none(), "it still runs");
@@ -473,8 +470,8 @@ async fn container_without_open_stdin_is_adopted_as_torn() {
 async fn adoption_with_lost_stderr_marks_gap_in_log() {
     let stage = Stage::new();
     let (engine, mut streams) = Fake::start(None, |_| ());
-    let mut instance = stage.launch(&engine, Pull::Never);
-    events_until(&mut instance, |it| matches!(it, InstanceEvent::Launched { .. })).await;
+    let mut handle = stage.launch(&engine, Pull::Never);
+    events_until(&mut handle, |it| matches!(it, LifeEvent::Launched { .. })).await;
     let mut stream = streams.recv().await.unwrap();
     let lines = b"a line on stderr\n".repeat(2000); // More than Docker may keep back.
     let mut said = frame(&lines);
@@ -485,9 +482,9 @@ async fn adoption_with_lost_stderr_marks_gap_in_log() {
     while count(&log()) < 2000 {
         sleep(Duration::from_millis(5)).await;
     }
-    instance.commands.send(InstanceCommand::HandOver).await.unwrap();
+    handle.commands.send(LifeCommand::HandOver).await.unwrap();
     drop(stage.connections.0.lock().unwrap().pop_front());
-    events_until(&mut instance, |_| false).await;
+    events_until(&mut handle, |_| false).await;
     // The engine has kept none of that.
     let (mut adopted, _) = stage.launcher().adopt_all().await;
     let adopted = adopted.pop().expect("it is known");
@@ -503,8 +500,8 @@ async fn adoption_with_lost_stderr_marks_gap_in_log() {
 async fn podman_init_failure_is_permanent() {
     let stage = Stage::new();
     let (engine, mut streams) = Fake::start(None, |it| it.is_podman = true);
-    let mut instance = stage.launch(&engine, Pull::Never);
-    events_until(&mut instance, |it| matches!(it, InstanceEvent::Launched { .. })).await;
+    let mut handle = stage.launch(&engine, Pull::Never);
+    events_until(&mut handle, |it| matches!(it, LifeEvent::Launched { .. })).await;
     let mut stream = streams.recv().await.unwrap();
     let mut said = frame(b"ERROR (catatonit:2): failed to exec pid1: No such file or directory\n");
     said[0] = 2; // On its stderr.
@@ -512,7 +509,7 @@ async fn podman_init_failure_is_permanent() {
     drop(stream);
     engine.exit(1, false);
     drop(stage.connections.0.lock().unwrap().pop_front());
-    let (why, is_permanent) = refusal(&mut instance).await;
+    let (why, is_permanent) = refusal(&mut handle).await;
     assert!(is_permanent && why.ends_with("was not found in the image"), "{why}");
 }
 
@@ -520,22 +517,18 @@ async fn podman_init_failure_is_permanent() {
 async fn unrunnable_command_is_reported_despite_stop() {
     let stage = Stage::new();
     let (engine, mut streams) = Fake::start(None, |it| it.is_podman = true);
-    let mut instance = stage.launch(&engine, Pull::Never);
-    events_until(&mut instance, |it| matches!(it, InstanceEvent::Launched { .. })).await;
+    let mut handle = stage.launch(&engine, Pull::Never);
+    events_until(&mut handle, |it| matches!(it, LifeEvent::Launched { .. })).await;
     engine.exit(127, false);
     drop(streams.recv().await);
     engine.wait_for_request("/logs", 1).await; // Its exit is known.
-    instance
+    handle
         .commands
-        .send(InstanceCommand::Stop {
-            grace: Duration::from_secs(1),
-            for_good: false,
-            is_hung: false,
-        })
+        .send(LifeCommand::Stop { grace: Duration::from_secs(1), for_good: false, is_hung: false })
         .await
         .unwrap();
     drop(stage.connections.0.lock().unwrap().pop_front());
-    let (why, is_permanent) = refusal(&mut instance).await;
+    let (why, is_permanent) = refusal(&mut handle).await;
     assert!(is_permanent && why.contains("127"), "{why}");
 }
 
@@ -544,23 +537,19 @@ async fn stop_works_while_engine_is_silent() {
     let stage = Stage::new();
     let (engine, _streams) = Fake::start(None, |_| ());
     engine.set_silent(true);
-    let mut instance = stage.launch(&engine, Pull::Never);
+    let mut handle = stage.launch(&engine, Pull::Never);
     // The second report comes while the start waits for the engine.
     for _ in 0..2 {
-        events_until(&mut instance, |it| matches!(it, InstanceEvent::Preparing(_))).await;
+        events_until(&mut handle, |it| matches!(it, LifeEvent::Preparing(_))).await;
     }
     let asked_at = Instant::now();
-    instance
+    handle
         .commands
-        .send(InstanceCommand::Stop {
-            grace: Duration::from_secs(1),
-            for_good: false,
-            is_hung: false,
-        })
+        .send(LifeCommand::Stop { grace: Duration::from_secs(1), for_good: false, is_hung: false })
         .await
         .unwrap();
-    let events = events_until(&mut instance, |_| false).await;
-    assert!(matches!(events[..], [InstanceEvent::Exited(_)]), "{events:?}");
+    let events = events_until(&mut handle, |_| false).await;
+    assert!(matches!(events[..], [LifeEvent::Exited(_)]), "{events:?}");
     assert_eq!(asked_at.elapsed(), Duration::ZERO);
 }
 
@@ -575,28 +564,27 @@ async fn podman_rejects_image_for_other_platform() {
             (container.pull, container.platform) = (pull, Some(platform.to_owned()));
         }
     };
-    let mut instance = stage.launch_with(&engine, wants("linux/arm64", Pull::Never));
-    let (why, is_permanent) = refusal(&mut instance).await;
+    let mut handle = stage.launch_with(&engine, wants("linux/arm64", Pull::Never));
+    let (why, is_permanent) = refusal(&mut handle).await;
     assert!(
         is_permanent && why.contains("is for linux/amd64, but `platform` asks for linux/arm64"),
         "{why}"
     );
-    let mut instance = stage.launch_with(&engine, wants("linux/arm64", Pull::Missing));
-    let (why, is_permanent) = refusal(&mut instance).await;
+    let mut handle = stage.launch_with(&engine, wants("linux/arm64", Pull::Missing));
+    let (why, is_permanent) = refusal(&mut handle).await;
     assert!(!is_permanent && why.contains("could not be fetched"), "{why}");
-    let mut instance = stage.launch_with(&engine, wants("linux/amd64", Pull::Never));
-    let events =
-        events_until(&mut instance, |it| matches!(it, InstanceEvent::Launched { .. })).await;
-    assert_eq!(events, [InstanceEvent::Launched { pid: 4711 }]);
+    let mut handle = stage.launch_with(&engine, wants("linux/amd64", Pull::Never));
+    let events = events_until(&mut handle, |it| matches!(it, LifeEvent::Launched { .. })).await;
+    assert_eq!(events, [LifeEvent::Launched { pid: 4711 }]);
 }
 
 /// Leaves a container to a later daemon.
 async fn leave_one(stage: &Stage, engine: &Fake) {
-    let mut instance = stage.launch(engine, Pull::Never);
-    events_until(&mut instance, |it| matches!(it, InstanceEvent::Launched { .. })).await;
-    instance.commands.send(InstanceCommand::HandOver).await.unwrap();
+    let mut handle = stage.launch(engine, Pull::Never);
+    events_until(&mut handle, |it| matches!(it, LifeEvent::Launched { .. })).await;
+    handle.commands.send(LifeCommand::HandOver).await.unwrap();
     drop(stage.connections.0.lock().unwrap().pop_front());
-    events_until(&mut instance, |_| false).await;
+    events_until(&mut handle, |_| false).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -613,7 +601,7 @@ async fn slow_engine_delays_adoption_without_second_container() {
     engine.set_silent(false);
     let adopted = late.join_next().await.unwrap().unwrap().expect("it is taken over");
     assert_eq!(adopted.status.pid, 4711);
-    waits.commands.send(InstanceCommand::HandOver).await.unwrap(); // As the fleet does then.
+    waits.commands.send(LifeCommand::HandOver).await.unwrap(); // As the fleet does then.
     assert_eq!(events_until(&mut waits, |_| false).await, []);
     assert_eq!(engine.inits().len(), 1, "no other was made");
 }
@@ -629,15 +617,14 @@ async fn silent_engine_ends_adoption_and_frees_name() {
     assert!(adopted.is_empty());
     assert!(late.join_next().await.unwrap().unwrap().is_none());
     engine.set_silent(false);
-    let mut instance = stage.launch_by(&launcher, &engine, |it| it.pull = Pull::Never);
-    let events =
-        events_until(&mut instance, |it| matches!(it, InstanceEvent::Launched { .. })).await;
-    assert_eq!(events, [InstanceEvent::Launched { pid: 4711 }]);
+    let mut handle = stage.launch_by(&launcher, &engine, |it| it.pull = Pull::Never);
+    let events = events_until(&mut handle, |it| matches!(it, LifeEvent::Launched { .. })).await;
+    assert_eq!(events, [LifeEvent::Launched { pid: 4711 }]);
 
     // A container whose adoption is aborted does not stay owned either.
-    instance.commands.send(InstanceCommand::HandOver).await.unwrap();
+    handle.commands.send(LifeCommand::HandOver).await.unwrap();
     drop(stage.connections.0.lock().unwrap().pop_front());
-    events_until(&mut instance, |_| false).await;
+    events_until(&mut handle, |_| false).await;
     engine.set_silent(true);
     let launcher = stage.launcher();
     let (_, mut late) = launcher.adopt_all().await;

@@ -20,7 +20,7 @@ use xy_supervisor::desired::DesiredState;
 use xy_supervisor::fleet::{Fleet, FleetParts, changes_channel};
 use xy_supervisor::journal::Journal;
 use xy_supervisor::launch::Launchers;
-use xy_supervisor::launch::adopt::{AdoptedInstance, PendingAdoptions, home_id, is_of_home};
+use xy_supervisor::launch::adopt::{AdoptedLife, PendingAdoptions, home_id, is_of_home};
 use xy_supervisor::launch::process::{ProcessLauncher, ShimProgram};
 use xy_supervisor::launch::remote::RemoteLauncher;
 use xy_supervisor::locks::remove_stale;
@@ -323,7 +323,7 @@ fn launchers(
 async fn adopt(
     processes: &Arc<ProcessLauncher>,
     containers: &ContainerLauncher,
-) -> (Vec<AdoptedInstance>, PendingAdoptions) {
+) -> (Vec<AdoptedLife>, PendingAdoptions) {
     let ((adopted, pending), (in_containers, late_ones)) =
         tokio::join!(processes.adopt_all(), containers.adopt_all());
     let adopted =

@@ -11,7 +11,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
-use xy_catalog::catalog::Known;
+use xy_catalog::catalog::ServerCatalog;
 use xy_config::profile::OWN_TOOLS;
 use xy_config::settings::ServerSettings;
 use xy_http::frontend::StreamNo;
@@ -28,7 +28,7 @@ use xy_upstream::fault::ServerFault;
 
 use crate::bridge;
 use crate::call::{Alias, CallClient, CallRequest, CallTimer, Counts};
-use crate::manifest::Remembered;
+use crate::manifest::StoredState;
 use crate::upstream::{Caller, Upstream};
 
 mod era_routing;
@@ -62,7 +62,7 @@ pub(crate) struct Backend {
     pub(crate) settings: RefCell<Arc<ServerSettings>>,
     pub(crate) availability: RefCell<Availability>,
     /// The lists of a running instance, or the stored ones.
-    pub(crate) known: RefCell<Option<Rc<Known>>>,
+    pub(crate) known: RefCell<Option<Rc<ServerCatalog>>>,
     /// The server is no longer configured.
     pub(crate) is_removed: Cell<bool>,
     /// The remembered eras, which decide the handshake.
@@ -95,7 +95,7 @@ pub(crate) struct Backend {
     /// The name, and the counters of the calls that were made under it.
     pub(crate) alias: Rc<Alias>,
     /// The lists of an instance of this very configuration, as learned by this daemon.
-    said: RefCell<Option<Rc<Known>>>,
+    reported: RefCell<Option<Rc<ServerCatalog>>>,
     /// The era of the latest call, if the server speaks both.
     last_called: Cell<Option<Era>>,
     /// The era of the shared process as stored on disk.
@@ -116,7 +116,7 @@ pub(crate) enum CallStatus {
 impl Backend {
     pub(crate) fn new(
         settings: Arc<ServerSettings>,
-        remembered: Option<Remembered>,
+        remembered: Option<StoredState>,
         queue_budget: Rc<QueueBudget>,
     ) -> Rc<Self> {
         let asks = remembered.as_ref().is_some_and(|it| it.asks);
@@ -124,8 +124,9 @@ impl Backend {
         let last_called = remembered.as_ref().and_then(|it| it.last_called);
         let introductions =
             remembered.as_ref().map(|it| it.introductions.clone()).unwrap_or_default();
-        let known = remembered
-            .map(|it| Rc::new(Known::new(settings.name.as_str(), it.introduction, it.lists)));
+        let known = remembered.map(|it| {
+            Rc::new(ServerCatalog::new(settings.name.as_str(), it.introduction, it.lists))
+        });
         Rc::new(Self {
             name: settings.name.clone(),
             alias: Rc::new(Alias::new(settings.name.clone())),
@@ -148,7 +149,7 @@ impl Backend {
             waiting_bytes: Cell::new(0),
             is_releasing: Cell::new(false),
             queue_budget,
-            said: RefCell::default(),
+            reported: RefCell::default(),
             last_called: Cell::new(last_called),
             remembered_era: Cell::new(last_called),
             is_second_refused: Cell::new(false),
@@ -210,17 +211,17 @@ impl Backend {
     }
 
     /// Returns the lists that all clients see, unless they are hidden.
-    pub(crate) fn shown(&self) -> Option<Rc<Known>> {
+    pub(crate) fn shown(&self) -> Option<Rc<ServerCatalog>> {
         self.known.borrow().clone().filter(|_| self.is_shown())
     }
 
     /// Returns the lists as one client may see them. Its own instance takes precedence.
-    pub(crate) fn known_to(&self, client: &dyn CallClient) -> Option<Rc<Known>> {
+    pub(crate) fn known_to(&self, client: &dyn CallClient) -> Option<Rc<ServerCatalog>> {
         client.visible(&self.name, self.known_at(self.holder(client))?)
     }
 
     /// Returns the lists of this instance, or else those of the server.
-    fn known_at(&self, holder: Holder) -> Option<Rc<Known>> {
+    fn known_at(&self, holder: Holder) -> Option<Rc<ServerCatalog>> {
         let living = match self.primary() {
             Some(primary) => primary.living_known(holder).map(|known| known.for_alias(&self.name)),
             None => self.living_known(holder),
@@ -228,7 +229,7 @@ impl Backend {
         living.or_else(|| self.known.borrow().clone())
     }
 
-    fn living_known(&self, holder: Holder) -> Option<Rc<Known>> {
+    fn living_known(&self, holder: Holder) -> Option<Rc<ServerCatalog>> {
         self.upstreams.borrow().get(&holder).and_then(|it| it.known())
     }
 
@@ -246,12 +247,12 @@ impl Backend {
         }
         let known =
             self.primary().map_or_else(|| self.living_known(holder), |it| it.living_known(holder));
-        let print = |known: &Rc<Known>| known.fingerprint(Kind::Tools);
+        let print = |known: &Rc<ServerCatalog>| known.fingerprint(Kind::Tools);
         known.is_some_and(|own| self.known.borrow().as_ref().map(print) != Some(print(&own)))
     }
 
     /// Returns the lists as one client may see them, unless they are hidden.
-    pub(crate) fn shown_to(&self, client: &dyn CallClient) -> Option<Rc<Known>> {
+    pub(crate) fn shown_to(&self, client: &dyn CallClient) -> Option<Rc<ServerCatalog>> {
         self.known_to(client).filter(|_| self.is_shown())
     }
 
@@ -336,24 +337,24 @@ impl Backend {
         self.rules_may_have_changed(&before);
         if before.kind != self.settings.borrow().kind {
             self.asks.set(false);
-            self.said.take();
+            self.reported.take();
         }
     }
 
     /// Stores the lists of an instance.
-    pub(crate) fn set_said(&self, known: &Rc<Known>) {
-        *self.said.borrow_mut() = Some(known.clone());
+    pub(crate) fn set_reported(&self, known: &Rc<ServerCatalog>) {
+        *self.reported.borrow_mut() = Some(known.clone());
     }
 
     /// Discards the lists, which must not be shown.
     pub(crate) fn forget_lists(&self) {
-        self.said.take();
+        self.reported.take();
         self.known.take();
     }
 
     /// Returns the lists that an instance reported last to this daemon.
-    pub(crate) fn said(&self) -> Option<Rc<Known>> {
-        self.said.borrow().clone()
+    pub(crate) fn reported(&self) -> Option<Rc<ServerCatalog>> {
+        self.reported.borrow().clone()
     }
 
     /// Removes the upstream of a life that has ended, unless that of a later life has replaced it.
@@ -465,8 +466,9 @@ impl Backend {
         let written = request.renamed.as_ref().map(|(_, inside)| inside.as_str());
         let name = written.or(request.method_and_target.1).and_then(text_of).unwrap_or_default();
         let known = upstream.known().or_else(|| self.known.borrow().clone());
-        let is_listed =
-            |known: Rc<Known>| known.lists.of(Kind::Tools).iter().any(|tool| *tool.name == *name);
+        let is_listed = |known: Rc<ServerCatalog>| {
+            known.lists.of(Kind::Tools).iter().any(|tool| *tool.name == *name)
+        };
         if OWN_TOOLS.contains(&&*name) || !known.is_none_or(is_listed) {
             let (name, server) = (quoted(&name), &request.alias.name);
             return Err(CallError::new(

@@ -4,7 +4,7 @@
 //! request with the answers. A legacy server makes a request of its own during the call, and waits.
 //!
 //! - `pending_input.rs` *parks* a modern client's call in which a legacy server requests input.
-//! - `state.rs` signs the `requestState` by which the client finds the parked call again.
+//! - `state.rs` signs the `requestState` by which the client finds the pending input again.
 //! - `rounds.rs` asks a legacy client for what a modern server needs, in *rounds*.
 //! - `translation.rs` rewrites requests and responses.
 //!

@@ -28,7 +28,7 @@ use xy_upstream::connection::RoundTrip;
 use crate::admin::{self, AdminQuery, RawRequest, Tool, Users};
 use crate::backend::{Availability, SecondDown};
 use crate::bridge::Key;
-use crate::bridge::pending_input::ParkedCalls;
+use crate::bridge::pending_input::PendingInputs;
 use crate::control::Control;
 use crate::gateway_status::GatewayStatus;
 use crate::limit_hits::LimitHit;
@@ -327,9 +327,10 @@ async fn run(
         roster,
         changes,
     } = parts;
-    let parked = ParkedCalls::new(Key::of(state_key.as_bytes()), first_pending_id(), &park);
+    let pending_inputs =
+        PendingInputs::new(Key::of(state_key.as_bytes()), first_pending_id(), &park);
     let manifests = Manifests::in_folder(manifests_dir);
-    let router = Router::new(manifests, control, first_client_id(), status, (parked, park));
+    let router = Router::new(manifests, control, first_client_id(), status, (pending_inputs, park));
     router.set_instances_max(instances_max);
     router.set_profiles(&profiles);
     // Before the first client connects: the lists of stopped servers are available from the first

@@ -30,7 +30,7 @@ use xy_upstream::fault::{Cause, LossReason, ServerFault};
 
 use crate::backend::Backend;
 use crate::bridge::Key;
-use crate::bridge::pending_input::ParkedCalls;
+use crate::bridge::pending_input::PendingInputs;
 use crate::control::{BoxFuture, Control};
 use crate::gateway_status::GatewayStatus;
 use crate::manifest::Manifests;
@@ -259,8 +259,8 @@ pub(crate) fn empty(control: Arc<dyn Control>, park: ParkSettings) -> Rc<Router>
     let (seen, _) = watch::channel(GatewayStatus::default());
     // No user can create a folder there, not even root: no test sees the manifests of another.
     let manifests = Manifests::in_folder(PathBuf::from("/dev/null/nowhere"));
-    let parked = (ParkedCalls::new(Key::of(b"secret"), 1, &park), park);
-    Router::new(manifests, control, 1, seen, parked)
+    let pending_inputs = (PendingInputs::new(Key::of(b"secret"), 1, &park), park);
+    Router::new(manifests, control, 1, seen, pending_inputs)
 }
 
 pub(crate) fn settings(calls: CallRules) -> ServerSettings {

@@ -16,7 +16,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::time::timeout;
-pub(crate) use xy_catalog::catalog::{Item, Known, Lists};
+pub(crate) use xy_catalog::catalog::{Item, Lists, ServerCatalog};
 use xy_config::settings::{ServerKind, ServerSettings};
 use xy_config::trust;
 use xy_mcp::capabilities;
@@ -34,7 +34,7 @@ const MAX_FILE_BYTES: u64 = 64 * 1024 * 1024;
 const RECALL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A server, and its manifest if there is one.
-pub(crate) type LoadedManifest = (Arc<ServerSettings>, Option<Remembered>);
+pub(crate) type LoadedManifest = (Arc<ServerSettings>, Option<StoredState>);
 
 /// The folder of manifests.
 #[derive(Debug, Clone)]
@@ -68,7 +68,7 @@ struct Manifest {
 }
 
 /// The stored state of a server.
-pub(crate) struct Remembered {
+pub(crate) struct StoredState {
     pub(crate) introduction: Introduction,
     pub(crate) lists: Lists,
     /// The server sends its clients requests.
@@ -119,7 +119,7 @@ impl Manifests {
     }
 
     /// Loads the manifest of one server.
-    fn read(&self, settings: &ServerSettings) -> Option<Remembered> {
+    fn read(&self, settings: &ServerSettings) -> Option<StoredState> {
         let file = self.file(&settings.name);
         let manifest = match read_manifest(&file) {
             Ok(manifest) => manifest,
@@ -130,11 +130,16 @@ impl Manifests {
             }
         };
         let is_of_it = manifest.format == FORMAT && manifest.key == key(settings);
-        is_of_it.then(|| manifest.remembered())
+        is_of_it.then(|| manifest.into_state())
     }
 
     /// Stores the manifest of a server. A failure only costs time later.
-    pub(crate) async fn remember(&self, settings: &ServerSettings, known: &Known, traits: Traits) {
+    pub(crate) async fn remember(
+        &self,
+        settings: &ServerSettings,
+        known: &ServerCatalog,
+        traits: Traits,
+    ) {
         let file = self.file(&settings.name);
         let Traits { asks, eras, last_called, introductions } = traits;
         let manifest = Manifest {
@@ -223,7 +228,7 @@ impl Manifests {
 }
 
 impl Manifest {
-    fn of(settings: &ServerSettings, known: &Known) -> Self {
+    fn of(settings: &ServerSettings, known: &ServerCatalog) -> Self {
         let raw = |kind: Kind| {
             let items = known.lists.of(kind).iter();
             let raw = items.filter_map(|item| RawValue::from_string(item.raw.to_string()).ok());
@@ -241,14 +246,14 @@ impl Manifest {
         }
     }
 
-    fn remembered(self) -> Remembered {
+    fn into_state(self) -> StoredState {
         let mut lists = Lists::default();
         for kind in Kind::ALL {
             let raw = self.lists.get(kind.key()).map(Vec::as_slice).unwrap_or_default();
             lists.set(kind, raw.iter().filter_map(|raw| Item::read(kind, raw.get())).collect());
         }
         let eras = self.eras.unwrap_or_else(|| SpokenEras::met_in(self.introduction.era()));
-        Remembered {
+        StoredState {
             introduction: self.introduction,
             lists,
             asks: self.asks,
@@ -350,15 +355,15 @@ mod tests {
         }
     }
 
-    fn known(tools: &str) -> Known {
+    fn known(tools: &str) -> ServerCatalog {
         let introduction = Introduction::read(r#"{"protocolVersion":"2025-11-25"}"#).unwrap();
         let mut lists = Lists::default();
         let page = Page::read(Kind::Tools, &format!(r#"{{"tools":{tools}}}"#)).unwrap();
         lists.set(Kind::Tools, page.items);
-        Known::new("s", introduction, lists)
+        ServerCatalog::new("s", introduction, lists)
     }
 
-    async fn remember(manifests: &Manifests, settings: &ServerSettings, known: &Known) {
+    async fn remember(manifests: &Manifests, settings: &ServerSettings, known: &ServerCatalog) {
         manifests.remember(settings, known, traits()).await;
     }
 

@@ -234,17 +234,17 @@ impl Ownership {
         self.find_for(Owner::Client(client), id, |_, _| true)
     }
 
-    /// Looks up an owner's task at the instances and aliases that `is_theirs` accepts.
+    /// Looks up an owner's task at the instances and aliases that `is_visible` accepts.
     pub(crate) fn find_for(
         &self,
         owner: Owner,
         id: &str,
-        is_theirs: impl Fn(&InstanceKey, &ServerName) -> bool,
+        is_visible: impl Fn(&InstanceKey, &ServerName) -> bool,
     ) -> TaskLookup {
         let mut found = TaskLookup::NotFound;
         for (at, tasks) in &self.tasks {
             let Some(task) = tasks.get(id) else { continue };
-            if task.owner != owner || !is_theirs(at, &task.alias) {
+            if task.owner != owner || !is_visible(at, &task.alias) {
                 continue;
             }
             found = match (&task.state, found) {
@@ -350,13 +350,13 @@ impl Ownership {
     pub(crate) fn remove_client(&mut self, client: u64, now: Instant) {
         for tasks in self.tasks.values_mut() {
             tasks.retain(|_, task| {
-                let is_theirs = task.owner == Owner::Client(client);
-                if is_theirs {
+                let is_owned = task.owner == Owner::Client(client);
+                if is_owned {
                     task.owner = Owner::Unclear;
                     task.ends = task.ends.min(now + CANCELLED_RETENTION);
                     task.token = None;
                 }
-                !is_theirs || task.state == State::Working
+                !is_owned || task.state == State::Working
             });
         }
         self.tasks.retain(|_, tasks| !tasks.is_empty());

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
-use xy_catalog::catalog::Known;
+use xy_catalog::catalog::ServerCatalog;
 use xy_catalog::scope::Scope;
 use xy_config::settings::ParkSettings;
 use xy_http::frontend::{Entry, Refusal, View};
@@ -45,7 +45,7 @@ use xy_upstream::connection::InternalRequest;
 use xy_upstream::fault::LossReason;
 
 use crate::backend::{Availability, Backend, QueueBudget};
-use crate::bridge::pending_input::ParkedCalls;
+use crate::bridge::pending_input::PendingInputs;
 
 use crate::control::Control;
 use crate::gateway_status::GatewayStatus;
@@ -112,8 +112,8 @@ pub(crate) struct Router {
     /// The most detailed log level that a modern client has requested.
     modern_level: Cell<Option<Level>>,
     /// Calls that wait for modern clients to come back.
-    pub(crate) parked: ParkedCalls,
-    /// Set while a task sweeps expired parked calls.
+    pub(crate) pending_inputs: PendingInputs,
+    /// Set while a task sweeps expired pending inputs.
     is_sweeping: Cell<bool>,
     /// Bytes of stored requests that may have to be sent again.
     retained_bytes: Rc<Cell<usize>>,
@@ -131,7 +131,7 @@ pub(crate) struct Router {
     scopes: RefCell<BTreeMap<String, Rc<Scope>>>,
     /// The search index over all tools, and the source of each of its layers.
     index: RefCell<Index>,
-    indexed: RefCell<BTreeMap<search::Layer, Option<Rc<Known>>>>,
+    indexed: RefCell<BTreeMap<search::Layer, Option<Rc<ServerCatalog>>>>,
     /// Warnings about profile lines that match nothing, as logged.
     unmatched_lines: RefCell<BTreeSet<String>>,
     /// Warnings about clients that see more tools than they support, by profile and client name.
@@ -168,7 +168,7 @@ impl Router {
         control: Arc<dyn Control>,
         first_client: u64,
         status: watch::Sender<GatewayStatus>,
-        (parked, park): (ParkedCalls, ParkSettings),
+        (pending_inputs, park): (PendingInputs, ParkSettings),
     ) -> Rc<Self> {
         Rc::new_cyclic(|me| Self {
             me: me.clone(),
@@ -185,7 +185,7 @@ impl Router {
             is_notify_scheduled: Cell::new(false),
             level: Cell::new(None),
             modern_level: Cell::new(None),
-            parked,
+            pending_inputs,
             is_sweeping: Cell::new(false),
             retained_bytes: Rc::default(),
             groups: RefCell::default(),
@@ -346,8 +346,8 @@ impl Router {
         &self,
         server: &Rc<Backend>,
         by: &Rc<Upstream>,
-        known: Known,
-    ) -> Option<Rc<Known>> {
+        known: ServerCatalog,
+    ) -> Option<Rc<ServerCatalog>> {
         let known = Rc::new(known);
         by.set_known(known.clone());
         let for_all = match by.key().holder {
@@ -355,7 +355,7 @@ impl Router {
             Holder::Client(_) if by.is_fresh() => {
                 let lists = known.lists.clone().without_private();
                 let introduction = known.introduction.clone();
-                Some(Rc::new(Known::new(server.name.as_str(), introduction, lists)))
+                Some(Rc::new(ServerCatalog::new(server.name.as_str(), introduction, lists)))
             }
             Holder::Client(_) | Holder::Era(_) => None,
         };
@@ -369,8 +369,8 @@ impl Router {
     }
 
     /// Sets what a server offers to all clients.
-    fn set_known(&self, server: &Rc<Backend>, for_all: &Rc<Known>) {
-        server.set_said(for_all);
+    fn set_known(&self, server: &Rc<Backend>, for_all: &Rc<ServerCatalog>) {
+        server.set_reported(for_all);
         server.known.replace(Some(for_all.clone()));
         for other in self.servers().iter().filter(|it| it.primary().is_some()) {
             if server.is_primary_of(other) {
@@ -472,9 +472,9 @@ impl Router {
     pub(crate) fn update_log_level(&self) {
         let clients = self.clients.borrow();
         let modern = self.modern_level.get();
-        let has_anybody_said =
+        let has_client_level =
             modern.is_some() || clients.values().any(|client| client.level().is_some());
-        if self.level.get().is_none() && !has_anybody_said {
+        if self.level.get().is_none() && !has_client_level {
             return; // No client has set a level: servers log what they like.
         }
         // A client that has set no level gets the default, whatever the others set.

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
-use xy_catalog::catalog::Known;
+use xy_catalog::catalog::ServerCatalog;
 use xy_config::settings::ParkSettings;
 use xy_http::frontend::StreamNo;
 use xy_mcp::edit::Edits;
@@ -397,8 +397,8 @@ impl Upstream {
         &self,
         alias: &ServerName,
         client: &dyn CallClient,
-        known: Rc<Known>,
-    ) -> Option<Rc<Known>> {
+        known: Rc<ServerCatalog>,
+    ) -> Option<Rc<ServerCatalog>> {
         let is_own = *alias == self.key().server;
         let known = if is_own { known } else { known.for_alias(alias) };
         client.visible(alias, known)

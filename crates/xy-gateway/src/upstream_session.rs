@@ -38,7 +38,7 @@ pub(crate) mod idle_stop;
 mod legacy_session;
 mod lists;
 
-pub(crate) use lists::{Ended, learn_lists};
+pub(crate) use lists::{LearnError, learn_lists};
 
 /// Maximum time between the closing of a pipe and the exit of the server.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -334,12 +334,12 @@ async fn learn(session: Rc<PipeSession>, note: ResumeNote, is_adopted: bool) {
         refused = learn_lists(router, server, settings, upstream, &introduction) => {
             match refused {
                 None => {}
-                Some(Ended::Refused { why, .. }) => {
+                Some(LearnError::Refused { why, .. }) => {
                     // The next life is asked as if nothing were remembered.
                     server.hint.borrow_mut().forget(settings);
                     upstream.report(DriverEvent::ProtocolError(why)).await;
                 }
-                Some(Ended::Loop) => end_loop(router, server, settings, upstream).await,
+                Some(LearnError::Loop) => end_loop(router, server, settings, upstream).await,
             }
         }
         () = upstream.keep_listening() => {}
@@ -433,7 +433,7 @@ fn read_answer(of: Hello, answer: Result<Box<str>, CallError>) -> ProbeAnswer {
                 Hello::Discover => xy_mcp::modern::DISCOVER,
                 Hello::Initialize => "initialize",
             };
-            let why = format!("what it answered to `{what}` cannot be read: {fault}");
+            let why = format!("its response to `{what}` cannot be parsed: {fault}");
             ProbeAnswer::Unreadable(SessionError::Hopeless(why))
         }
         Err(fault) => ProbeAnswer::Fatal(SessionError::Hopeless(fault.to_string())),

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use xy_catalog::catalog::Known;
+use xy_catalog::catalog::ServerCatalog;
 use xy_catalog::scope::Scope;
 use xy_mcp::kind::Kind;
 use xy_protocol::server::ServerName;
@@ -20,7 +20,11 @@ pub(crate) enum Visibility {
 
 impl Visibility {
     /// Returns the visible part of what is known of a server.
-    pub(crate) fn visible(&self, server: &ServerName, known: Rc<Known>) -> Option<Rc<Known>> {
+    pub(crate) fn visible(
+        &self,
+        server: &ServerName,
+        known: Rc<ServerCatalog>,
+    ) -> Option<Rc<ServerCatalog>> {
         match self {
             Self::All => Some(known),
             Self::Scope(scope) => {

@@ -272,9 +272,9 @@ pub fn completed<'t>(result: &'t str, method: &str, info: Option<&str>) -> Vec<(
 /// Completes a result of xy itself for a modern client. `info` is its server, if not xy.
 pub fn complete_own(result: &str, method: &str, info: Option<&str>) -> String {
     let version = env!("CARGO_PKG_VERSION");
-    let ours = format!(r#"{{"name":"xy","title":"xy","version":"{version}"}}"#);
+    let xy_info = format!(r#"{{"name":"xy","title":"xy","version":"{version}"}}"#);
     let mut edits = Edits::of(result.as_bytes());
-    for (part, new) in completed(result, method, Some(info.unwrap_or(&ours))) {
+    for (part, new) in completed(result, method, Some(info.unwrap_or(&xy_info))) {
         edits.replace(part, new);
     }
     String::from_utf8_lossy(&edits.to_vec()).into_owned()

@@ -5,7 +5,7 @@
 //! in `xy-supervisor`. [`wire`] defines the messages.
 //!
 //! ```text
-//! run ── waits for Start ── exec ──► instance ─┬─ control     frames to and from the daemon
+//! run ── waits for Start ── exec ──► life ─────┬─ control     frames to and from the daemon
 //!                                              ├─ controller  attached daemon, or none; listener
 //!                                              ├─ handover    what the next daemon receives
 //!                                              ├─ log         lines, disk_log, log_file
@@ -30,8 +30,8 @@ pub mod env_mark;
 mod exec;
 mod handover;
 pub mod identity;
-mod instance;
 mod leader;
+mod life;
 pub mod lines;
 pub mod listener;
 mod log;

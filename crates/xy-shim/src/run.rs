@@ -11,7 +11,7 @@ use rustix::stdio;
 
 use crate::control::FLUSH_TIMEOUT;
 use crate::identity::Identity;
-use crate::instance::Instance;
+use crate::life::ServerLife;
 use crate::listener::Listener;
 use crate::shim::Shim;
 use crate::wire::{PROTOCOL, Problem, Report, StartFault, StartOrder};
@@ -42,7 +42,7 @@ fn run_shim() -> io::Result<()> {
     // The identity is published before the start, so that a running server can always be found.
     let listener = publish_identity(&order);
     match start(&order) {
-        Ok(started) => Instance::new(shim, &order, started, listener).run(),
+        Ok(started) => ServerLife::new(shim, &order, started, listener).run(),
         Err(fault) => {
             shim.control.outbox.put_report(&Report::StartFailed(fault));
             shim.control.flush_within(FLUSH_TIMEOUT);

@@ -10,7 +10,7 @@
 //! Killed       + last deadline                ─► GivenUp       give up
 //! ```
 //!
-//! Nothing here sends signals or reads a clock: `instance.rs` applies the effects. It abandons this
+//! Nothing here sends signals or reads a clock: `life.rs` applies the effects. It abandons this
 //! machine once no process of the server is left, which may be later than the leader's death.
 
 use std::time::{Duration, Instant};

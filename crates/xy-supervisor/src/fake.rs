@@ -16,9 +16,7 @@ use xy_shim::wire::{Confinement, PROTOCOL, StatusReport};
 
 use crate::health::{Outcome, ProbeSupport};
 use crate::instance::InstanceKey;
-use crate::launch::{
-    Instance, InstanceChannels, InstanceCommand, InstanceEvent, Launch, LaunchOrder,
-};
+use crate::launch::{Launch, LaunchOrder, LifeChannels, LifeCommand, LifeEvent, LifeHandle};
 use crate::lifecycle::{Exit, LaunchFault};
 use crate::protocol::{Checkup, CheckupReport};
 use crate::wait::until;
@@ -165,7 +163,7 @@ struct SharedState {
     /// Scripts of single servers.
     own_scripts: HashMap<String, VecDeque<Script>>,
     launches: Vec<(Instant, LaunchOrder)>,
-    commands: Vec<InstanceCommand>,
+    commands: Vec<LifeCommand>,
     living: HashMap<InstanceKey, usize>,
     max_living: usize,
     /// `None` while no protocol driver is attached.
@@ -232,7 +230,7 @@ impl FakeLauncher {
     }
 
     /// Returns all commands that lives received, in order.
-    pub(crate) fn commands(&self) -> Vec<InstanceCommand> {
+    pub(crate) fn commands(&self) -> Vec<LifeCommand> {
         self.with(|shared| shared.commands.clone())
     }
 
@@ -297,9 +295,9 @@ impl SharedState {
 
 impl Launch for FakeLauncher {
     /// Starts a life. Its pid is its number among all launches, from 1.
-    fn launch(&self, order: LaunchOrder) -> Instance {
-        let (instance, ends) = Instance::pair();
-        let InstanceChannels { events, commands, checkups, .. } = ends;
+    fn launch(&self, order: LaunchOrder) -> LifeHandle {
+        let (handle, ends) = LifeHandle::pair();
+        let LifeChannels { events, commands, checkups, .. } = ends;
         let key = order.key.clone();
         let (script, pid) = self.with(|shared| shared.begin(order));
         let checkups = Some(checkups);
@@ -311,7 +309,7 @@ impl Launch for FakeLauncher {
                 let _ = fake.events.send(last).await; // The task may have ended.
             }
         });
-        instance
+        handle
     }
 }
 
@@ -319,8 +317,8 @@ impl Launch for FakeLauncher {
 struct FakeInstance {
     launcher: FakeLauncher,
     pid: u32,
-    events: mpsc::Sender<InstanceEvent>,
-    commands: mpsc::Receiver<InstanceCommand>,
+    events: mpsc::Sender<LifeEvent>,
+    commands: mpsc::Receiver<LifeCommand>,
     checkups: Option<mpsc::Receiver<Checkup>>,
 }
 
@@ -328,11 +326,11 @@ const KILLED: Exit = Exit { signal: Some(9), ..Exit::UNKNOWN };
 
 impl FakeInstance {
     /// Runs the script to its end. Returns the last event, unless there is none.
-    async fn run(&mut self, script: Script) -> Option<InstanceEvent> {
+    async fn run(&mut self, script: Script) -> Option<LifeEvent> {
         let exit = match script {
             Script::Fails { after, fault } => {
                 sleep(after).await;
-                return Some(InstanceEvent::LaunchFailed(fault));
+                return Some(LifeEvent::LaunchFailed(fault));
             }
             Script::Hangs => {
                 self.receive().await;
@@ -348,21 +346,21 @@ impl FakeInstance {
                 return None;
             }
             Script::LogFails { after } => {
-                self.report(InstanceEvent::LogTrouble(Some("disk full".into()))).await;
+                self.report(LifeEvent::LogTrouble(Some("disk full".into()))).await;
                 sleep(after).await;
-                self.report(InstanceEvent::LogTrouble(None)).await;
+                self.report(LifeEvent::LogTrouble(None)).await;
                 self.live(None, Exit::code(0), Some(Duration::ZERO)).await
             }
         };
-        Some(InstanceEvent::Exited(exit))
+        Some(LifeEvent::Exited(exit))
     }
 
     /// Lives until it dies, obeys a stop if it ever does, or is killed.
     async fn live(&mut self, dies: Option<Duration>, exit: Exit, stops: Option<Duration>) -> Exit {
         let dies_at = dies.map(|after| Instant::now() + after);
         let mut checkups = self.checkups.take().unwrap();
-        self.report(InstanceEvent::Launched { pid: self.pid }).await;
-        self.report(InstanceEvent::Ready).await;
+        self.report(LifeEvent::Launched { pid: self.pid }).await;
+        self.report(LifeEvent::Ready).await;
         loop {
             let command = tokio::select! {
                 () = until(dies_at) => return exit,
@@ -373,26 +371,26 @@ impl FakeInstance {
                 command = self.receive() => command,
             };
             match (command, stops) {
-                (Some(InstanceCommand::Kill | InstanceCommand::HandOver) | None, _) => {
+                (Some(LifeCommand::Kill | LifeCommand::HandOver) | None, _) => {
                     return KILLED;
                 }
-                (Some(InstanceCommand::Stop { .. }), Some(takes)) => {
+                (Some(LifeCommand::Stop { .. }), Some(takes)) => {
                     sleep(takes).await;
                     return Exit::code(0);
                 }
-                (Some(InstanceCommand::Stop { .. }), None)
-                | (Some(InstanceCommand::SetOrphanRules { .. }), _) => {}
+                (Some(LifeCommand::Stop { .. }), None)
+                | (Some(LifeCommand::SetOrphanRules { .. }), _) => {}
             }
         }
     }
 
-    async fn receive(&mut self) -> Option<InstanceCommand> {
+    async fn receive(&mut self) -> Option<LifeCommand> {
         let command = self.commands.recv().await;
         self.launcher.with(|shared| shared.commands.extend(command));
         command
     }
 
-    async fn report(&self, event: InstanceEvent) {
+    async fn report(&self, event: LifeEvent) {
         let _ = self.events.send(event).await; // The task may have ended.
     }
 }

@@ -22,7 +22,7 @@ use self::fleet_task::FleetTask;
 use crate::desired::DesiredState;
 use crate::instance::{Holder, InstanceHandle, InstanceKey, Snapshot, StateChange};
 use crate::launch::Launch;
-use crate::launch::adopt::AdoptedInstance;
+use crate::launch::adopt::AdoptedLife;
 use crate::reload::{Plan, ServerMap};
 use crate::runtime_servers::RuntimeServers;
 
@@ -206,7 +206,7 @@ enum Command {
         reply: oneshot::Sender<ReloadOutcome>,
     },
     Adopt {
-        adopted: Box<AdoptedInstance>,
+        adopted: Box<AdoptedLife>,
         is_broken: bool,
     },
     HandOver {
@@ -255,7 +255,7 @@ pub struct Fleet {
 impl Fleet {
     /// Spawns a fleet with the instances that earlier daemons left. Its task ends with `shutdown`
     /// or `hand_over`.
-    pub fn spawn(parts: FleetParts, adopted: Vec<AdoptedInstance>) -> Self {
+    pub fn spawn(parts: FleetParts, adopted: Vec<AdoptedLife>) -> Self {
         Self::spawn_with_changes(parts, adopted, changes_channel())
     }
 
@@ -263,7 +263,7 @@ impl Fleet {
     /// subscribed before see every change from the first on.
     pub fn spawn_with_changes(
         parts: FleetParts,
-        adopted: Vec<AdoptedInstance>,
+        adopted: Vec<AdoptedLife>,
         changes: broadcast::Sender<StateChange>,
     ) -> Self {
         let (commands, queue) = mpsc::channel(COMMAND_QUEUE_CAPACITY);
@@ -427,7 +427,7 @@ impl Fleet {
 
     /// Adopts an instance whose shim was slow to answer, and which has been waited for until now.
     /// If its file `is_broken`, it keeps its old settings.
-    pub async fn adopt(&self, adopted: AdoptedInstance, is_broken: bool) {
+    pub async fn adopt(&self, adopted: AdoptedLife, is_broken: bool) {
         let adopted = Box::new(adopted);
         // A fleet that ends retires or hands over all its instances.
         let _ = self.commands.send(Command::Adopt { adopted, is_broken }).await;

@@ -1,7 +1,7 @@
 //! The seam behind which lives of servers are started, observed and stopped.
 //!
-//! A launcher returns at once and reports through [`InstanceEvent`]s, so it never blocks the task
-//! that holds the life. An [`Instance`] is the task's handle of one life of an instance: after its
+//! A launcher returns at once and reports through [`LifeEvent`]s, so it never blocks the task
+//! that holds the life. A [`LifeHandle`] is the task's handle of one life of an instance: after its
 //! last event, its launcher holds no state of it. The launcher of containers is the crate
 //! `xy-container`.
 
@@ -52,7 +52,7 @@ const CHECKUP_CAPACITY: usize = 1;
 /// Starts lives of instances.
 pub trait Launch: Send + Sync + 'static {
     /// Starts a life. Its events report the outcome.
-    fn launch(&self, order: LaunchOrder) -> Instance;
+    fn launch(&self, order: LaunchOrder) -> LifeHandle;
 }
 
 /// The launchers of all server kinds.
@@ -66,7 +66,7 @@ pub struct Launchers {
 }
 
 impl Launch for Launchers {
-    fn launch(&self, order: LaunchOrder) -> Instance {
+    fn launch(&self, order: LaunchOrder) -> LifeHandle {
         match order.settings.kind {
             ServerKind::Process(_) => self.processes.launch(order),
             ServerKind::Remote(_) => self.remotes.launch(order),
@@ -84,13 +84,13 @@ pub struct LaunchOrder {
     pub settings: Arc<ServerSettings>,
     /// Log that receives its output.
     pub logs: Arc<LogBook>,
-    /// The first note of this life: see [`Instance::notes`].
+    /// The first note of this life: see [`LifeHandle::notes`].
     pub note: Vec<u8>,
 }
 
 /// An event in one life of an instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum InstanceEvent {
+pub enum LifeEvent {
     /// Its program runs.
     Launched {
         /// Process id of the leader of its processes.
@@ -177,7 +177,7 @@ pub struct ContainerInfo {
 
 /// A command to a life of an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum InstanceCommand {
+pub enum LifeCommand {
     /// Stop, gracefully at first.
     Stop {
         /// Time until the stop is forced.
@@ -194,20 +194,20 @@ pub enum InstanceCommand {
         /// Time to stop in if no daemon attaches.
         grace: Duration,
     },
-    /// Continue without this daemon: another one will adopt the instance. The last command; this
+    /// Continue without this daemon: another one will adopt this life. The last command; this
     /// daemon receives no further events.
     HandOver,
     /// Stop by force.
     Kill,
 }
 
-/// One life of an instance, as its task holds it. Dropping it stops the server.
+/// The handle of one life of an instance, for its task. Dropping it stops the server.
 #[derive(Debug)]
-pub struct Instance {
+pub struct LifeHandle {
     /// Receives its events.
-    pub events: mpsc::Receiver<InstanceEvent>,
+    pub events: mpsc::Receiver<LifeEvent>,
     /// Sends it commands.
-    pub commands: mpsc::Sender<InstanceCommand>,
+    pub commands: mpsc::Sender<LifeCommand>,
     /// Note for a later daemon, should this one be killed. A command takes effect only after the
     /// notes that were sent before it.
     pub notes: watch::Sender<Vec<u8>>,
@@ -236,32 +236,32 @@ impl ExitFlag {
     }
 }
 
-/// The launcher's ends of the channels of an [`Instance`].
+/// The launcher's ends of the channels of a [`LifeHandle`].
 #[derive(Debug)]
-pub struct InstanceChannels {
+pub struct LifeChannels {
     /// Sends events to the task.
-    pub events: mpsc::Sender<InstanceEvent>,
+    pub events: mpsc::Sender<LifeEvent>,
     /// Receives commands from the task.
-    pub commands: mpsc::Receiver<InstanceCommand>,
+    pub commands: mpsc::Receiver<LifeCommand>,
     /// The latest note.
     pub notes: watch::Receiver<Vec<u8>>,
-    /// Receives checkups for the protocol driver. Closed once the instance is dropped.
+    /// Receives checkups for the protocol driver. Closed once the handle is dropped.
     pub checkups: mpsc::Receiver<Checkup>,
-    /// Receives requests to stop it if it is idle. Closed once the instance is dropped.
+    /// Receives requests to stop it if it is idle. Closed once the handle is dropped.
     pub idle_stops: mpsc::Receiver<IdleStop>,
     /// To be set when its processes have ended, before the exit is reported.
     pub end: ExitFlag,
 }
 
-impl Instance {
+impl LifeHandle {
     /// Creates the handle of a life, and the channel ends for its launcher.
-    pub fn pair() -> (Self, InstanceChannels) {
+    pub fn pair() -> (Self, LifeChannels) {
         let (event_sender, events) = mpsc::channel(EVENT_CAPACITY);
         let (commands, command_receiver) = mpsc::channel(COMMAND_CAPACITY);
         let (notes, note_receiver) = watch::channel(Vec::new());
         let (checkups, checkup_receiver) = mpsc::channel(CHECKUP_CAPACITY);
         let (idle_stops, idle_stop_receiver) = mpsc::channel(CHECKUP_CAPACITY);
-        let channels = InstanceChannels {
+        let channels = LifeChannels {
             events: event_sender,
             commands: command_receiver,
             notes: note_receiver,

@@ -16,7 +16,7 @@ use xy_protocol::server::Health;
 use crate::health::{Evidence, HealthTracker, Observation, Outcome, ProbeSupport, Verdict};
 use crate::instance::Snapshot;
 use crate::launch::container_cli::is_run_by_cli;
-use crate::launch::{Containment, Instance};
+use crate::launch::{Containment, LifeHandle};
 use crate::lifecycle::State;
 use crate::logs::LogBook;
 use crate::probe::Target;
@@ -105,10 +105,10 @@ impl Monitor {
     pub(crate) fn update(
         &mut self,
         now: &Snapshot,
-        instance: Option<&Instance>,
+        life: Option<&LifeHandle>,
         logs: &Arc<LogBook>,
     ) {
-        let goal = instance.map_or(Goal::None, |_| Goal::of(now));
+        let goal = life.map_or(Goal::None, |_| Goal::of(now));
         if goal == self.goal {
             return;
         }
@@ -119,8 +119,8 @@ impl Monitor {
         let has_group = |now: &Snapshot| {
             now.confined.as_ref().is_some_and(|it| it.containment == Containment::Cgroup)
         };
-        self.subject = instance.map(|instance| Subject {
-            checkups: instance.checkups.clone(),
+        self.subject = life.map(|handle| Subject {
+            checkups: handle.checkups.clone(),
             logs: logs.clone(),
             pid: now.process(),
             has_group: has_group(now),

@@ -21,7 +21,7 @@ use crate::instance::{
     Command, ExitRecord, Holder, InstanceHandle, InstanceKey, Snapshot, StateChange, masked_event,
     masked_lines,
 };
-use crate::launch::{ExitFlag, Instance, InstanceCommand, InstanceEvent, Launch, LaunchOrder};
+use crate::launch::{ExitFlag, Launch, LaunchOrder, LifeCommand, LifeEvent, LifeHandle};
 use crate::lifecycle::note::Note;
 use crate::lifecycle::{AfterStop, Context, Effect, Event, Exit, Life, Reason, State, on_event};
 use crate::locks::until_free;
@@ -56,7 +56,7 @@ pub(crate) enum Origin {
     Adopted {
         /// Its life so far.
         life: Life,
-        instance: Instance,
+        life_handle: LifeHandle,
         /// The leader of its processes, unless it has ended.
         pid: Option<u32>,
         /// When it ended, if it has.
@@ -85,7 +85,7 @@ pub(crate) struct Task {
     commands: mpsc::Receiver<Command>,
     published: watch::Sender<Snapshot>,
     /// Present exactly while the state is live.
-    instance: Option<Instance>,
+    life_handle: Option<LifeHandle>,
     /// When the instance ended, if it did so while no daemon ran.
     ended_at: Option<SystemTime>,
     now: Snapshot,
@@ -122,7 +122,7 @@ impl Task {
             last_health_check: None,
         };
         let mut monitor = Monitor::new(ProbeSupport::Unknown);
-        let (mut predecessor, mut instance, mut ended_at) = (None, None, None);
+        let (mut predecessor, mut life_handle, mut ended_at) = (None, None, None);
         let first = match parts.origin {
             Origin::New if sleeps => {
                 now.life = Life::sleeping(parts.wanted);
@@ -136,7 +136,7 @@ impl Task {
             }
             Origin::Adopted {
                 life,
-                instance: living,
+                life_handle: adopted,
                 pid,
                 ended_at: ended,
                 missed_event,
@@ -144,8 +144,8 @@ impl Task {
             } => {
                 monitor = Monitor::new(probe_support);
                 (now.life, now.pid, ended_at) = (life, pid, ended);
-                now.end = living.end.clone();
-                instance = Some(living);
+                now.end = adopted.end.clone();
+                life_handle = Some(adopted);
                 missed_event
             }
         };
@@ -161,7 +161,7 @@ impl Task {
             predecessor,
             commands,
             published,
-            instance,
+            life_handle,
             ended_at,
             now,
             monitor,
@@ -169,7 +169,7 @@ impl Task {
             first_line: 0,
             span: Span::none(),
         };
-        if task.instance.is_some() {
+        if task.life_handle.is_some() {
             task.span = task.new_span();
             task.announce_adoption();
         }
@@ -197,11 +197,11 @@ impl Task {
     /// Waits for the next event; `None` once the last handle is dropped.
     async fn next_event(&mut self) -> Option<(Event, Option<oneshot::Sender<()>>)> {
         loop {
-            self.monitor.update(&self.now, self.instance.as_ref(), &self.logs);
+            self.monitor.update(&self.now, self.life_handle.as_ref(), &self.logs);
             let event = tokio::select! {
                 // An event of the instance comes before a deadline that it may have met.
                 biased;
-                event = next_instance_event(&mut self.instance) => event,
+                event = next_life_event(&mut self.life_handle) => event,
                 command = self.commands.recv() => match command? {
                     Command::Apply { event, settings, applied } => {
                         if let Some(settings) = settings {
@@ -211,11 +211,11 @@ impl Task {
                     }
                     Command::IdleStop(idle_stop) => {
                         // Dropped without an instance, or if the driver is busy.
-                        let _ = self.instance.as_ref().map(|it| it.idle_stops.try_send(idle_stop));
+                        let _ = self.life_handle.as_ref().map(|it| it.idle_stops.try_send(idle_stop));
                         continue;
                     }
                     Command::Checkup(checkup) => {
-                        let _ = self.instance.as_ref().map(|it| it.checkups.try_send(checkup));
+                        let _ = self.life_handle.as_ref().map(|it| it.checkups.try_send(checkup));
                         continue;
                     }
                     Command::HandOver { done } => {
@@ -235,7 +235,7 @@ impl Task {
                     return Some((Event::DeadlineReached, None));
                 }
             };
-            if let Some(event) = self.on_instance_event(event) {
+            if let Some(event) = self.on_life_event(event) {
                 return Some((event, None));
             }
         }
@@ -246,7 +246,7 @@ impl Task {
         if settings.kind != before.kind || rules.health.probe != before.rules.health.probe {
             self.monitor.reset();
         }
-        self.command(InstanceCommand::SetOrphanRules {
+        self.command(LifeCommand::SetOrphanRules {
             orphan_timeout: rules.orphan_timeout,
             grace: rules.stop.grace,
         });
@@ -255,78 +255,78 @@ impl Task {
 
     /// Leaves the instance to a later daemon. Resolves after its last event.
     async fn hand_over(&mut self) {
-        let Some(mut instance) = self.instance.take() else { return };
-        if instance.commands.send(InstanceCommand::HandOver).await.is_ok() {
-            while instance.events.recv().await.is_some() {}
+        let Some(mut handle) = self.life_handle.take() else { return };
+        if handle.commands.send(LifeCommand::HandOver).await.is_ok() {
+            while handle.events.recv().await.is_some() {}
         }
     }
 
     /// Records an event of the life. Returns what it means to the lifecycle, if anything.
-    fn on_instance_event(&mut self, event: InstanceEvent) -> Option<Event> {
+    fn on_life_event(&mut self, event: LifeEvent) -> Option<Event> {
         match event {
-            InstanceEvent::Preparing(progress) => {
+            LifeEvent::Preparing(progress) => {
                 self.now.progress = Some(progress);
                 self.publish();
                 Some(Event::Preparing)
             }
-            InstanceEvent::Launched { pid } => {
+            LifeEvent::Launched { pid } => {
                 self.now.pid = Some(pid);
                 self.now.progress = None;
                 self.publish();
                 self.needs_no_probe().then_some(Event::Ready)
             }
-            InstanceEvent::Ready => {
+            LifeEvent::Ready => {
                 self.is_driver_ready = true;
                 (self.probe() == Probe::Mcp || self.is_remote()).then_some(Event::Ready)
             }
-            InstanceEvent::ProtocolError(why) => Some(Event::ProtocolError(why)),
-            InstanceEvent::Idle(why) => Some(Event::Idle(why)),
-            InstanceEvent::ProtocolErrorOnProbe(why) => Some(Event::ProtocolErrorOnProbe(why)),
-            InstanceEvent::Unusable(why) => Some(Event::Unrecoverable(why)),
-            InstanceEvent::RestartRequired(why) => Some(Event::RestartRequired(why)),
-            InstanceEvent::LaunchFailed(fault) => {
+            LifeEvent::ProtocolError(why) => Some(Event::ProtocolError(why)),
+            LifeEvent::Idle(why) => Some(Event::Idle(why)),
+            LifeEvent::ProtocolErrorOnProbe(why) => Some(Event::ProtocolErrorOnProbe(why)),
+            LifeEvent::Unusable(why) => Some(Event::Unrecoverable(why)),
+            LifeEvent::RestartRequired(why) => Some(Event::RestartRequired(why)),
+            LifeEvent::LaunchFailed(fault) => {
                 self.clear_failed_launch();
                 Some(Event::LaunchFailed(fault))
             }
-            InstanceEvent::EngineUnavailable(fault) => {
+            LifeEvent::EngineUnavailable(fault) => {
                 self.clear_failed_launch();
                 Some(Event::EngineUnavailable(fault))
             }
-            InstanceEvent::Unreachable(why) => {
-                self.instance = None;
+            LifeEvent::Unreachable(why) => {
+                self.life_handle = None;
                 Some(Event::Unreachable(why))
             }
-            InstanceEvent::Unrecoverable(why) => {
-                self.instance = None;
+            LifeEvent::Unrecoverable(why) => {
+                self.life_handle = None;
                 Some(Event::Unrecoverable(why))
             }
-            InstanceEvent::Closed => {
-                self.instance = None;
+            LifeEvent::Closed => {
+                self.life_handle = None;
                 Some(Event::Exited(Exit::UNKNOWN))
             }
-            InstanceEvent::Exited(exit) => {
+            LifeEvent::Exited(exit) => {
                 self.record_exit(exit, false);
                 Some(Event::Exited(exit))
             }
-            InstanceEvent::ExitedOnProbe(exit) => {
+            LifeEvent::ExitedOnProbe(exit) => {
                 self.record_exit(exit, self.now.life.forgives_probe(Some(exit)));
                 Some(Event::ExitedOnProbe(exit))
             }
-            InstanceEvent::Survivors(pids) => {
+            LifeEvent::Survivors(pids) => {
                 tracing::error!(server = %self.key, ?pids, "these processes could not be killed");
                 self.now.survivors = pids;
                 self.publish();
                 None
             }
-            InstanceEvent::Confinement(confined) => {
+            LifeEvent::Confinement(confined) => {
                 self.now.confined = Some(confined);
                 None
             }
-            InstanceEvent::Container(container) => {
+            LifeEvent::Container(container) => {
                 self.now.container = Some(container);
                 None
             }
-            InstanceEvent::NotAdoptable => {
+            LifeEvent::NotAdoptable => {
                 tracing::warn!(
                     server = %self.key,
                     "the shim has no lock or no socket, so the server ends with this daemon"
@@ -335,7 +335,7 @@ impl Task {
                 self.publish();
                 None
             }
-            InstanceEvent::LogTrouble(problem) => {
+            LifeEvent::LogTrouble(problem) => {
                 if let Some(problem) = &problem {
                     tracing::warn!(server = %self.key, problem, "could not write the log");
                 }
@@ -397,7 +397,7 @@ impl Task {
 
     /// Clears the life after a launch that failed.
     fn clear_failed_launch(&mut self) {
-        self.instance = None;
+        self.life_handle = None;
         self.now.progress = None;
         self.now.container = None;
         self.now.pid = None;
@@ -406,7 +406,7 @@ impl Task {
     /// Records the end of a life. It counts as expected if `is_probe_fault`, though no stop was
     /// requested.
     fn record_exit(&mut self, exit: Exit, is_probe_fault: bool) {
-        self.instance = None;
+        self.life_handle = None;
         self.now.pid = None;
         self.now.progress = None;
         self.now.container = None;
@@ -457,7 +457,7 @@ impl Task {
         match effect {
             Some(Effect::Launch) => self.launch(),
             Some(Effect::Stop) => self.stop(),
-            Some(Effect::Kill) => self.command(InstanceCommand::Kill),
+            Some(Effect::Kill) => self.command(LifeCommand::Kill),
             // A stop in progress became final, which the shim has to know.
             None if self.now.life.state.is_retiring() && !before.state.is_retiring() => self.stop(),
             None => self.leave_note(),
@@ -483,7 +483,7 @@ impl Task {
         let grace = self.now.settings.rules.stop.grace;
         let is_hung = self.now.life.reason.is_hang();
         let for_good = self.now.life.state.is_retiring();
-        self.command(InstanceCommand::Stop { grace, for_good, is_hung });
+        self.command(LifeCommand::Stop { grace, for_good, is_hung });
     }
 
     fn launch(&mut self) {
@@ -501,9 +501,9 @@ impl Task {
             logs: self.logs.clone(),
             note: self.note(),
         };
-        let instance = self.span.in_scope(|| self.launcher.launch(order));
-        self.now.end = instance.end.clone();
-        self.instance = Some(instance);
+        let handle = self.span.in_scope(|| self.launcher.launch(order));
+        self.now.end = handle.end.clone();
+        self.life_handle = Some(handle);
     }
 
     fn new_span(&self) -> Span {
@@ -518,24 +518,24 @@ impl Task {
     }
 
     fn leave_note(&self) {
-        if let Some(instance) = &self.instance {
-            instance.notes.send_replace(self.note());
+        if let Some(handle) = &self.life_handle {
+            handle.notes.send_replace(self.note());
         }
     }
 
     /// Sends a command to the life without waiting. The queue holds all commands of a life.
-    fn command(&mut self, command: InstanceCommand) {
-        if let Some(instance) = &self.instance {
-            let _ = instance.commands.try_send(command); // The life may have ended.
+    fn command(&mut self, command: LifeCommand) {
+        if let Some(handle) = &self.life_handle {
+            let _ = handle.commands.try_send(command); // The life may have ended.
         }
     }
 }
 
 /// Waits for the next event of the life. Never resolves without one. A life whose launcher
 /// vanished counts as exited.
-async fn next_instance_event(instance: &mut Option<Instance>) -> InstanceEvent {
-    let Some(instance) = instance else { return std::future::pending().await };
-    instance.events.recv().await.unwrap_or(InstanceEvent::Exited(Exit::UNKNOWN))
+async fn next_life_event(handle: &mut Option<LifeHandle>) -> LifeEvent {
+    let Some(handle) = handle else { return std::future::pending().await };
+    handle.events.recv().await.unwrap_or(LifeEvent::Exited(Exit::UNKNOWN))
 }
 
 /// Resolves once, when the predecessor is gone. Never resolves without one.

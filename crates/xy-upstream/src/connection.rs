@@ -15,7 +15,7 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc, oneshot};
-use xy_catalog::catalog::Known;
+use xy_catalog::catalog::ServerCatalog;
 use xy_mcp::edit::append_on_one_line;
 use xy_mcp::era::{Era, Introduction};
 use xy_mcp::via::Via;
@@ -50,7 +50,7 @@ pub use event_subscription::EventFilter;
 use event_subscription::EventSubscription;
 use ids::Ids;
 pub use inbound::{Inbound, ServerMessage, ServerResponse, complete_request};
-pub use own_request::{Answered, InternalRequest};
+pub use own_request::{InternalRequest, ResponseResult};
 pub use response::result_of;
 pub use round_trip::RoundTrip;
 use wire::Wire;
@@ -121,7 +121,7 @@ pub struct Connection {
     /// The log level was sent to the server.
     is_tuned: Cell<bool>,
     /// The lists of the server, once it has sent them.
-    known: RefCell<Option<Rc<Known>>>,
+    known: RefCell<Option<Rc<ServerCatalog>>>,
     /// Counts of received messages and reads.
     activity: activity::Activity,
     /// Maximum time that a request waits for a session.
@@ -153,9 +153,9 @@ enum Origin {
     /// A forwarded request that was cancelled. The server may still answer it.
     Cancelled,
     /// A part of the gateway, which gets the whole response as written.
-    Internal(oneshot::Sender<Answered>),
+    Internal(oneshot::Sender<ResponseResult>),
     /// The event subscription, which is answered only when it ends.
-    Subscription(oneshot::Sender<Answered>),
+    Subscription(oneshot::Sender<ResponseResult>),
     /// A part of the gateway that ignores the response.
     Detached,
 }
@@ -369,7 +369,7 @@ impl Connection {
     }
 
     /// Stores what the server offers.
-    pub fn set_known(&self, known: Rc<Known>) {
+    pub fn set_known(&self, known: Rc<ServerCatalog>) {
         *self.known.borrow_mut() = Some(known);
         self.list_versions.known.set(self.list_versions.requested.get());
         self.lists_learned.notify_waiters();
@@ -389,7 +389,7 @@ impl Connection {
     }
 
     /// Returns what this instance offers, once it has listed it.
-    pub fn known(&self) -> Option<Rc<Known>> {
+    pub fn known(&self) -> Option<Rc<ServerCatalog>> {
         self.known.borrow().clone()
     }
 

@@ -137,12 +137,12 @@ pub struct WaitTimeout {
     /// The call was sent to an earlier life.
     pub was_written: bool,
     /// What it waited for.
-    pub awaited: Awaited,
+    pub awaited: WaitReason,
 }
 
 /// What a queued call waited for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Awaited {
+pub enum WaitReason {
     /// An instance that failed, for this reason.
     Failed(String),
     /// An instance that starts, with its progress if that is known.
@@ -314,7 +314,7 @@ impl ServerFault {
             }
             Self::Down { why, is_removed } => {
                 let hint = if *is_removed {
-                    "`xy list` shows the servers that there are".to_owned()
+                    "`xy list` shows all servers".to_owned()
                 } else {
                     format!(
                         "`xy logs {server}` shows its last output, and `xy start {server}` starts it"
@@ -410,12 +410,12 @@ impl WaitTimeout {
             ..CallError::new(self.kind, message)
         };
         match &self.awaited {
-            Awaited::Failed(why) => {
+            WaitReason::Failed(why) => {
                 let cause = not_sent.map_or(why.clone(), |it| format!("{it}; {why}"));
                 fault(format!("`{server}` did not come up"), Some(cause))
                     .hint(format!("fix the problem above; `xy status {server}` shows more"))
             }
-            Awaited::Start(Some(progress)) => {
+            WaitReason::Start(Some(progress)) => {
                 let message = format!(
                     "`{server}` did not come up within {waited}, as it is still {progress}"
                 );
@@ -423,12 +423,12 @@ impl WaitTimeout {
                     "that goes on: try again later; `xy status {server}` says how far it is"
                 )))
             }
-            Awaited::Start(None) => {
+            WaitReason::Start(None) => {
                 let message = format!("`{server}` did not come up within {waited}");
                 fault(message, self.cause(not_sent))
                     .hint(self.advice(format!("`xy status {server}` shows its state")))
             }
-            Awaited::Busy { is_shared } => {
+            WaitReason::Busy { is_shared } => {
                 let (with, one, hint) = if *is_shared {
                     let hint =
                         format!("{ISOLATION_ADVICE} in the file of `{server}`, or try again later");
@@ -472,7 +472,7 @@ mod tests {
         Cause { is_breach, reason: LossReason::server("was killed") }
     }
 
-    fn late(kind: ErrorKind, awaited: Awaited) -> ServerFault {
+    fn late(kind: ErrorKind, awaited: WaitReason) -> ServerFault {
         let queue = (kind == ErrorKind::QueueFull).then_some(Duration::from_secs(30));
         let waited = Duration::from_secs(5);
         ServerFault::WaitTimeout(WaitTimeout { kind, waited, queue, was_written: false, awaited })
@@ -572,7 +572,7 @@ mod tests {
             ),
             (
                 ServerFault::Down { why: why(), is_removed: true },
-                "NotRunning: `a` is not running | it crashed | `xy list` shows the servers that there are",
+                "NotRunning: `a` is not running | it crashed | `xy list` shows all servers",
             ),
             (
                 ServerFault::InstanceFailed(why()),
@@ -591,19 +591,19 @@ mod tests {
                 "NotRunning: `a` is still starting | it is not ready yet | try again later; `xy status a` shows its state",
             ),
             (
-                late(ErrorKind::QueueFull, Awaited::Failed(why())),
+                late(ErrorKind::QueueFull, WaitReason::Failed(why())),
                 "QueueFull: `a` did not come up | the call was not sent; it crashed | fix the problem above; `xy status a` shows more",
             ),
             (
-                late(ErrorKind::QueueFull, Awaited::Start(Some("starting".to_owned()))),
+                late(ErrorKind::QueueFull, WaitReason::Start(Some("starting".to_owned()))),
                 "QueueFull: `a` did not come up within 5s, as it is still starting | the call was not sent; calls wait at most 30s (`park { queue }`) | that goes on: try again later; `xy status a` says how far it is; or raise `park { queue }` and restart the daemon",
             ),
             (
-                late(ErrorKind::TimedOut, Awaited::Start(None)),
+                late(ErrorKind::TimedOut, WaitReason::Start(None)),
                 "TimedOut: `a` did not come up within 5s | the call was not sent | `xy status a` shows its state",
             ),
             (
-                late(ErrorKind::TimedOut, Awaited::Busy { is_shared: true }),
+                late(ErrorKind::TimedOut, WaitReason::Busy { is_shared: true }),
                 "TimedOut: `a` was busy with another client for 5s | it asks questions, so it serves one client at a time; the call was not sent | write `isolation \"client\"` in the file of `a`, or try again later",
             ),
         ];

@@ -939,8 +939,8 @@ fn servers_with_one_share_key_have_equal_settings() {
     for (written, instead, is_same) in table {
         let second = first.replace(written, instead);
         let loaded = check_files(&[("a.kdl", first), ("b.kdl", &second)]);
-        let is_told = rendered(&loaded).contains("they are not the same process");
-        assert_eq!(is_told, !is_same, "{second}");
+        let has_warning = rendered(&loaded).contains("they are not the same process");
+        assert_eq!(has_warning, !is_same, "{second}");
         assert_eq!(loaded.settings.servers.contains_key("b"), is_same, "{second}");
     }
 }

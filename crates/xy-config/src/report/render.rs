@@ -29,14 +29,15 @@ pub(super) fn render(problem: &Problem, paint: Paint) -> String {
     };
     match &problem.place {
         Some(place) => {
-            let note = Note { arrow: "-->", mark: '^', style: accent, label: beside };
-            picture.place(place, &note);
+            let style = LocationStyle { arrow: "-->", mark: '^', style: accent, label: beside };
+            picture.place(place, &style);
         }
         None => picture.arrow("-->", &problem.file),
     }
     if let Some(related) = &problem.related {
-        let note = Note { arrow: ":::", mark: '-', style: frame(), label: Some(&related.label) };
-        picture.place(&related.place, &note);
+        let style =
+            LocationStyle { arrow: ":::", mark: '-', style: frame(), label: Some(&related.label) };
+        picture.place(&related.place, &style);
     }
     if let Some(hint) = below {
         picture.hint(hint);
@@ -45,7 +46,7 @@ pub(super) fn render(problem: &Problem, paint: Paint) -> String {
 }
 
 /// The style of one location.
-struct Note<'a> {
+struct LocationStyle<'a> {
     arrow: &'a str,
     mark: char,
     style: Style,
@@ -60,19 +61,19 @@ struct Picture {
 }
 
 impl Picture {
-    fn place(&mut self, place: &Location, note: &Note<'_>) {
-        self.arrow(note.arrow, &format!("{}:{}:{}", place.file, place.line, place.column));
+    fn place(&mut self, place: &Location, style: &LocationStyle<'_>) {
+        self.arrow(style.arrow, &format!("{}:{}:{}", place.file, place.line, place.column));
         self.bar("", "");
         let (before, marked, after) = parts(place);
         let line = format!("{before}{marked}{after}");
         self.bar(&place.line.to_string(), line.trim_end());
         let indent = " ".repeat(before.width());
-        let underline = note.mark.to_string().repeat(marked.width().max(1));
-        let label = note.label.map_or(String::new(), |label| format!(" {}", safe(label)));
+        let underline = style.mark.to_string().repeat(marked.width().max(1));
+        let label = style.label.map_or(String::new(), |label| format!(" {}", safe(label)));
         self.gutter_cell("");
         self.text.push(' ');
         self.text.push_str(&indent);
-        self.styled(note.style, &format!("{underline}{label}"));
+        self.styled(style.style, &format!("{underline}{label}"));
         self.text.push('\n');
     }
 

@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::interval;
-use xy_supervisor::launch::{
-    InstanceChannels, InstanceCommand, InstanceEvent, LaunchOrder, Progress,
-};
+use xy_supervisor::launch::{LaunchOrder, LifeChannels, LifeCommand, LifeEvent, Progress};
 use xy_supervisor::lifecycle::{Exit, LaunchFault};
 
 use super::ContainerRunner;
@@ -18,11 +16,7 @@ use crate::start::{self, StartError};
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Starts a container and runs it to its end.
-pub(crate) async fn run(
-    shared: Arc<SharedState>,
-    order: LaunchOrder,
-    mut channels: InstanceChannels,
-) {
+pub(crate) async fn run(shared: Arc<SharedState>, order: LaunchOrder, mut channels: LifeChannels) {
     let (progress, mut updates) = watch::channel(None);
     let (cancel, cancelled) = watch::channel(false);
     let mut beginning =
@@ -38,9 +32,9 @@ pub(crate) async fn run(
                     is_held = false;
                     cancel.send_replace(true);
                 }
-                Some(InstanceCommand::SetOrphanRules { .. }) => {}
+                Some(LifeCommand::SetOrphanRules { .. }) => {}
                 Some(command) => {
-                    is_let_go |= command == InstanceCommand::HandOver;
+                    is_let_go |= command == LifeCommand::HandOver;
                     cancel.send_replace(true);
                 }
             },
@@ -60,10 +54,10 @@ pub(crate) async fn run(
             runner.stop(runner.order.settings.rules.stop.grace, false);
             return runner.run().await;
         }
-        Ok(Err(StartError::Cancelled)) => InstanceEvent::Exited(Exit::UNKNOWN),
-        Ok(Err(StartError::Fault(fault))) => InstanceEvent::LaunchFailed(fault),
-        Ok(Err(StartError::Away(fault))) => InstanceEvent::EngineUnavailable(fault),
-        Err(_) => InstanceEvent::LaunchFailed(LaunchFault {
+        Ok(Err(StartError::Cancelled)) => LifeEvent::Exited(Exit::UNKNOWN),
+        Ok(Err(StartError::Fault(fault))) => LifeEvent::LaunchFailed(fault),
+        Ok(Err(StartError::Away(fault))) => LifeEvent::EngineUnavailable(fault),
+        Err(_) => LifeEvent::LaunchFailed(LaunchFault {
             permanent: false,
             message: "the daemon is ending, or has a fault".to_owned(),
             hint: None,
@@ -75,9 +69,9 @@ pub(crate) async fn run(
 }
 
 /// Reports the progress of the start.
-fn prepare(channels: &InstanceChannels, progress: Option<Progress>) {
+fn prepare(channels: &LifeChannels, progress: Option<Progress>) {
     let what = "creating its container".to_owned();
     let progress = progress.unwrap_or(Progress { what, percent: None });
     // The next report supersedes this one.
-    let _ = channels.events.try_send(InstanceEvent::Preparing(progress));
+    let _ = channels.events.try_send(LifeEvent::Preparing(progress));
 }

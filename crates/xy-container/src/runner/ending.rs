@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::timeout;
-use xy_supervisor::launch::InstanceEvent;
+use xy_supervisor::launch::LifeEvent;
 use xy_supervisor::lifecycle::Exit;
 use xy_supervisor::protocol::DriverCommand;
 
@@ -129,18 +129,20 @@ impl ContainerRunner {
         self.lease = None; // Before the last event: the next life waits for the name.
         let exit = self.exit();
         let start_failure = (!self.was_ready && !self.is_ending)
-            .then(|| faults::start_failure(&self.order.settings, exit, self.init_said().as_deref()))
+            .then(|| {
+                faults::start_failure(&self.order.settings, exit, self.init_error().as_deref())
+            })
             .flatten();
         let last = match start_failure {
-            Some(fault) => InstanceEvent::LaunchFailed(fault),
-            None if self.is_probing => InstanceEvent::ExitedOnProbe(exit),
-            None => InstanceEvent::Exited(exit),
+            Some(fault) => LifeEvent::LaunchFailed(fault),
+            None if self.is_probing => LifeEvent::ExitedOnProbe(exit),
+            None => LifeEvent::Exited(exit),
         };
         let _ = self.channels.events.send(last).await; // The task may have dropped the instance.
     }
 
     /// Returns why its init could not run it, if the init has said so in this life.
-    fn init_said(&self) -> Option<String> {
+    fn init_error(&self) -> Option<String> {
         let last = self.order.logs.last_stderr(LAST_LINES);
         let own = last.iter().filter(|line| line.seq.is_some_and(|it| it >= self.first_line));
         own.filter_map(|line| faults::init_message(&line.bytes)).next_back()

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until, timeout};
-use xy_supervisor::launch::InstanceEvent;
+use xy_supervisor::launch::LifeEvent;
 use xy_supervisor::launch::protocol_link::{
     self, DRIVER_EXIT_TIMEOUT, DriverAction, DriverUpdate, HANDOVER_TIMED_OUT, HANDOVER_TIMEOUT,
     ProtocolLink, next_driver_event,
@@ -39,15 +39,15 @@ impl ContainerRunner {
     pub(super) async fn on_driver_event(&mut self, event: DriverEvent) {
         match protocol_link::action_for(event, self.is_probing) {
             DriverAction::Report(event) => {
-                self.was_ready |= event == InstanceEvent::Ready;
+                self.was_ready |= event == LifeEvent::Ready;
                 self.report(event).await;
             }
             DriverAction::ProtocolError(why) => self.report_protocol_error(why).await,
             DriverAction::Unusable(why) if !self.is_ending && self.termination.is_none() => {
-                self.report(InstanceEvent::Unusable(truncate_reason(&why))).await;
+                self.report(LifeEvent::Unusable(truncate_reason(&why))).await;
             }
             DriverAction::RestartRequired(why) if !self.is_ending && self.termination.is_none() => {
-                self.report(InstanceEvent::RestartRequired(truncate_reason(&why))).await;
+                self.report(LifeEvent::RestartRequired(truncate_reason(&why))).await;
             }
             DriverAction::Unusable(_) | DriverAction::RestartRequired(_) => {}
             DriverAction::SetProbing(is_probing) => self.is_probing = is_probing,

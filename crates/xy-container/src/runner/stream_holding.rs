@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use xy_shim::stream_holder::HolderCommand;
-use xy_supervisor::launch::InstanceEvent;
+use xy_supervisor::launch::LifeEvent;
 
 use super::ContainerRunner;
 use crate::stream_holder::StreamHolder;
@@ -38,7 +38,7 @@ impl ContainerRunner {
                 tracing::warn!(server = %self.order.key, %error, "its stream holder was lost: the next daemon cannot take over the stream");
                 self.state_file.change(|state| state.held = false);
                 let container = self.contained();
-                self.report(InstanceEvent::Container(Arc::new(container))).await;
+                self.report(LifeEvent::Container(Arc::new(container))).await;
             }
         }
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use xy_config::{BrokenServers, LastGood, Paths, PriorState, Settings};
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_supervisor::RuntimeServers;
-use xy_supervisor::launch::adopt::AdoptedInstance;
+use xy_supervisor::launch::adopt::AdoptedLife;
 use xy_supervisor::reload::ServerMap;
 
 use crate::bad_files::{self, Faults, Strictness, may_start};
@@ -30,7 +30,7 @@ impl Configuration {
     pub(super) fn load(
         paths: &Paths,
         strictness: Strictness,
-        adopted: &[AdoptedInstance],
+        adopted: &[AdoptedLife],
         added: &RuntimeServers,
         has_living: bool,
     ) -> Result<Self, CallError> {
@@ -51,7 +51,7 @@ impl Configuration {
                 tracing::warn!(file = problem.file, "{}", problem.message);
             }
         }
-        let is_kept = |one: &&AdoptedInstance| {
+        let is_kept = |one: &&AdoptedLife| {
             loaded.broken.contains(one.server()) && !one.settings().source.added
         };
         let mut kept = ServerMap::new();

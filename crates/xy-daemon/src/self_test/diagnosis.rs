@@ -12,7 +12,7 @@ use crate::machine::ProcessState;
 
 /// The facts about an instance before it is probed.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Facts<'f> {
+pub(super) struct InstanceFacts<'f> {
     pub(super) state: ServerState,
     pub(super) wanted: Wanted,
     pub(super) health: Health,
@@ -40,7 +40,7 @@ pub(super) enum Precheck {
 }
 
 /// Decides what to do with an instance from its state alone.
-pub(super) fn precheck(facts: &Facts<'_>) -> Precheck {
+pub(super) fn precheck(facts: &InstanceFacts<'_>) -> Precheck {
     use Precheck::{Dead, Healthy, Probe, Unreachable, Wait};
     use ServerState::{Asleep, Failed, Restarting, Running, Starting, Stopped, Stopping};
 
@@ -222,7 +222,7 @@ mod tests {
             for (wanted, is_remote) in
                 [(Wanted::Up, false), (Wanted::Up, true), (Wanted::Down, false)]
             {
-                let facts = Facts {
+                let facts = InstanceFacts {
                     state,
                     wanted,
                     health: Health::Unknown,
@@ -255,7 +255,7 @@ mod tests {
         stopping   Up remote: Wait
         stopping   Down here: Healthy(Some("it was stopped on purpose"))
         "#);
-        let unreachable = Facts {
+        let unreachable = InstanceFacts {
             state: Starting,
             wanted: Wanted::Up,
             health: Health::Unreachable,
@@ -264,7 +264,8 @@ mod tests {
             reason: "r",
         };
         assert_eq!(precheck(&unreachable), Precheck::Unreachable("r".into()));
-        let without_instance = Facts { state: Stopped, health: Health::Unknown, ..unreachable };
+        let without_instance =
+            InstanceFacts { state: Stopped, health: Health::Unknown, ..unreachable };
         assert_eq!(
             precheck(&without_instance),
             Precheck::Healthy(Some("it has not been started".into()))

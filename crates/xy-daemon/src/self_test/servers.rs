@@ -21,7 +21,7 @@ use xy_supervisor::lifecycle::{Event, State};
 use xy_upstream::connection::RoundTrip;
 
 use super::diagnosis::{
-    Activity, Diagnosis, Facts, Precheck, Readiness, RunningFacts, diagnose, has_spoken,
+    Activity, Diagnosis, InstanceFacts, Precheck, Readiness, RunningFacts, diagnose, has_spoken,
     is_conclusive, needs_third_probe, precheck,
 };
 use crate::bad_files::BadFile;
@@ -289,7 +289,7 @@ impl InstanceTest {
                 return Finding::Healthy(TestOutcome::ok(None, Some(note)));
             }
             let reason = now.life.reason.to_string();
-            let facts = Facts {
+            let facts = InstanceFacts {
                 state: now.state(),
                 wanted: now.life.wanted,
                 health: now.health,

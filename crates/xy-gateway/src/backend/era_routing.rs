@@ -22,7 +22,7 @@ use crate::upstream::Upstream;
 
 /// The facts that decide where a call goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Facts {
+struct RoutingFacts {
     /// The server speaks both eras, and its settings allow a process for each.
     may_split: bool,
     /// The era of the call.
@@ -74,7 +74,7 @@ enum EraRoute {
 }
 
 /// Decides where a call goes.
-fn route(facts: Facts) -> EraRoute {
+fn route(facts: RoutingFacts) -> EraRoute {
     let speaks_it = facts.shared.is_some_and(|shared| shared.era == facts.call);
     if !facts.may_split || speaks_it {
         return EraRoute::Shared;
@@ -127,7 +127,7 @@ impl Backend {
         }
         self.last_called.set(Some(era));
         let shared = self.upstreams.borrow().get(&Holder::Shared).filter(|it| is_open(it)).cloned();
-        let facts = Facts {
+        let facts = RoutingFacts {
             may_split: true,
             call: era,
             shared: shared
@@ -289,9 +289,9 @@ fn start_over(upstream: &Rc<Upstream>, era: Era) {
 mod tests {
     use super::*;
 
-    fn facts(call: Era, shared: Option<(Era, bool)>, second: Second) -> Facts {
+    fn facts(call: Era, shared: Option<(Era, bool)>, second: Second) -> RoutingFacts {
         let shared = shared.map(|(era, is_used)| SharedProcess { era, is_used });
-        Facts { may_split: true, call, shared, second }
+        RoutingFacts { may_split: true, call, shared, second }
     }
 
     #[test]
@@ -316,7 +316,7 @@ mod tests {
             ] {
                 let facts = facts(call, shared, second);
                 assert_eq!(route(facts), expected, "{facts:?}");
-                assert_eq!(route(Facts { may_split: false, ..facts }), EraRoute::Shared);
+                assert_eq!(route(RoutingFacts { may_split: false, ..facts }), EraRoute::Shared);
             }
         }
     }

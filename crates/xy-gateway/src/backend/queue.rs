@@ -19,7 +19,7 @@ use xy_mcp::era::Era;
 use xy_protocol::error::ErrorKind;
 use xy_supervisor::instance::Holder;
 use xy_transport::message_text::StoredText;
-use xy_upstream::fault::{Awaited, ServerFault, WaitTimeout};
+use xy_upstream::fault::{ServerFault, WaitReason, WaitTimeout};
 
 use super::queue_budget::{Load, Reservation};
 use super::{Availability, Backend, STOPPED};
@@ -349,11 +349,11 @@ impl Backend {
     /// Returns the error of a call whose wait has ended.
     fn wait_timeout(&self, call: &QueuedCall, kind: ErrorKind, waited: Duration) -> ServerFault {
         let awaited = if self.upstream(call.holder).is_some() {
-            Awaited::Busy { is_shared: !call.holder.is_client() }
+            WaitReason::Busy { is_shared: !call.holder.is_client() }
         } else if let Some(failure) = self.failure(call.holder) {
-            Awaited::Failed(failure)
+            WaitReason::Failed(failure)
         } else {
-            Awaited::Start(self.progress(call.holder).map(|progress| progress.to_string()))
+            WaitReason::Start(self.progress(call.holder).map(|progress| progress.to_string()))
         };
         // A call that reached its total timeout was not ended by the queue timeout.
         let queue = (kind == ErrorKind::QueueFull).then_some(self.queue_budget.park.queue);

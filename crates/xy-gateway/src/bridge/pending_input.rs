@@ -1,4 +1,4 @@
-//! Parked calls: calls of modern clients in which a legacy server requests input.
+//! Pending inputs: calls of modern clients in which a legacy server requests input.
 //!
 //! ```text
 //!  asked ──► flushed: the client gets the questions and a state ──► resumed: the server gets
@@ -20,9 +20,9 @@ use xy_mcp::envelope::{self, Message};
 use xy_mcp::members::Members;
 use xy_protocol::error::{CallError, ErrorKind};
 
-mod parked;
+mod table;
 
-pub(crate) use parked::{NewPendingInput, ParkedCalls, ParkedEntry, call_gone, rejected_state};
+pub(crate) use table::{NewPendingInput, PendingEntry, PendingInputs, call_gone, rejected_state};
 
 use xy_http::frontend::StreamNo;
 use xy_mcp::modern::{RequestMeta, SERVER_INFO};
@@ -51,7 +51,7 @@ const MAX_QUESTIONS: usize = 32;
 /// The name of this limit, for users.
 const QUESTIONS: &str = "open server requests of one call";
 
-/// A parked call.
+/// A call of a modern client that waits for input from this client.
 pub(crate) struct PendingInput {
     pub(crate) number: u64,
     /// The client that made the call. The client holds the server's slot until it has received the
@@ -121,7 +121,7 @@ pub(crate) struct Question {
     params: String,
 }
 
-/// The result of a parked call.
+/// The result of a pending input.
 pub(crate) enum CallResult {
     /// The complete response line.
     Response(Box<[u8]>),
@@ -273,7 +273,7 @@ impl PendingInput {
         (responses, next)
     }
 
-    /// Moves the open questions to the parked call of the next round.
+    /// Moves the open questions to the pending input of the next round.
     pub(crate) fn move_questions_to(&self, next: &Self) {
         let mut state = self.state.borrow_mut();
         let mut after = next.state.borrow_mut();

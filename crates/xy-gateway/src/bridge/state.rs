@@ -1,4 +1,4 @@
-//! The signed `requestState` of a parked call: valid for one client, one request and a limited
+//! The signed `requestState` of a pending input: valid for one client, one request and a limited
 //! time. Pure.
 
 use std::fmt::Write as _;
@@ -67,7 +67,7 @@ fn first<const N: usize>(digest: &digest::Digest) -> [u8; N] {
     bytes
 }
 
-/// Signs a state for parked call `number` that expires at `until`, in seconds since 1970.
+/// Signs a state for pending input `number` that expires at `until`, in seconds since 1970.
 pub(crate) fn sign(key: &Key, number: u64, until: u64, binding: &StateBinding) -> String {
     let mut bytes = Vec::with_capacity(PAYLOAD + SIGNATURE);
     bytes.extend_from_slice(&number.to_be_bytes());
@@ -95,7 +95,7 @@ pub(crate) enum StateError {
     OtherRequest,
 }
 
-/// Verifies a state; returns the number of its parked call.
+/// Verifies a state; returns the number of its pending input.
 pub(crate) fn verify(
     key: &Key,
     state: &str,

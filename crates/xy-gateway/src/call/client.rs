@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use xy_catalog::catalog::Known;
+use xy_catalog::catalog::ServerCatalog;
 use xy_http::frontend::{Entry, Route, StreamNo};
 use xy_mcp::capabilities::{Refusal, RequiredCapabilities};
 use xy_mcp::envelope::Outcome;
@@ -49,7 +49,7 @@ pub(crate) trait CallClient {
     /// Checks that a server may send this request to the client.
     fn allows(&self, method: &str, wants: &RequiredCapabilities<'_>) -> Result<(), Refusal>;
     /// Returns the part of a server's lists that the client sees.
-    fn visible(&self, server: &ServerName, known: Rc<Known>) -> Option<Rc<Known>>;
+    fn visible(&self, server: &ServerName, known: Rc<ServerCatalog>) -> Option<Rc<ServerCatalog>>;
 
     /// Completes request `id` with this response line.
     fn respond(&self, id: &str, stream: StreamNo, line: &[u8]);

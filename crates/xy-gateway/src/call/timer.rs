@@ -20,7 +20,7 @@ pub(crate) struct CallTimer {
 
 /// A limit of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reached {
+pub(crate) enum CallLimit {
     Idle(Duration),
     Within(Duration),
 }
@@ -64,20 +64,21 @@ impl CallTimer {
     }
 
     /// Returns when the next limit is reached, and which it is.
-    pub(crate) fn limit(&self) -> Option<(Instant, Reached)> {
+    pub(crate) fn limit(&self) -> Option<(Instant, CallLimit)> {
         let idle =
-            self.rules.idle.map(|idle| (self.last_progress.get() + idle, Reached::Idle(idle)));
-        let within = self.rules.within.zip(self.end()).map(|(it, end)| (end, Reached::Within(it)));
+            self.rules.idle.map(|idle| (self.last_progress.get() + idle, CallLimit::Idle(idle)));
+        let within =
+            self.rules.within.zip(self.end()).map(|(it, end)| (end, CallLimit::Within(it)));
         match (idle, within) {
             (Some(idle), Some(within)) if idle.0 < within.0 => Some(idle),
             (idle, within) => within.or(idle),
         }
     }
 
-    pub(crate) fn fault(&self, reached: Reached) -> CallError {
-        let (why, rule) = match reached {
-            Reached::Idle(idle) => (format!("no progress was reported for {idle:?}"), "idle"),
-            Reached::Within(within) => (format!("it took longer than {within:?}"), "within"),
+    pub(crate) fn fault(&self, limit: CallLimit) -> CallError {
+        let (why, rule) = match limit {
+            CallLimit::Idle(idle) => (format!("no progress was reported for {idle:?}"), "idle"),
+            CallLimit::Within(within) => (format!("it took longer than {within:?}"), "within"),
         };
         self.timed_out()
             .cause(format!("{why}; the server was told to stop, but may have completed the call"))

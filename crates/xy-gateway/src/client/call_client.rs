@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use xy_catalog::catalog::Known;
+use xy_catalog::catalog::ServerCatalog;
 use xy_http::HttpStatus as _;
 use xy_http::frontend::{Entry, Lifetime, Route, StreamNo};
 use xy_mcp::capabilities::{Capabilities, Refusal, RequiredCapabilities};
@@ -135,7 +135,7 @@ impl CallClient for Client {
         serde_json::from_str::<Info>(&info).ok().map(|info| info.name)
     }
 
-    fn visible(&self, server: &ServerName, known: Rc<Known>) -> Option<Rc<Known>> {
+    fn visible(&self, server: &ServerName, known: Rc<ServerCatalog>) -> Option<Rc<ServerCatalog>> {
         if self.is_hidden_by_loop(server.as_str()) {
             return None;
         }

@@ -142,9 +142,9 @@ impl Client {
     fn reply_to(&self, request: &Request<'_>) -> Reply {
         let modern =
             request.request_meta.as_ref().map(|_| (request.method.into(), self.server_info()));
-        let is_told = matches!(request.method, "initialize" | DISCOVER)
+        let describes_server = matches!(request.method, "initialize" | DISCOVER)
             || Kind::listed_by(request.method).is_some();
-        let names_daemons = is_told && self.is_daemon();
+        let names_daemons = describes_server && self.is_daemon();
         Reply { id: request.id.into(), stream: request.stream, modern, names_daemons }
     }
 

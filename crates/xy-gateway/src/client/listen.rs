@@ -44,7 +44,7 @@ pub(super) struct ListenRequest {
     stream: StreamNo,
     kinds: BTreeSet<&'static str>,
     /// The watched resources, including those that their server has not confirmed yet.
-    watched: Vec<Watched>,
+    watched: Vec<WatchedResource>,
     /// The followed tasks, including those that their server has not confirmed yet.
     followed: BTreeSet<(InstanceKey, String)>,
     /// The task that asks the servers for confirmation; aborted with the request.
@@ -92,7 +92,7 @@ impl Drop for ListenRequest {
 
 /// A watched resource.
 #[derive(Clone)]
-struct Watched {
+struct WatchedResource {
     server: Rc<Backend>,
     /// The URI on the server.
     uri: String,
@@ -166,7 +166,7 @@ impl Client {
         let accepted: Vec<&'static str> = names.map(|(name, _)| name).collect();
         let kinds = kinds.iter().map(|kind| kind.changed_method()).collect();
         let found = filter.resource_subscriptions.iter().filter_map(|uri| self.find_resource(uri));
-        let watched: Vec<Watched> = found
+        let watched: Vec<WatchedResource> = found
             .filter(|one| self.subscribe(&one.server, &one.uri, one.by_exposed_uri).is_ok())
             .collect();
         let tasks = filter.task_ids.into_iter();
@@ -193,10 +193,10 @@ impl Client {
     }
 
     /// Finds the server of a resource.
-    fn find_resource(&self, uri: &str) -> Option<Watched> {
+    fn find_resource(&self, uri: &str) -> Option<WatchedResource> {
         let watched = |server: Rc<Backend>, original: &str, by_exposed_uri| {
             let (uri, written) = (original.to_owned(), uri.to_owned());
-            Some(Watched { server, uri, written, by_exposed_uri })
+            Some(WatchedResource { server, uri, written, by_exposed_uri })
         };
         if let View::Server(name) = &self.entry.view {
             return watched(self.router.server(name)?, uri, false);
@@ -216,7 +216,7 @@ impl Client {
     async fn watch_all(
         self: &Rc<Self>,
         id: &str,
-        all: Vec<Watched>,
+        all: Vec<WatchedResource>,
         tasks: BTreeSet<(InstanceKey, String)>,
     ) -> EventFilter {
         // A process with several names is asked once.
@@ -243,10 +243,10 @@ impl Client {
         while let Some(Ok((name, filter))) = queries.join_next().await {
             accepted.insert(name, filter);
         }
-        let is_watched = |one: &Watched| {
+        let is_watched = |one: &WatchedResource| {
             accepted.get(&primary(&one.server)).is_some_and(|filter| filter.uris.contains(&one.uri))
         };
-        let (watched, refused): (Vec<Watched>, Vec<Watched>) =
+        let (watched, refused): (Vec<WatchedResource>, Vec<WatchedResource>) =
             all.into_iter().partition(is_watched);
         let is_followed = |(at, id): &(InstanceKey, String)| {
             accepted.get(&at.server).is_some_and(|filter| filter.tasks.contains(id))
@@ -329,7 +329,7 @@ impl Client {
     pub(crate) fn notify_updated(&self, server: &Backend, uri: &str, line: &[u8]) {
         self.send(&without_subscription(line), Route::Broadcast);
         for (id, listen) in self.listen_requests.borrow_mut().iter_mut() {
-            let is_it = |one: &Watched| {
+            let is_it = |one: &WatchedResource| {
                 one.server.name == server.name && crate::subscriptions::covers(&one.uri, uri)
             };
             if listen.watched.iter().any(is_it) {
@@ -347,20 +347,20 @@ impl Client {
         line: &[u8],
         is_over: bool,
     ) -> bool {
-        let is_theirs = matches!(self.entry.view, View::Server(_))
+        let may_see = matches!(self.entry.view, View::Server(_))
             || owner == Some(Owner::Token(self.entry.principal));
         let key = (at.clone(), id.to_owned());
-        let mut is_told = false;
+        let mut was_sent = false;
         for (subscription, listen) in self.listen_requests.borrow_mut().iter_mut() {
-            if is_theirs && listen.followed.contains(&key) {
+            if may_see && listen.followed.contains(&key) {
                 self.notify_listener(listen, with_subscription(line, subscription));
-                is_told = true;
+                was_sent = true;
                 if is_over {
                     listen.followed.remove(&key);
                 }
             }
         }
-        is_told
+        was_sent
     }
 
     /// Returns the tasks of an instance that the client follows.
@@ -385,8 +385,8 @@ impl Client {
         }
     }
 
-    fn unwatch(&self, one: &Watched) {
-        let is_same = |it: &Watched| it.server.name == one.server.name && it.uri == one.uri;
+    fn unwatch(&self, one: &WatchedResource) {
+        let is_same = |it: &WatchedResource| it.server.name == one.server.name && it.uri == one.uri;
         let listen_requests = self.listen_requests.borrow();
         let is_wanted = listen_requests.values().any(|listen| listen.watched.iter().any(is_same));
         drop(listen_requests);

@@ -8,7 +8,7 @@ use xy_protocol::error::CallError;
 use super::dispatch::{Outcome, Request};
 use super::{Client, RequestPhase};
 use crate::bridge::pending_input::{
-    self, NewPendingInput, ParkedEntry, PendingInput, ReplyTo, ResumeAction,
+    self, NewPendingInput, PendingEntry, PendingInput, ReplyTo, ResumeAction,
 };
 use crate::bridge::{self, StateError, rounds};
 use crate::call::ResponseKind;
@@ -23,14 +23,14 @@ impl Client {
         state: &str,
     ) -> Result<Option<Outcome>, CallError> {
         let binding = bridge::binding(&self.entry, request.method, request.params_text);
-        let number = match self.router.parked.verify(state, &binding) {
+        let number = match self.router.pending_inputs.verify(state, &binding) {
             Ok(number) => number,
             Err(StateError::Unknown) => return Ok(None),
             Err(error) => return Err(pending_input::rejected_state(error)),
         };
-        match self.router.parked.take(number)? {
-            ParkedEntry::Call(pending) => self.resume_call(request, &pending).map(Some),
-            ParkedEntry::Again(_) => {
+        match self.router.pending_inputs.take(number)? {
+            PendingEntry::Call(pending) => self.resume_call(request, &pending).map(Some),
+            PendingEntry::Again(_) => {
                 let text = rounds::without_round_params(request.text.bytes())
                     .ok_or_else(|| reply::invalid("the call cannot be repeated"))?;
                 self.redispatch(request.id, &text, request.stream);
@@ -90,7 +90,7 @@ impl Client {
         let reply_to = ReplyTo { client: self.me(), id: request.id.into(), stream: request.stream };
         let request_meta =
             request.request_meta.clone().unwrap_or_else(|| pending.request_meta.clone());
-        let next = self.router.parked.park(NewPendingInput {
+        let next = self.router.pending_inputs.insert(NewPendingInput {
             reply_to,
             request_meta,
             method: pending.method.clone(),
@@ -101,7 +101,7 @@ impl Client {
             info: pending.info.clone(),
             missing: pending.missing.get(),
         });
-        let next = next.ok_or_else(|| self.router.parked.full_error())?;
+        let next = next.ok_or_else(|| self.router.pending_inputs.full_error())?;
         pending.move_questions_to(&next);
         if let Some(upstream) = self.router.upstream_of(pending) {
             upstream.attach(pending.upstream_id, Caller::PendingInput(next.clone()));

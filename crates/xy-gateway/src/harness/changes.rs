@@ -1,7 +1,7 @@
 //! List changes: they are batched, announced within a bounded time, and only if a list really
 //! differs.
 
-use xy_catalog::catalog::{Known, Lists, Page};
+use xy_catalog::catalog::{Lists, Page, ServerCatalog};
 use xy_mcp::kind::Kind;
 use xy_upstream::fault::{Cause, LossReason};
 
@@ -159,7 +159,8 @@ async fn remembered_lists_expire_if_server_does_not_list() {
         let tools = r#"{"tools":[{"name":"kept","inputSchema":{}}]}"#;
         let mut lists = Lists::default();
         lists.set(Kind::Tools, Page::read(Kind::Tools, tools).unwrap().items);
-        *harness.server.known.borrow_mut() = Some(Rc::new(Known::new("s", legacy(), lists)));
+        *harness.server.known.borrow_mut() =
+            Some(Rc::new(ServerCatalog::new("s", legacy(), lists)));
         let client = harness.client(&json!({}));
         let fixture = Fixture { harness, client, tool: Cell::new(0) };
         learn(&fixture.harness);

@@ -192,7 +192,7 @@ async fn retried_request_answers_server_requests() {
             (&received[1]["id"], &received[1]["result"]["ok"]),
             (&json!(2), &json!(upstream_id))
         );
-        assert_eq!(harness.router.parked.len(), 0);
+        assert_eq!(harness.router.pending_inputs.len(), 0);
     })
     .await;
 }
@@ -279,7 +279,7 @@ async fn result_between_two_rounds_is_held() {
         harness.answer(upstream_id);
         settle().await;
         assert_eq!(third.received()[0]["result"]["ok"], upstream_id);
-        assert_eq!(harness.router.parked.len(), 0);
+        assert_eq!(harness.router.pending_inputs.len(), 0);
     })
     .await;
 }
@@ -303,7 +303,7 @@ async fn call_is_cancelled_if_client_does_not_return() {
         let second = harness.modern_call(2, &answers(&state, &json!({ "q1": {} })));
         assert_eq!(second.code(), -32602, "it has expired");
         assert!(harness.sent().is_empty(), "it is never sent as a new call");
-        assert_eq!(harness.router.parked.len(), 0);
+        assert_eq!(harness.router.pending_inputs.len(), 0);
     })
     .await;
 }
@@ -392,7 +392,7 @@ async fn call_ends_when_client_cancels_or_leaves() {
         settle().await;
         let sent = harness.sent();
         assert!(sent.iter().any(|it| it["params"]["requestId"] == upstream_id), "{sent:?}");
-        assert_eq!(harness.router.parked.len(), 0);
+        assert_eq!(harness.router.pending_inputs.len(), 0);
 
         advance_time(61 * SECOND).await; // From now on no message is attributed to that call.
         let lasting = harness.client(&json!({}));
@@ -405,7 +405,7 @@ async fn call_ends_when_client_cancels_or_leaves() {
         lasting.client_session.close();
         let sent = harness.sent();
         assert!(sent.iter().any(|it| it["params"]["requestId"] == upstream_id), "{sent:?}");
-        assert_eq!(harness.router.parked.len(), 0);
+        assert_eq!(harness.router.pending_inputs.len(), 0);
     })
     .await;
 }

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
-use xy_catalog::catalog::{Known, Lists, Page};
+use xy_catalog::catalog::{Lists, Page, ServerCatalog};
 use xy_config::settings::Start;
 use xy_mcp::kind::Kind;
 use xy_supervisor::instance::Holder;
@@ -88,7 +88,7 @@ impl IdleServer {
         let resources = r#"{"resources":[{"uri":"file:///a","name":"a"}]}"#;
         lists.set(Kind::Tools, Page::read(Kind::Tools, tools).unwrap().items);
         lists.set(Kind::Resources, Page::read(Kind::Resources, resources).unwrap().items);
-        let known = Known::new("s", subscribable(), lists);
+        let known = ServerCatalog::new("s", subscribable(), lists);
         self.harness.router.learn(&self.harness.server, &self.harness.upstream, known);
     }
 

@@ -1,7 +1,7 @@
 //! Instances of one client: what only one instance offers belongs to its client, and what every new
 //! instance offers is shown to all.
 
-use xy_catalog::catalog::{Known, Page};
+use xy_catalog::catalog::{Page, ServerCatalog};
 use xy_mcp::kind::Kind;
 use xy_upstream::fault::LossReason;
 
@@ -69,7 +69,9 @@ impl IsolatedServer {
         let page = json!({ "tools": tools.iter().map(tool).collect::<Vec<_>>() }).to_string();
         let mut lists = xy_catalog::catalog::Lists::default();
         lists.set(Kind::Tools, Page::read(Kind::Tools, &page).unwrap().items);
-        self.router.learn(&self.server, &own.upstream, Known::new("s", legacy(), lists)).is_some()
+        self.router
+            .learn(&self.server, &own.upstream, ServerCatalog::new("s", legacy(), lists))
+            .is_some()
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use tokio::sync::Notify;
 use tokio::time::sleep;
-use xy_catalog::catalog::{Item, Known, Lists};
+use xy_catalog::catalog::{Item, Lists, ServerCatalog};
 use xy_mcp::kind::Kind;
 use xy_upstream::connection::handshake::{Handshake, HandshakePlan};
 use xy_upstream::connection::http_client::SessionError;
@@ -13,7 +13,7 @@ use xy_upstream::fault::{Cause, LossReason};
 
 use super::*;
 use crate::backend::Availability;
-use crate::upstream_session::{Ended, learn_lists};
+use crate::upstream_session::{LearnError, learn_lists};
 
 /// Long enough for all messages to have been exchanged.
 const SETTLED: Duration = Duration::from_secs(20);
@@ -92,7 +92,7 @@ impl Daemons {
             let tool = format!(r#"{{"name":"tool{number}","inputSchema":{{"type":"object"}}}}"#);
             let mut lists = Lists::default();
             lists.set(Kind::Tools, vec![Item::read(Kind::Tools, &tool).unwrap()]);
-            router.learn(&server, &upstream, Known::new("s", legacy(), lists));
+            router.learn(&server, &upstream, ServerCatalog::new("s", legacy(), lists));
             routers.push(router);
         }
         Self(routers)
@@ -157,10 +157,10 @@ impl Daemons {
                         () = upstream.keep_listening() => None,
                     }
                 }
-                Err(SessionError::Loop) => Some(Ended::Loop),
+                Err(SessionError::Loop) => Some(LearnError::Loop),
                 Err(other) => panic!("{other:?}"),
             };
-            if matches!(ended, Some(Ended::Loop)) {
+            if matches!(ended, Some(LearnError::Loop)) {
                 is_loop.set(true);
                 router.hide_loop(&server);
                 router.set_availability(&server, Availability::Down("it leads back".to_owned()));
@@ -304,7 +304,7 @@ async fn add_hostile(router: &Rc<Router>, behind: &str) -> Rc<Upstream> {
     let tool = r#"{"name":"bad","inputSchema":{"type":"object"}}"#;
     let mut lists = Lists::default();
     lists.set(Kind::Tools, vec![Item::read(Kind::Tools, tool).unwrap()]);
-    router.learn(&server, &upstream, Known::new("h", introduction, lists));
+    router.learn(&server, &upstream, ServerCatalog::new("h", introduction, lists));
     upstream
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use xy_catalog::catalog::{Known, Lists, Page};
+use xy_catalog::catalog::{Lists, Page, ServerCatalog};
 use xy_mcp::kind::Kind;
 use xy_supervisor::instance::Holder;
 use xy_upstream::connection::Delivery;
@@ -28,14 +28,14 @@ const WITHIN: CallRules = CallRules { idle: None, within: Some(Duration::from_se
 /// The introduction of a modern server.
 const MODERN: &str = r#"{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{}}}"#;
 
-fn known() -> Known {
+fn known() -> ServerCatalog {
     known_of("s", legacy())
 }
 
-fn known_of(name: &str, introduction: Introduction) -> Known {
+fn known_of(name: &str, introduction: Introduction) -> ServerCatalog {
     let mut lists = Lists::default();
     lists.set(Kind::Tools, Page::read(Kind::Tools, TOOLS).unwrap().items);
-    Known::new(name, introduction, lists)
+    ServerCatalog::new(name, introduction, lists)
 }
 
 impl Harness {
@@ -150,7 +150,7 @@ async fn only_idempotent_calls_are_sent_again() {
         harness.die();
         let received = client.received();
         let words = received[0]["error"]["message"].as_str().unwrap();
-        for part in ["outcome unknown", "`s` was killed", "nothing says that it may be repeated"] {
+        for part in ["outcome unknown", "`s` was killed", "it is not known to be safe to repeat"] {
             assert!(words.contains(part), "{words}");
         }
         assert_eq!(received[0]["error"]["code"], -32010);
@@ -339,7 +339,10 @@ async fn call_that_requested_input_is_not_retried() {
         harness.die();
         let received = a.received();
         let words = received[0]["error"]["message"].as_str().unwrap();
-        assert!(words.contains("its client had been asked something meanwhile"), "{words}");
+        assert!(
+            words.contains("the server had sent its client a request during the call"),
+            "{words}"
+        );
         assert_eq!((text(&received[0]["id"]).as_str(), received.len()), ("asked", 1));
         harness.come_back().await;
         assert_eq!(harness.names(), ["b"]);
@@ -356,7 +359,7 @@ async fn outcome_is_unknown_if_the_tool_is_gone() {
         harness.sent();
         harness.die();
         assert!(client.received().is_empty());
-        let without = Known::new("s", legacy(), Lists::default());
+        let without = ServerCatalog::new("s", legacy(), Lists::default());
         harness.router.learn(&harness.server, &harness.upstream, without);
         harness.come_back().await;
         assert_eq!(client.outcomes(), [unknown("1")]);

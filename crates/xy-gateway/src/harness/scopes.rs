@@ -1,7 +1,7 @@
 //! Clients with different profiles at the same servers: each sees, calls and receives only what its
 //! profile shows.
 
-use xy_catalog::catalog::{Item, Known, Lists};
+use xy_catalog::catalog::{Item, Lists, ServerCatalog};
 use xy_config::check_text;
 use xy_config::settings::Profiles;
 use xy_http::frontend::Refusal;
@@ -54,9 +54,9 @@ impl TwoServers {
         harness.router.learn(
             &harness.server,
             &harness.upstream,
-            Known::new("s", abilities(), lists()),
+            ServerCatalog::new("s", abilities(), lists()),
         );
-        harness.router.learn(&server, &other, Known::new("t", abilities(), lists()));
+        harness.router.learn(&server, &other, ServerCatalog::new("t", abilities(), lists()));
         Self { harness, other, sent }
     }
 
@@ -290,7 +290,7 @@ async fn list_change_is_announced_only_to_clients_that_see_it() {
         tools[2] = Item::read(Kind::Tools, &push).unwrap();
         changed.set(Kind::Tools, tools.clone());
         let learn = |lists| {
-            let known = Known::new("s", abilities(), lists);
+            let known = ServerCatalog::new("s", abilities(), lists);
             two.harness.router.learn(&two.harness.server, &two.harness.upstream, known);
         };
         learn(changed.clone());
@@ -400,7 +400,7 @@ async fn instructions_follow_profile_order_without_hidden_servers() {
             (&third, &third_life),
         ];
         for ((server, upstream), (name, words)) in upstreams.into_iter().zip(words) {
-            router.learn(server, upstream, Known::new(name, saying(words), lists()));
+            router.learn(server, upstream, ServerCatalog::new(name, saying(words), lists()));
         }
         two.profiles(&[
             ("one", "servers \"t\" \"s\""),
@@ -443,7 +443,7 @@ async fn shortened_name_reaches_its_tool() {
         let tool = |name: &str| json!({ "name": name, "inputSchema": {} }).to_string();
         let items = inside.iter().map(|name| Item::read(Kind::Tools, &tool(name)).unwrap());
         lists.set(Kind::Tools, items.collect());
-        let known = Known::new("s", abilities(), lists);
+        let known = ServerCatalog::new("s", abilities(), lists);
         two.harness.router.learn(&two.harness.server, &two.harness.upstream, known);
         let short = "servers \"s\"\nmanage #false\nname-budget 44";
         let found = format!("{short}\ntools \"search\"");

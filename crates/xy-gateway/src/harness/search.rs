@@ -183,7 +183,7 @@ async fn search_finds_what_servers_offer_now() {
         let tool = json!({ "name": "reap", "inputSchema": {}, "description": "Harvest the field" });
         let item = xy_catalog::catalog::Item::read(Kind::Tools, &tool.to_string()).unwrap();
         lists.set(Kind::Tools, vec![item]);
-        let known = xy_catalog::catalog::Known::new("s", legacy(), lists);
+        let known = xy_catalog::catalog::ServerCatalog::new("s", legacy(), lists);
         two.harness.router.learn(&two.harness.server, &two.harness.upstream, known);
         assert_eq!(search(&one, &json!({ "query": "harvest" })), ["s__reap"]);
         assert_eq!(search(&one, &json!({ "query": "as written" })), Vec::<String>::new());
@@ -259,7 +259,7 @@ async fn exact_tool_name_is_found_first() {
                 tool(long, ""),
             ],
         );
-        let known = xy_catalog::catalog::Known::new("s", legacy(), lists);
+        let known = xy_catalog::catalog::ServerCatalog::new("s", legacy(), lists);
         two.harness.router.learn(&two.harness.server, &two.harness.upstream, known);
         let other = "tool \"t__x\" { name \"issue\" }";
         two.profiles(&[("all", &format!("tools \"search\"\nmanage #false\n{other}"))]);

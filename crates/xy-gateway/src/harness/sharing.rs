@@ -1,6 +1,6 @@
 //! One process with two names: which calls wait, which are lost, and which process gets them next.
 
-use xy_catalog::catalog::{Item, Known, Lists};
+use xy_catalog::catalog::{Item, Lists, ServerCatalog};
 use xy_mcp::kind::Kind;
 use xy_protocol::server::Wanted;
 use xy_supervisor::fleet::Member;
@@ -28,7 +28,7 @@ impl SharedProcess {
         let mut lists = Lists::default();
         lists.set(Kind::Tools, vec![tool("x", false), tool("look", true)]);
         let Harness { router, server, upstream, .. } = &names.harness;
-        router.learn(server, upstream, Known::new("s", legacy(), lists));
+        router.learn(server, upstream, ServerCatalog::new("s", legacy(), lists));
         names
     }
 

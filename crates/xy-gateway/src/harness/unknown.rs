@@ -1,6 +1,6 @@
 //! Requests for unknown items or with wrong arguments, and the suggestions in their errors.
 
-use xy_catalog::catalog::{Item, Known, Lists};
+use xy_catalog::catalog::{Item, Lists, ServerCatalog};
 use xy_mcp::kind::Kind;
 use xy_upstream::fault::{Cause, LossReason};
 
@@ -83,7 +83,11 @@ async fn suggestion_is_found_among_thousands() {
         });
         let mut lists = Lists::default();
         lists.set(Kind::Tools, tools.collect());
-        harness.router.learn(&harness.server, &harness.upstream, Known::new("s", legacy(), lists));
+        harness.router.learn(
+            &harness.server,
+            &harness.upstream,
+            ServerCatalog::new("s", legacy(), lists),
+        );
         let client = harness.client(&json!({}));
         for name in ["s__tol_0000", "s__tol_2999"] {
             assert_eq!(error_of(&client, name), suggestion(name, &name.replace("tol", "tool")));
@@ -129,8 +133,7 @@ async fn removed_server_is_not_offered_for_start() {
         client.call("1"); // The call waits for the next process.
         server.is_removed.set(true);
         router.remove(server);
-        let error_of =
-            "`s` is not running: it has been removed; `xy list` shows the servers that there are";
+        let error_of = "`s` is not running: it has been removed; `xy list` shows all servers";
         let received = client.received();
         assert!(received.iter().any(|it| it["error"]["message"] == error_of), "{received:?}");
     })

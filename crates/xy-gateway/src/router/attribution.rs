@@ -27,7 +27,7 @@ use crate::upstream::{CallOwner, Upstream, UpstreamEvents};
 enum Recipient {
     /// A client, the route to it, and the related call, if known.
     Client(Rc<dyn RoutedClient>, Route, Option<u64>),
-    /// A parked call, which its client will resume.
+    /// A pending input, which its client will resume.
     Parked(Rc<PendingInput>),
 }
 
@@ -268,7 +268,7 @@ impl Router {
                     for client in self.clients() {
                         client.cancel_question(by, id, line);
                     }
-                    self.parked.cancel_question(by, id);
+                    self.pending_inputs.cancel_question(by, id);
                 }
                 return;
             }

@@ -1,6 +1,6 @@
 //! Explains why a profile shows or hides an item. Uses the rule that clients are subject to.
 
-use xy_catalog::catalog::Known;
+use xy_catalog::catalog::ServerCatalog;
 use xy_catalog::names;
 use xy_catalog::scope::{Decision, Scope};
 use xy_http::frontend::View;
@@ -80,7 +80,7 @@ impl Router {
     }
 
     fn target_by_uri(&self, uri: &str) -> Result<Target, CallError> {
-        let has = |known: &Known, uri: &str| {
+        let has = |known: &ServerCatalog, uri: &str| {
             let is_template = |it: &xy_catalog::catalog::Item| *it.name == *uri;
             known.has_resource(uri) || known.lists.of(Kind::Templates).iter().any(is_template)
         };

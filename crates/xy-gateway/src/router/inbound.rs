@@ -244,13 +244,14 @@ impl Router {
 /// Returns the elicitations that an error requires to be completed.
 fn elicitations_in(error: &str) -> Vec<String> {
     #[derive(serde::Deserialize)]
-    struct Named {
+    struct ErrorObject {
         #[serde(default)]
         code: i64,
         #[serde(default)]
         data: serde_json::Value,
     }
-    let Ok(Named { code: URL_ELICITATION_REQUIRED, data }) = serde_json::from_str(error) else {
+    let Ok(ErrorObject { code: URL_ELICITATION_REQUIRED, data }) = serde_json::from_str(error)
+    else {
         return Vec::new();
     };
     let all = data["elicitations"].as_array().into_iter().flatten();

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use xy_catalog::catalog::{self, Known};
+use xy_catalog::catalog::{self, ServerCatalog};
 use xy_catalog::{instructions, names};
 use xy_mcp::kind::Kind;
 use xy_mcp::{edit, reply, revision};
@@ -46,7 +46,7 @@ impl Router {
         client.set_list_version(kind, ListVersion::Fingerprint(self.fingerprint(kind, client)));
         let own = client.own_tools(kind);
         let servers = self.servers.borrow();
-        let known: Vec<Rc<Known>> =
+        let known: Vec<Rc<ServerCatalog>> =
             servers.values().filter_map(|server| server.shown_to(client)).collect();
         // Another daemon searches by itself.
         let is_listed = |shown: &&catalog::ExposedItem| shown.is_listed || client.is_daemon();
@@ -91,14 +91,14 @@ impl Router {
         if let Some(scope) = scope {
             servers.sort_by_key(|server| scope.rank(server.name.as_str())); // Stable.
         }
-        let said: Vec<(String, String)> = servers
+        let instructions_of_servers: Vec<(String, String)> = servers
             .iter()
             .filter_map(|server| {
                 let words = server.shown()?.introduction.instructions.clone()?;
                 Some((server.name.to_string(), words))
             })
             .collect();
-        instructions::combine(first, &said)
+        instructions::combine(first, &instructions_of_servers)
     }
 
     /// Returns the error for an unknown tool or prompt, with suggestions.
@@ -111,7 +111,7 @@ impl Router {
         let what = if kind == Kind::Tools { "tool" } else { "prompt" };
         let shown = xy_protocol::control::quoted(name);
         let fault = reply::invalid(format!("Unknown {what}: {shown}"));
-        let known: Vec<Rc<Known>> =
+        let known: Vec<Rc<ServerCatalog>> =
             self.servers().iter().filter_map(|it| it.shown_to(client)).collect();
         let own = client.offered_own(kind);
         let names = known.iter().flat_map(|known| known.exposed(kind)).chain(&own);

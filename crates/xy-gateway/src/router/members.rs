@@ -7,7 +7,7 @@ use xy_config::settings::ServerSettings;
 
 use super::Router;
 use crate::backend::{Availability, Backend};
-use crate::manifest::Remembered;
+use crate::manifest::StoredState;
 
 impl Router {
     /// Adds the servers that are new, with their stored manifests. Reading these may take a while;
@@ -49,7 +49,7 @@ impl Router {
     fn ensure_server_with(
         &self,
         settings: &Arc<ServerSettings>,
-        remembered: Option<Remembered>,
+        remembered: Option<StoredState>,
     ) -> Rc<Backend> {
         self.server(settings.name.as_str()).unwrap_or_else(|| {
             let server = Backend::new(settings.clone(), remembered, self.queue_budget.clone());

@@ -12,7 +12,7 @@ use xy_mcp::reply;
 use xy_transport::budget::Reservation;
 
 use super::{RoutedClient, Router};
-use crate::bridge::pending_input::{self, NewPendingInput, ParkedEntry, PendingInput, ReplyTo};
+use crate::bridge::pending_input::{self, NewPendingInput, PendingEntry, PendingInput, ReplyTo};
 use crate::bridge::{EraTranslation, StateBinding};
 use crate::call::CallClient;
 use crate::limit_hits;
@@ -73,15 +73,15 @@ impl Router {
             info,
             missing,
         };
-        let pending = self.parked.park(new);
-        let parked = pending.filter(|pending| {
-            let is_asked = pending.ask(id, method, params);
-            if !is_asked {
-                self.parked.forget(pending.number);
+        let pending = self.pending_inputs.insert(new);
+        let pending = pending.filter(|pending| {
+            let was_added = pending.ask(id, method, params);
+            if !was_added {
+                self.pending_inputs.forget(pending.number);
             }
-            is_asked
+            was_added
         });
-        let Some(pending) = parked else {
+        let Some(pending) = pending else {
             let translation =
                 EraTranslation::ToLegacy { method: call, binding: Some(binding), missing };
             let translation = Some(Box::new(translation));
@@ -121,7 +121,7 @@ impl Router {
     fn flush(&self, pending: &Rc<PendingInput>) {
         let Some((ReplyTo { client, id, stream }, result)) = pending.flush() else { return };
         if let Some(result) = result {
-            self.parked.forget(pending.number);
+            self.pending_inputs.forget(pending.number);
             pending.end();
             return match pending.answer(result, &id) {
                 Ok(line) => client.respond(&id, stream, &line),
@@ -130,11 +130,11 @@ impl Router {
         }
         if !self.upstream_of(pending).is_some_and(|upstream| upstream.awaits_input(pending)) {
             // The call was cancelled meanwhile.
-            self.parked.forget(pending.number);
+            self.pending_inputs.forget(pending.number);
             pending.end();
             return;
         }
-        let state = self.parked.state(pending.number, &pending.binding);
+        let state = self.pending_inputs.state(pending.number, &pending.binding);
         client.respond(&id, stream, &reply::result(&id, &pending.input_required_result(&state)));
         self.start_expiry_task();
         if let Some(upstream) = self.upstream_of(pending) {
@@ -142,7 +142,7 @@ impl Router {
         }
     }
 
-    /// Starts the task that abandons expired parked calls, unless it runs.
+    /// Starts the task that abandons expired pending inputs, unless it runs.
     fn start_expiry_task(&self) {
         if self.is_sweeping.replace(true) {
             return;
@@ -150,9 +150,9 @@ impl Router {
         let router = self.me();
         tokio::task::spawn_local(async move {
             loop {
-                let (expired, next) = router.parked.take_expired();
+                let (expired, next) = router.pending_inputs.take_expired();
                 for entry in expired {
-                    if let ParkedEntry::Call(pending) = entry {
+                    if let PendingEntry::Call(pending) = entry {
                         router.abandon(&pending);
                     }
                 }
@@ -172,7 +172,7 @@ impl Router {
         }
     }
 
-    /// Returns the upstream on which a parked call waits, if it still exists.
+    /// Returns the upstream on which a pending input waits, if it still exists.
     pub(crate) fn upstream_of(&self, pending: &PendingInput) -> Option<Rc<Upstream>> {
         let connection = pending.connection.upgrade()?;
         let server = self.server(connection.key().server.as_str())?;
@@ -181,8 +181,8 @@ impl Router {
 
     /// Abandons the calls that only this client, now closed, could resume.
     pub(super) fn abandon_parked(&self, client: &dyn RoutedClient) {
-        for pending in self.parked.tied_to(client.number()) {
-            self.parked.forget(pending.number);
+        for pending in self.pending_inputs.tied_to(client.number()) {
+            self.pending_inputs.forget(pending.number);
             self.abandon(&pending);
         }
     }
@@ -208,11 +208,11 @@ impl Router {
             client.respond(id, stream, &wrong.line(id));
             return true;
         }
-        let Some(number) = self.parked.allow_again(client.group_id()) else {
+        let Some(number) = self.pending_inputs.allow_again(client.group_id()) else {
             client.limit_hit(limit_hits::PENDING_INPUT);
             return false;
         };
-        let state = self.parked.state(number, binding);
+        let state = self.pending_inputs.state(number, binding);
         let result = pending_input::input_required(&wanted, &state, None);
         client.respond(id, stream, &reply::result(id, &result));
         self.start_expiry_task();
@@ -223,7 +223,7 @@ impl Router {
 /// Returns the URL elicitations that an error requires, as input requests of the modern era.
 fn url_elicitations(error: &str) -> Option<String> {
     #[derive(Deserialize)]
-    struct Named<'t> {
+    struct ErrorObject<'t> {
         code: i64,
         #[serde(borrow)]
         data: Data<'t>,
@@ -240,7 +240,8 @@ fn url_elicitations(error: &str) -> Option<String> {
         #[serde(borrow)]
         message: &'t RawValue,
     }
-    let Ok(Named { code: URL_ELICITATION_REQUIRED, data }) = serde_json::from_str(error) else {
+    let Ok(ErrorObject { code: URL_ELICITATION_REQUIRED, data }) = serde_json::from_str(error)
+    else {
         return None;
     };
     let all = data.elicitations.iter().enumerate().map(|(place, UrlElicitation { url, message })| {

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use xy_catalog::catalog::Known;
+use xy_catalog::catalog::ServerCatalog;
 use xy_catalog::scope::{Inventory, Scope};
 use xy_config::profile::DEFAULT_PROFILE;
 use xy_config::settings::Profiles;
@@ -124,7 +124,7 @@ impl Router {
         let is_unknown = |it: &&Rc<Backend>| it.known.borrow().is_none();
         let unknown: Vec<&str> =
             servers.iter().filter(is_unknown).map(|it| it.name.as_str()).collect();
-        let known: Vec<(&str, Rc<Known>)> = servers
+        let known: Vec<(&str, Rc<ServerCatalog>)> = servers
             .iter()
             .filter_map(|it| Some((it.name.as_str(), it.known.borrow().clone()?)))
             .collect();

@@ -5,7 +5,7 @@ pub(super) use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
-use xy_catalog::catalog::Known;
+use xy_catalog::catalog::ServerCatalog;
 use xy_protocol::error::CallError;
 use xy_supervisor::instance::InstanceKey;
 use xy_upstream::connection::Delivery;
@@ -13,7 +13,7 @@ use xy_upstream::fault::{Cause, ServerFault};
 
 use super::Router;
 use crate::backend::{Backend, CallToQueue};
-use crate::upstream::retry::{self, CallerKind, Facts, Reason, Retry};
+use crate::upstream::retry::{self, CallerKind, Reason, Retry, RetryFacts};
 use crate::upstream::{ClientCall, UnansweredCall, Upstream};
 
 /// Delays before a call is sent again to a server that seems alive. A dying server is noticed
@@ -34,7 +34,7 @@ impl Router {
             router: self,
             by,
             why,
-            known: by.known().or_else(|| server.as_ref().and_then(|server| server.said())),
+            known: by.known().or_else(|| server.as_ref().and_then(|server| server.reported())),
         };
         let has_clients = calls.iter().any(|lost| matches!(lost, UnansweredCall::Client(_)));
         for lost in calls {
@@ -60,7 +60,7 @@ struct Recovery<'l> {
     by: &'l Upstream,
     why: &'l Cause,
     /// The lists of the instance.
-    known: Option<Rc<Known>>,
+    known: Option<Rc<ServerCatalog>>,
 }
 
 impl Recovery<'_> {
@@ -68,7 +68,7 @@ impl Recovery<'_> {
         match lost {
             UnansweredCall::Client(lost) => self.settle_client(lost),
             UnansweredCall::Other { caller, delivery } => {
-                let retry = retry::decide(Facts::without_text(caller.kind(), delivery));
+                let retry = retry::decide(RetryFacts::without_text(caller.kind(), delivery));
                 let is_written = matches!(retry, Retry::Unknown(_));
                 if retry != Retry::Drop {
                     caller.fail(&ServerFault::Lost { is_written, cause: self.why.clone() });
@@ -111,13 +111,13 @@ impl Recovery<'_> {
         fail(&lost, &fault);
     }
 
-    fn facts(&self, lost: &ClientCall, has_successor: bool, has_moved: bool) -> Facts {
+    fn facts(&self, lost: &ClientCall, has_successor: bool, has_moved: bool) -> RetryFacts {
         let written = lost.request_text.as_deref().unwrap_or_default();
         let view = &lost.client.entry().view;
         // The tool's name depends on the client's view and the alias.
         let shown = |known| self.by.shown_as(&lost.alias.name, &*lost.client, known);
         let known = self.known.clone().and_then(shown);
-        Facts {
+        RetryFacts {
             caller: CallerKind::Client,
             delivery: lost.delivery,
             idempotency: retry::classify(written, &lost.response_kind, view, known.as_deref()),

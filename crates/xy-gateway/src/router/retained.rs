@@ -33,8 +33,8 @@ impl Router {
         }
         self.subscriptions.borrow().count(&mut counts);
         self.ownership.borrow().count(&mut counts);
-        self.parked.count(&mut counts);
-        counts.add("houses", self.groups.borrow().len());
+        self.pending_inputs.count(&mut counts);
+        counts.add("client_groups", self.groups.borrow().len());
         counts.add("request_copies_bytes", self.retained_bytes.get());
         counts.add("manifests", self.manifests.len());
         counts.add("profiles", self.scopes.borrow().len());

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use xy_catalog::catalog::{ExposedItem, Known};
+use xy_catalog::catalog::{ExposedItem, ServerCatalog};
 use xy_catalog::names;
 use xy_catalog::scope::Scope;
 use xy_mcp::kind::Kind;
@@ -84,7 +84,7 @@ struct Searcher<'a> {
 
 impl Searcher<'_> {
     /// Returns the visible part of a server.
-    fn shown_of(&self, server: &Backend) -> Option<Rc<Known>> {
+    fn shown_of(&self, server: &Backend) -> Option<Rc<ServerCatalog>> {
         match (self.client, self.visibility) {
             (Some(client), _) => server.shown_to(client),
             (None, Some(visibility)) => visibility.visible(&server.name, server.shown()?),
@@ -108,7 +108,7 @@ impl Searcher<'_> {
     }
 
     /// Returns the layer that replaces a server's own for this searcher, and its source.
-    fn layer(&self, server: &Backend) -> Option<(Layer, Rc<Known>)> {
+    fn layer(&self, server: &Backend) -> Option<(Layer, Rc<ServerCatalog>)> {
         let name = &server.name;
         if let Some(client) = self.client.filter(|client| server.has_own_tools(&**client)) {
             return Some((Layer::Client(name.clone(), client.group_id()), self.shown_of(server)?));
@@ -293,10 +293,10 @@ impl Router {
     }
 }
 
-type Indexed = BTreeMap<Layer, Option<Rc<Known>>>;
+type Indexed = BTreeMap<Layer, Option<Rc<ServerCatalog>>>;
 
 /// Returns true if the layer is built from this source.
-fn has(indexed: &Indexed, layer: &Layer, known: &Rc<Known>) -> bool {
+fn has(indexed: &Indexed, layer: &Layer, known: &Rc<ServerCatalog>) -> bool {
     let made_of = indexed.get(layer).and_then(Option::as_ref);
     made_of.is_some_and(|it| Rc::ptr_eq(it, known))
 }
@@ -306,7 +306,7 @@ fn put(
     index: &mut Index,
     indexed: &mut Indexed,
     layer: Layer,
-    known: Option<Rc<Known>>,
+    known: Option<Rc<ServerCatalog>>,
     documents: &[Document],
 ) {
     let key = layer.key();
@@ -333,7 +333,7 @@ fn put(
 fn documents(
     scope: Option<&Scope>,
     server: &ServerName,
-    known: &Known,
+    known: &ServerCatalog,
     is_alone: bool,
 ) -> Vec<Document> {
     let document = |shown: &ExposedItem| {
@@ -354,17 +354,17 @@ fn documents(
 /// Returns the beginning of a tool's description.
 fn first_words(definition: &str) -> String {
     #[derive(serde::Deserialize)]
-    struct Said {
+    struct Definition {
         #[serde(default)]
         description: String,
     }
-    let said = serde_json::from_str::<Said>(definition)
+    let description = serde_json::from_str::<Definition>(definition)
         .map_or_else(|_| String::new(), |it| it.description);
-    let said = said.trim();
-    if said.len() <= MAX_DESCRIPTION {
-        return said.to_owned();
+    let description = description.trim();
+    if description.len() <= MAX_DESCRIPTION {
+        return description.to_owned();
     }
-    let kept = &said[..said.floor_char_boundary(MAX_DESCRIPTION)];
+    let kept = &description[..description.floor_char_boundary(MAX_DESCRIPTION)];
     let end = kept.rfind(char::is_whitespace).unwrap_or(kept.len());
     format!("{} …", kept[..end].trim_end())
 }

@@ -66,7 +66,7 @@ impl HttpStatus for Router {
             "xy_calls_parked",
             gauge,
             "Calls that wait for their clients to come back.",
-            self.parked.len(),
+            self.pending_inputs.len(),
         );
         self.retained_counts().write(out);
         let numbers: [Number<'_>; 4] = [

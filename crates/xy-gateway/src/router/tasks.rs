@@ -76,13 +76,13 @@ impl Router {
 
     /// Looks up a modern task among the instances that this client may use.
     fn find_modern_task(&self, client: &dyn RoutedClient, id: &str) -> TaskLookup {
-        let is_theirs = |at: &InstanceKey, alias: &ServerName| {
+        let is_visible = |at: &InstanceKey, alias: &ServerName| {
             client.allows_server(alias.as_str())
                 && self
                     .server(at.server.as_str())
                     .is_none_or(|it| !at.holder.is_client() || it.holder(client) == at.holder)
         };
-        self.ownership.borrow().find_for(owner(client), id, is_theirs)
+        self.ownership.borrow().find_for(owner(client), id, is_visible)
     }
 
     /// Returns the instance that reports a task to this modern client. At the endpoint of one
@@ -173,14 +173,14 @@ impl Router {
         let is_shown = |client: &dyn RoutedClient| {
             alias.as_ref().is_none_or(|alias| client.allows_server(alias.as_str()))
         };
-        let mut is_heard = false;
+        let mut was_sent = false;
         for client in self.clients().into_iter().filter(|it| is_shown(&**it)) {
-            is_heard |= client.notify_task(by.key(), (&id, owner), line, is_over);
+            was_sent |= client.notify_task(by.key(), (&id, owner), line, is_over);
         }
         if is_over {
             self.ownership.borrow_mut().end_task(by.key(), &id);
         }
-        if !is_heard {
+        if !was_sent {
             by.unparsed(line);
         }
     }

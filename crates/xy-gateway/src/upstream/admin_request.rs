@@ -5,7 +5,7 @@ use std::rc::Rc;
 use tokio::sync::oneshot;
 use xy_mcp::edit::append_on_one_line;
 use xy_transport::chunks::Chunks;
-use xy_upstream::connection::Answered;
+use xy_upstream::connection::ResponseResult;
 use xy_upstream::fault::ServerFault;
 
 use super::{Caller, PendingCall, Upstream};
@@ -14,12 +14,12 @@ use super::{Caller, PendingCall, Upstream};
 pub(crate) struct AdminRequest {
     upstream: Rc<Upstream>,
     upstream_id: u64,
-    answered: oneshot::Receiver<Answered>,
+    answered: oneshot::Receiver<ResponseResult>,
 }
 
 impl AdminRequest {
     /// Returns the whole response, as written.
-    pub(crate) async fn answer(mut self) -> Answered {
+    pub(crate) async fn answer(mut self) -> ResponseResult {
         (&mut self.answered).await.unwrap_or(Err(ServerFault::Gone))
     }
 }

@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use xy_http::frontend::StreamNo;
 use xy_mcp::modern::RequestMeta;
-use xy_upstream::connection::Answered;
+use xy_upstream::connection::ResponseResult;
 use xy_upstream::fault::ServerFault;
 
 use crate::bridge::EraTranslation;
@@ -43,7 +43,7 @@ pub(crate) enum Caller {
     /// No one, while the call passes from one caller to another.
     Detached,
     /// A user of the control socket, who gets the whole response as written.
-    Admin(oneshot::Sender<Answered>),
+    Admin(oneshot::Sender<ResponseResult>),
 }
 
 /// The owner of a call.

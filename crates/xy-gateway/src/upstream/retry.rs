@@ -6,7 +6,7 @@
 //! so. `docs/design/queued-calls.md` has the table.
 
 use serde_json::Value;
-use xy_catalog::catalog::Known;
+use xy_catalog::catalog::ServerCatalog;
 use xy_http::frontend::View;
 use xy_mcp::envelope::{self, Message, text_of};
 use xy_mcp::kind;
@@ -68,7 +68,7 @@ pub(crate) enum CallerKind {
 /// The facts about a call that was not answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
-pub(crate) struct Facts {
+pub(crate) struct RetryFacts {
     pub(crate) caller: CallerKind,
     pub(crate) delivery: Delivery,
     pub(crate) idempotency: Idempotency,
@@ -87,7 +87,7 @@ pub(crate) struct Facts {
     pub(crate) is_hung: bool,
 }
 
-impl Facts {
+impl RetryFacts {
     /// Returns the facts of a call whose text is never kept. `caller` is `None` if nothing waits
     /// for the response.
     pub(crate) fn without_text(caller: Option<CallerKind>, delivery: Delivery) -> Self {
@@ -145,8 +145,8 @@ pub(crate) enum Reason {
 }
 
 /// Decides what happens to a call.
-pub(crate) fn decide(facts: Facts) -> Retry {
-    let Facts {
+pub(crate) fn decide(facts: RetryFacts) -> Retry {
+    let RetryFacts {
         caller,
         delivery,
         idempotency,
@@ -191,8 +191,8 @@ impl Reason {
             Self::Twice => Some("it had been sent again once already"),
             Self::Task => Some("tasks are not begun again"),
             Self::Hung => Some("the server hung while it was open, and it may be why"),
-            Self::ServerRequest => Some("its client had been asked something meanwhile"),
-            Self::MayChange => Some("nothing says that it may be repeated"),
+            Self::ServerRequest => Some("the server had sent its client a request during the call"),
+            Self::MayChange => Some("it is not known to be safe to repeat"),
             Self::NotKept => Some(
                 "no copy of it could be kept, as the copies of one server would exceed \
                  `park { bytes }` of `xy.kdl`",
@@ -207,7 +207,7 @@ pub(crate) fn classify(
     text: &[u8],
     response_kind: &ResponseKind,
     view: &View,
-    known: Option<&Known>,
+    known: Option<&ServerCatalog>,
 ) -> Idempotency {
     if *response_kind == ResponseKind::NewTask || response_kind.is_of_task() {
         return classify_method("", None, response_kind, view, known);
@@ -224,7 +224,7 @@ pub(crate) fn classify_method(
     name: Option<&str>,
     response_kind: &ResponseKind,
     view: &View,
-    known: Option<&Known>,
+    known: Option<&ServerCatalog>,
 ) -> Idempotency {
     if *response_kind == ResponseKind::NewTask {
         return Idempotency::NewTask;
@@ -245,7 +245,7 @@ pub(crate) fn classify_method(
 
 /// Classifies a tool by its name at an endpoint with this `view`. If several tools have that name,
 /// all have to agree.
-fn classify_tool(name: &str, view: &View, known: &Known) -> Idempotency {
+fn classify_tool(name: &str, view: &View, known: &ServerCatalog) -> Idempotency {
     let inside = match view {
         View::Server(_) => Some(name),
         View::Profile(_) | View::All => known.original_name(kind::Kind::Tools, name),

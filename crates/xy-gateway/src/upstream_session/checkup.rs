@@ -87,8 +87,8 @@ async fn ask(upstream: &Rc<Upstream>, within: Duration, use_fallback: bool) -> O
     };
     request.bypass_limit();
     let half = within / 2;
-    let patience = if use_fallback { half } else { within };
-    let first = timeout(patience, request.answered()).await;
+    let first_timeout = if use_fallback { half } else { within };
+    let first = timeout(first_timeout, request.answered()).await;
     let outcome = match first {
         Ok(answer) => Some(outcome_of(&answer)),
         Err(_) if use_fallback => ask_for_list(upstream, &mut request, half).await,

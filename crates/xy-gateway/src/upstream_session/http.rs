@@ -17,7 +17,7 @@ use xy_upstream::connection::handshake::{Handshake, HandshakePlan, INITIALIZED, 
 
 use super::checkup::CheckupTask;
 use super::legacy_session::LegacySession;
-use super::{Ended, capabilities, describe_end, end_loop, idle_stop, learn_lists};
+use super::{LearnError, capabilities, describe_end, end_loop, idle_stop, learn_lists};
 use crate::backend::Backend;
 pub(super) use xy_upstream::connection::http_client::{
     ACCEPT_TIMEOUT, HttpClient, STABLE_AFTER, SessionError,
@@ -465,10 +465,10 @@ impl HttpSession {
         tokio::select! {
             refused = learning => match refused {
                 None => {} // The connection is closed, and only read from now on.
-                Some(Ended::Loop) => return SessionError::Loop,
+                Some(LearnError::Loop) => return SessionError::Loop,
                 // Another server runs there by now.
-                Some(Ended::Refused { was_good: true, .. }) => return SessionError::Forgotten,
-                Some(Ended::Refused { why, .. }) => return SessionError::Hopeless(why),
+                Some(LearnError::Refused { was_good: true, .. }) => return SessionError::Forgotten,
+                Some(LearnError::Refused { why, .. }) => return SessionError::Hopeless(why),
             },
             () = self.upstream.keep_listening() => {}
             never = self.speak_legacy_too() => match never {},

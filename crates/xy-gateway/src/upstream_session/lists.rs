@@ -11,7 +11,7 @@ use xy_protocol::control::quoted;
 use xy_protocol::error::CallError;
 
 use crate::backend::Backend;
-pub(super) use xy_catalog::catalog::{Item, Known, Lists, MAX_BYTES, MAX_ITEMS, Page};
+pub(super) use xy_catalog::catalog::{Item, Lists, MAX_BYTES, MAX_ITEMS, Page, ServerCatalog};
 use xy_mcp::era::Introduction;
 use xy_mcp::kind::Kind;
 use xy_mcp::modern::UNSUPPORTED_VERSION;
@@ -47,7 +47,7 @@ const INVALID_REQUEST: i64 = -32600;
 const METHOD_NOT_FOUND: i64 = -32601;
 
 /// The reason why a server's lists are not requested any more.
-pub(crate) enum Ended {
+pub(crate) enum LearnError {
     /// The server refuses its own revision. `was_good` tells that it did not do so at first.
     Refused { why: String, was_good: bool },
     /// The server leads back to this daemon.
@@ -62,8 +62,8 @@ pub(crate) async fn learn_lists(
     settings: &Arc<ServerSettings>,
     upstream: &Rc<Upstream>,
     introduction: &Rc<Introduction>,
-) -> Option<Ended> {
-    let mut lists = server.said().map_or_else(Lists::default, |said| said.lists.clone());
+) -> Option<LearnError> {
+    let mut lists = server.reported().map_or_else(Lists::default, |it| it.lists.clone());
     let mut was_good = false;
     let mut retry_delay = MIN_RETRY_DELAY;
     let shown_at = Instant::now() + LIST_TIMEOUT;
@@ -79,10 +79,10 @@ pub(crate) async fn learn_lists(
         }
         let answered = match answered {
             Ok(answered) => answered,
-            Err(why) => return Some(Ended::Refused { why, was_good }),
+            Err(why) => return Some(LearnError::Refused { why, was_good }),
         };
         if answered == ListsAnswered::Loop || behind.is_loop_with(router.this_daemon()) {
-            return Some(Ended::Loop);
+            return Some(LearnError::Loop);
         }
         was_good = true;
         // For a while, the lists that an earlier daemon has stored are better than none.
@@ -100,8 +100,8 @@ pub(crate) async fn learn_lists(
             templates = count(Kind::Templates),
             "lists learned"
         );
-        let said = Introduction { behind, ..(**introduction).clone() };
-        let known = Known::new(server.name.as_str(), said, lists.clone());
+        let introduction = Introduction { behind, ..(**introduction).clone() };
+        let known = ServerCatalog::new(server.name.as_str(), introduction, lists.clone());
         if let Some(duplicates) = known.take_duplicates() {
             tracing::warn!(server = %upstream.key(), "{duplicates}");
             upstream.log_own(duplicates);

@@ -9,7 +9,7 @@ use xy_protocol::server::{ServerName, Wanted};
 use super::fleet_task::FleetTask;
 use super::{Roster, settings_of};
 use crate::instance::Holder;
-use crate::launch::adopt::AdoptedInstance;
+use crate::launch::adopt::AdoptedLife;
 use crate::lifecycle::{Event, Retirement};
 use crate::task::Origin;
 use crate::wait::time_of_day;
@@ -18,7 +18,7 @@ impl FleetTask {
     /// Returns true if the instance goes on. Client instances do not, as clients do not outlive a
     /// daemon; nor do added servers that were never confirmed to the user. The second process of a
     /// server goes on beside the shared one, which is adopted before it.
-    fn is_wanted_back(&self, adopted: &AdoptedInstance) -> bool {
+    fn is_wanted_back(&self, adopted: &AdoptedLife) -> bool {
         let name = &adopted.key.server;
         let is_kept = self.runtime_servers.servers.contains_key(name);
         let has_place = match adopted.key.holder {
@@ -34,7 +34,7 @@ impl FleetTask {
     }
 
     /// Adopts instances. Shared ones come first, as second processes need them.
-    pub(super) fn adopt_all(&mut self, mut adopted: Vec<AdoptedInstance>) {
+    pub(super) fn adopt_all(&mut self, mut adopted: Vec<AdoptedLife>) {
         adopted.sort_by_key(|it| it.key.holder != Holder::Shared);
         for instance in adopted {
             self.adopt(instance);
@@ -47,13 +47,13 @@ impl FleetTask {
     }
 
     /// Adopts an instance with the settings that it was started with.
-    pub(super) fn adopt(&mut self, adopted: AdoptedInstance) {
+    pub(super) fn adopt(&mut self, adopted: AdoptedLife) {
         let is_wanted_back = self.is_wanted_back(&adopted);
-        let AdoptedInstance { key, note, status, greeted_at, instance, logs } = adopted;
+        let AdoptedLife { key, note, status, status_at, handle, logs } = adopted;
         // Another server that shares the process may want it. That is known after the reload.
         let is_shared = note.settings.share_key.is_some();
         let wanted = if is_shared { Wanted::Up } else { self.wanted(&key.server) };
-        let life = note.life(&status, wanted, greeted_at.into_std());
+        let life = note.life(&status, wanted, status_at.into_std());
         let pid = status.exited.is_none().then_some(status.pid);
         let ended_at = status
             .exited
@@ -73,20 +73,27 @@ impl FleetTask {
             Wanted::Up => note.missed_event(&status),
         };
         let probe_support = note.probe_support();
-        let origin = Origin::Adopted { life, instance, pid, ended_at, missed_event, probe_support };
-        let handle = self.spawn_task(&key, note.settings.clone(), logs, origin);
+        let origin = Origin::Adopted {
+            life,
+            life_handle: handle,
+            pid,
+            ended_at,
+            missed_event,
+            probe_support,
+        };
+        let instance = self.spawn_task(&key, note.settings.clone(), logs, origin);
         if !is_wanted_back {
-            self.leaving.insert(key, handle);
+            self.leaving.insert(key, instance);
             return;
         }
         let mut roster = Roster::clone(&self.published.borrow());
-        self.member(&mut roster, &note.settings).instances.insert(key.holder, handle);
+        self.member(&mut roster, &note.settings).instances.insert(key.holder, instance);
         self.publish(roster);
     }
 
     /// Adopts an instance in place of the successor that waited for its end, then applies the
     /// current settings.
-    pub(super) async fn adopt_late(&mut self, adopted: AdoptedInstance, is_broken: bool) {
+    pub(super) async fn adopt_late(&mut self, adopted: AdoptedLife, is_broken: bool) {
         // Nothing waits for the end of a second process: it is added if there is no other yet.
         if !self.is_wanted_back(&adopted) || adopted.key.holder != Holder::Shared {
             return self.adopt(adopted);

@@ -22,7 +22,7 @@ use super::orphans::LifeFilter;
 use super::process::ProcessLauncher;
 use super::shim_link::{LinkEvent, ShimLink};
 use super::shim_process::ShimProcess;
-use super::{Instance, LaunchOrder};
+use super::{LaunchOrder, LifeHandle};
 use crate::instance_key::InstanceKey;
 use crate::lifecycle::Note;
 use crate::locks::{LOCK_POLL_INTERVAL, held_locks, holder, is_held, until_free};
@@ -44,24 +44,24 @@ const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Stop grace of a server whose settings are unknown.
 const UNKNOWN_GRACE: Duration = Duration::from_secs(10);
 
-/// A server instance that an earlier daemon started and this daemon has taken over.
+/// A life that an earlier daemon started and this daemon has taken over.
 #[derive(Debug)]
-pub struct AdoptedInstance {
-    /// Its key.
+pub struct AdoptedLife {
+    /// Key of its instance.
     pub key: InstanceKey,
     /// The note that the earlier daemon left.
     pub note: Note,
     /// How it was when it was adopted.
     pub status: StatusReport,
     /// When the status was received; its ages count back from here.
-    pub greeted_at: Instant,
-    /// The instance, with the events since then.
-    pub instance: Instance,
+    pub status_at: Instant,
+    /// Its handle, with the events since then.
+    pub handle: LifeHandle,
     /// Its log.
     pub logs: Arc<LogBook>,
 }
 
-impl AdoptedInstance {
+impl AdoptedLife {
     /// Returns the name of its server.
     pub fn server(&self) -> &ServerName {
         &self.key.server
@@ -76,16 +76,16 @@ impl AdoptedInstance {
 /// Instances whose shims or engines have not answered yet.
 #[derive(Debug)]
 pub struct PendingAdoptions {
-    attempts: JoinSet<Option<AdoptedInstance>>,
+    attempts: JoinSet<Option<AdoptedLife>>,
     launcher: Arc<ProcessLauncher>,
     /// Adoptions of containers, which have no shim.
-    containers: JoinSet<Option<AdoptedInstance>>,
+    containers: JoinSet<Option<AdoptedLife>>,
 }
 
 impl PendingAdoptions {
     /// Adds adoptions of containers whose engines have not answered yet.
     #[must_use]
-    pub fn and(mut self, containers: JoinSet<Option<AdoptedInstance>>) -> Self {
+    pub fn and(mut self, containers: JoinSet<Option<AdoptedLife>>) -> Self {
         self.containers = containers;
         self
     }
@@ -96,7 +96,7 @@ impl PendingAdoptions {
     }
 
     /// Returns the next adopted instance, or `None` once no adoption is pending.
-    pub async fn next(&mut self) -> Option<AdoptedInstance> {
+    pub async fn next(&mut self) -> Option<AdoptedLife> {
         loop {
             tokio::select! {
                 Some(attempt) = self.attempts.join_next() => match attempt.ok().flatten() {
@@ -158,7 +158,7 @@ impl LifeFilter for UnownedLives {
 }
 
 /// A shim that has reported its full status.
-struct ShimGreeting {
+struct ShimConnection {
     link: ShimLink,
     status: StatusReport,
     at: Instant,
@@ -170,7 +170,7 @@ impl ProcessLauncher {
     ///
     /// A shim that cannot be taken over is told to stop; it holds its lock until its server has
     /// ended. Slow shims are returned as pending.
-    pub async fn adopt_all(self: &Arc<Self>) -> (Vec<AdoptedInstance>, PendingAdoptions) {
+    pub async fn adopt_all(self: &Arc<Self>) -> (Vec<AdoptedLife>, PendingAdoptions) {
         let mut attempts = JoinSet::new();
         let held = held_locks(self.locks_dir()).unwrap_or_else(|error| {
             tracing::error!(%error, "no server can be taken over: the locks cannot be read");
@@ -180,7 +180,7 @@ impl ProcessLauncher {
             let launcher = self.clone();
             attempts.spawn(async move { launcher.adopt(key, lock).await });
         }
-        let mut adopted: Vec<AdoptedInstance> = Vec::new();
+        let mut adopted: Vec<AdoptedLife> = Vec::new();
         let give_up_at = Instant::now() + STARTUP_TIMEOUT;
         while let Ok(Some(attempt)) = timeout_at(give_up_at, attempts.join_next()).await {
             adopted.extend(attempt.ok().flatten());
@@ -213,7 +213,7 @@ impl ProcessLauncher {
     }
 
     /// Takes over one server, if its shim is running.
-    async fn adopt(self: Arc<Self>, key: InstanceKey, lock: PathBuf) -> Option<AdoptedInstance> {
+    async fn adopt(self: Arc<Self>, key: InstanceKey, lock: PathBuf) -> Option<AdoptedLife> {
         let server = &key;
         let began_at = Instant::now();
         loop {
@@ -222,8 +222,10 @@ impl ProcessLauncher {
             }
             let identity = holder(&lock).filter(Identity::is_alive);
             if let Some(identity) = &identity {
-                match self.greet(server, identity).await {
-                    Ok(greeted) => return self.take_over(key, lock, identity.clone(), greeted),
+                match self.connect(server, identity).await {
+                    Ok(connection) => {
+                        return self.take_over(key, lock, identity.clone(), connection);
+                    }
                     Err(AdoptError::Silent) if identity.is_stopped() && identity.holds(&lock) => {
                         tracing::error!(%server, pid = identity.pid, "its shim hangs, and is killed");
                         identity.signal(Signal::KILL);
@@ -256,7 +258,11 @@ impl ProcessLauncher {
     }
 
     /// Connects to a shim and asks for the status of its server.
-    async fn greet(&self, key: &InstanceKey, who: &Identity) -> Result<ShimGreeting, AdoptError> {
+    async fn connect(
+        &self,
+        key: &InstanceKey,
+        who: &Identity,
+    ) -> Result<ShimConnection, AdoptError> {
         let socket = PathBuf::from(&who.socket);
         let connecting = spawn_blocking(move || xy_shim::listener::connect(&socket));
         let stream = timeout(REPLY_TIMEOUT, connecting)
@@ -286,7 +292,7 @@ impl ProcessLauncher {
         }
         let log_file = instance_log(self.logs_dir(), key);
         let logs = Arc::new(LogBook::adopted(&log_file, status.logged));
-        Ok(ShimGreeting { link, status, at: Instant::now(), logs })
+        Ok(ShimConnection { link, status, at: Instant::now(), logs })
     }
 
     /// Takes responsibility for a server whose shim has answered.
@@ -295,10 +301,10 @@ impl ProcessLauncher {
         key: InstanceKey,
         lock: PathBuf,
         identity: Identity,
-        greeted: ShimGreeting,
-    ) -> Option<AdoptedInstance> {
+        connection: ShimConnection,
+    ) -> Option<AdoptedLife> {
         let server = &key;
-        let ShimGreeting { mut link, status, at: greeted_at, logs } = greeted;
+        let ShimConnection { mut link, status, at: status_at, logs } = connection;
         let Some(note) = Note::parse(&link.take_note()) else {
             tracing::error!(%server, "no saved state of this server: starting a new instance");
             let grace_ms = millis(UNKNOWN_GRACE);
@@ -318,8 +324,8 @@ impl ProcessLauncher {
         let life = identity.life.clone();
         let shim = ShimProcess::Adopted { identity, lock };
         let driver_note = note.speaker.clone();
-        let instance = self.drive_adopted(order, (shim, link), &status, life, driver_note);
-        Some(AdoptedInstance { key, note, status, greeted_at, instance, logs })
+        let handle = self.drive_adopted(order, (shim, link), &status, life, driver_note);
+        Some(AdoptedLife { key, note, status, status_at, handle, logs })
     }
 }
 

@@ -24,7 +24,7 @@ use super::orphans::{self, Shims};
 use super::process_runner::{OrphanCleanup, ProcessRunner};
 use super::shim_link::ShimLink;
 use super::shim_process::ShimProcess;
-use super::{Instance, InstanceEvent, Launch, LaunchOrder};
+use super::{Launch, LaunchOrder, LifeEvent, LifeHandle};
 use crate::lifecycle::LaunchFault;
 use crate::locks::{self, lock_file};
 use crate::logs::{FILE_BYTES, FILE_GENERATIONS, instance_log};
@@ -139,12 +139,12 @@ impl ProcessLauncher {
         status: &StatusReport,
         life: String,
         driver_note: String,
-    ) -> Instance {
-        let (instance, ends) = Instance::pair();
+    ) -> LifeHandle {
+        let (handle, ends) = LifeHandle::pair();
         let (cleanup, driver) = (self.cleanup(life), self.driver.clone());
         let runner = ProcessRunner::new(order, shim, link, cleanup, driver, ends);
         tokio::spawn(runner.run_adopted(status.clone(), driver_note).in_current_span());
-        instance
+        handle
     }
 
     fn cleanup(&self, life: String) -> OrphanCleanup {
@@ -236,8 +236,8 @@ impl ProcessLauncher {
 }
 
 impl Launch for ProcessLauncher {
-    fn launch(&self, order: LaunchOrder) -> Instance {
-        let (instance, ends) = Instance::pair();
+    fn launch(&self, order: LaunchOrder) -> LifeHandle {
+        let (handle, ends) = LifeHandle::pair();
         let life = self.new_life();
         match self.start(&order, &life) {
             Ok((shim, link)) => {
@@ -248,9 +248,9 @@ impl Launch for ProcessLauncher {
             }
             Err(fault) => {
                 // The channel is new and has room.
-                let _ = ends.events.try_send(InstanceEvent::LaunchFailed(fault));
+                let _ = ends.events.try_send(LifeEvent::LaunchFailed(fault));
             }
         }
-        instance
+        handle
     }
 }

@@ -17,7 +17,7 @@ use super::orphans::{LifeFilter, Shims};
 use super::protocol_link::{ProtocolLink, next_driver_event};
 use super::shim_link::{LinkEvent, ShimLink};
 use super::shim_process::ShimProcess;
-use super::{InstanceChannels, InstanceCommand, InstanceEvent, LaunchOrder};
+use super::{LaunchOrder, LifeChannels, LifeCommand, LifeEvent};
 use crate::lifecycle::{Exit, LaunchFault};
 use crate::logs::LogBook;
 use crate::protocol::{Checkup, DriverEvent, Handover, IdleStop, ProtocolDriver};
@@ -70,7 +70,7 @@ pub(super) struct ProcessRunner {
     /// The latest note of the task, and when it was left. `None` before the first note in this
     /// daemon.
     noted: Option<(Vec<u8>, Instant)>,
-    channels: InstanceChannels,
+    channels: LifeChannels,
     /// True until the task drops the instance.
     is_held: bool,
     /// True once a task has taken the instance over; not at once, if an earlier daemon started it.
@@ -84,7 +84,7 @@ pub(super) struct ProcessRunner {
     /// Why it is stopped although it has started.
     refused: Option<LaunchFault>,
     /// The last event, and when the shim must have exited too.
-    end: Option<(InstanceEvent, Instant)>,
+    end: Option<(LifeEvent, Instant)>,
 }
 
 /// An event during a life.
@@ -94,7 +94,7 @@ enum Event {
     Writable,
     ShimGone,
     LinkBroken(io::Error),
-    Command(InstanceCommand),
+    Command(LifeCommand),
     NoteChanged,
     Dropped,
     Driver(DriverEvent),
@@ -122,7 +122,7 @@ impl ProcessRunner {
         link: ShimLink,
         cleanup: OrphanCleanup,
         driver: Arc<dyn ProtocolDriver>,
-        channels: InstanceChannels,
+        channels: LifeChannels,
     ) -> Self {
         Self {
             shim,
@@ -152,7 +152,7 @@ impl ProcessRunner {
         let unread = self.link.take_unread();
         self.is_ending = status.stopping;
         self.driver_note.clone_from(&driver_note);
-        self.report(InstanceEvent::Confinement(status.confined)).await;
+        self.report(LifeEvent::Confinement(status.confined)).await;
         if let Some(exited) = status.exited {
             if !self.wait_for_task().await {
                 return self.hand_over().await;
@@ -187,16 +187,16 @@ impl ProcessRunner {
                         self.leave_note(); // It was left before this command.
                     }
                     match command {
-                        InstanceCommand::Stop { grace, for_good, is_hung } => {
+                        LifeCommand::Stop { grace, for_good, is_hung } => {
                             self.close_protocol(is_hung);
                             self.stop(grace, for_good);
                         }
-                        InstanceCommand::Kill => self.shim.kill(),
-                        InstanceCommand::SetOrphanRules { orphan_timeout, grace } => {
+                        LifeCommand::Kill => self.shim.kill(),
+                        LifeCommand::SetOrphanRules { orphan_timeout, grace } => {
                             let (orphan_ms, grace_ms) = (millis(orphan_timeout), millis(grace));
                             self.link.queue(&Order::Rules(OrphanPolicy { orphan_ms, grace_ms }));
                         }
-                        InstanceCommand::HandOver => return self.hand_over().await,
+                        LifeCommand::HandOver => return self.hand_over().await,
                     }
                 }
                 // The instance was adopted, but dropped before a task took it over.
@@ -233,16 +233,14 @@ impl ProcessRunner {
             let left = self.cleanup.shims.end_orphans(Arc::new(life)).await;
             xy_shim::cgroup::remove_stale();
             if !left.is_empty() {
-                self.report(InstanceEvent::Survivors(left)).await;
+                self.report(LifeEvent::Survivors(left)).await;
             }
         }
         let last = match self.end {
             // Only now have all events of the protocol driver been handled.
-            Some((InstanceEvent::Exited(exit), _)) if self.is_probing => {
-                InstanceEvent::ExitedOnProbe(exit)
-            }
+            Some((LifeEvent::Exited(exit), _)) if self.is_probing => LifeEvent::ExitedOnProbe(exit),
             Some((event, _)) => event,
-            None => InstanceEvent::Exited(Exit::UNKNOWN),
+            None => LifeEvent::Exited(Exit::UNKNOWN),
         };
         let _ = self.channels.events.send(last).await; // The task may have dropped the instance.
     }
@@ -282,20 +280,17 @@ impl ProcessRunner {
                     return;
                 }
                 if !lasting {
-                    self.report(InstanceEvent::NotAdoptable).await;
+                    self.report(LifeEvent::NotAdoptable).await;
                 }
-                self.report(InstanceEvent::Confinement(confined)).await;
+                self.report(LifeEvent::Confinement(confined)).await;
                 self.on_started(pid, pipes, None).await;
             }
             Report::Status(_) | Report::Refused { .. } => {} // Nothing was asked.
-            Report::LogTrouble { problem } => self.report(InstanceEvent::LogTrouble(problem)).await,
+            Report::LogTrouble { problem } => self.report(LifeEvent::LogTrouble(problem)).await,
             Report::StartFailed(fault) => {
-                self.set_last_event(InstanceEvent::LaunchFailed(explain(
-                    fault,
-                    &self.order.settings,
-                )));
+                self.set_last_event(LifeEvent::LaunchFailed(explain(fault, &self.order.settings)));
             }
-            Report::Confined(confined) => self.report(InstanceEvent::Confinement(confined)).await,
+            Report::Confined(confined) => self.report(LifeEvent::Confinement(confined)).await,
             Report::Exited(exit) => self.on_exit(exit).await,
         }
     }
@@ -307,7 +302,7 @@ impl ProcessRunner {
     }
 
     async fn on_started(&mut self, pid: u32, pipes: Pipes, handover: Option<Handover>) {
-        self.report(InstanceEvent::Launched { pid }).await;
+        self.report(LifeEvent::Launched { pid }).await;
         self.open_protocol(pid, pipes, handover).await;
     }
 
@@ -333,15 +328,14 @@ impl ProcessRunner {
 
     async fn on_exit(&mut self, exit: ExitReport) {
         if !exit.survivors.is_empty() {
-            self.report(InstanceEvent::Survivors(exit.survivors.clone())).await;
+            self.report(LifeEvent::Survivors(exit.survivors.clone())).await;
         }
         let limits = self.order.settings.process().map(|it| it.limits).unwrap_or_default();
         let oom = limits::oom(exit.oom, limits);
         let exit = Exit { code: exit.code, signal: exit.signal, oom };
         // From here on only this daemon knows the exit, and it may be killed before it reports it.
         tracing::info!(server = %self.order.key, "{exit}");
-        let last =
-            self.refused.take().map_or(InstanceEvent::Exited(exit), InstanceEvent::LaunchFailed);
+        let last = self.refused.take().map_or(LifeEvent::Exited(exit), LifeEvent::LaunchFailed);
         self.set_last_event(last);
         self.notify_exit(exit);
     }
@@ -380,11 +374,11 @@ impl ProcessRunner {
         self.refused = Some(fault);
     }
 
-    async fn report(&self, event: InstanceEvent) {
+    async fn report(&self, event: LifeEvent) {
         let _ = self.channels.events.send(event).await; // The task may have dropped the instance.
     }
 
-    fn set_last_event(&mut self, event: InstanceEvent) {
+    fn set_last_event(&mut self, event: LifeEvent) {
         self.end = Some((event, Instant::now() + FINISH_TIMEOUT));
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use super::{InstanceEvent, LaunchOrder};
+use super::{LaunchOrder, LifeEvent};
 use crate::lifecycle::note::with_driver_note;
 use crate::protocol::{
     COMMAND_QUEUE_CAPACITY, Checkup, Connection, DriverCommand, DriverEvent, EVENT_QUEUE_CAPACITY,
@@ -102,7 +102,7 @@ pub async fn next_driver_event(link: &mut Option<ProtocolLink>) -> Option<Driver
 #[derive(Debug)]
 pub enum DriverAction {
     /// Report this event.
-    Report(InstanceEvent),
+    Report(LifeEvent),
     /// Stop the server, for this reason.
     ProtocolError(String),
     /// Stop the server and do not start it again, for this reason.
@@ -134,8 +134,8 @@ pub enum DriverUpdate {
 /// need not support. Pure.
 pub fn action_for(event: DriverEvent, is_probed: bool) -> DriverAction {
     match event {
-        DriverEvent::Ready => DriverAction::Report(InstanceEvent::Ready),
-        DriverEvent::Idle(why) => DriverAction::Report(InstanceEvent::Idle(truncate_reason(&why))),
+        DriverEvent::Ready => DriverAction::Report(LifeEvent::Ready),
+        DriverEvent::Idle(why) => DriverAction::Report(LifeEvent::Idle(truncate_reason(&why))),
         // A local server that has such a problem is stopped.
         DriverEvent::ProtocolError(why)
         | DriverEvent::Unreachable(why)
@@ -171,13 +171,9 @@ pub fn update_in(event: DriverEvent) -> Option<DriverUpdate> {
 }
 
 /// Returns the event that reports a protocol error.
-pub fn protocol_error(why: &str, is_probed: bool) -> InstanceEvent {
+pub fn protocol_error(why: &str, is_probed: bool) -> LifeEvent {
     let why = truncate_reason(why);
-    if is_probed {
-        InstanceEvent::ProtocolErrorOnProbe(why)
-    } else {
-        InstanceEvent::ProtocolError(why)
-    }
+    if is_probed { LifeEvent::ProtocolErrorOnProbe(why) } else { LifeEvent::ProtocolError(why) }
 }
 
 /// Returns the latest note of a task, joined with that of its protocol driver, for a later daemon.
@@ -218,7 +214,7 @@ mod tests {
         assert!(
             update_in(DriverEvent::Ready).is_none() && update_in(DriverEvent::WriteEnds).is_some()
         );
-        assert_eq!(protocol_error("a\nb", true), InstanceEvent::ProtocolErrorOnProbe("a".into()));
-        assert_eq!(protocol_error("a", false), InstanceEvent::ProtocolError("a".into()));
+        assert_eq!(protocol_error("a\nb", true), LifeEvent::ProtocolErrorOnProbe("a".into()));
+        assert_eq!(protocol_error("a", false), LifeEvent::ProtocolError("a".into()));
     }
 }

@@ -13,7 +13,7 @@ use tracing::Instrument;
 use xy_config::settings::RemoteSettings;
 use xy_shim::wire::{MAX_LINE, Record, flags, put_record};
 
-use super::{Instance, InstanceChannels, InstanceCommand, InstanceEvent, Launch, LaunchOrder};
+use super::{Launch, LaunchOrder, LifeChannels, LifeCommand, LifeEvent, LifeHandle};
 use crate::lifecycle::Exit;
 use crate::logs::LogBook;
 use crate::protocol::{
@@ -51,8 +51,8 @@ impl RemoteLauncher {
 }
 
 impl Launch for RemoteLauncher {
-    fn launch(&self, order: LaunchOrder) -> Instance {
-        let (instance, channels) = Instance::pair();
+    fn launch(&self, order: LaunchOrder) -> LifeHandle {
+        let (handle, channels) = LifeHandle::pair();
         let (event_sender, driver_events) = mpsc::channel(EVENT_QUEUE_CAPACITY);
         let (driver_commands, command_receiver) = mpsc::channel(COMMAND_QUEUE_CAPACITY);
         self.driver.drive(Connection {
@@ -69,18 +69,18 @@ impl Launch for RemoteLauncher {
                 .run()
                 .in_current_span(),
         );
-        instance
+        handle
     }
 }
 
 /// Runs one life until its last event.
 struct RemoteRunner {
     order: LaunchOrder,
-    channels: InstanceChannels,
+    channels: LifeChannels,
     driver_events: mpsc::Receiver<DriverEvent>,
     driver_commands: mpsc::Sender<DriverCommand>,
     /// The last event, and when the driver must have dropped its connection.
-    end: Option<(InstanceEvent, Instant)>,
+    end: Option<(LifeEvent, Instant)>,
 }
 
 impl RemoteRunner {
@@ -89,10 +89,10 @@ impl RemoteRunner {
             tokio::select! {
                 biased;
                 command = self.channels.commands.recv() => match command {
-                    Some(InstanceCommand::Stop { is_hung, .. }) => self.close(is_hung),
-                    Some(InstanceCommand::SetOrphanRules { .. }) => {} // Only shims need them.
-                    Some(InstanceCommand::HandOver) => return self.hand_over().await,
-                    Some(InstanceCommand::Kill) => break Some(InstanceEvent::Closed),
+                    Some(LifeCommand::Stop { is_hung, .. }) => self.close(is_hung),
+                    Some(LifeCommand::SetOrphanRules { .. }) => {} // Only shims need them.
+                    Some(LifeCommand::HandOver) => return self.hand_over().await,
+                    Some(LifeCommand::Kill) => break Some(LifeEvent::Closed),
                     // The task has dropped the instance.
                     None => {
                         self.close(false);
@@ -115,8 +115,7 @@ impl RemoteRunner {
                 }
             }
         };
-        let last =
-            last.unwrap_or_else(|| InstanceEvent::Unreachable(CONNECTION_DROPPED.to_owned()));
+        let last = last.unwrap_or_else(|| LifeEvent::Unreachable(CONNECTION_DROPPED.to_owned()));
         let _ = self.channels.events.send(last).await; // The task may have dropped the instance.
     }
 
@@ -125,20 +124,20 @@ impl RemoteRunner {
         match event {
             DriverEvent::Ready if self.end.is_none() => {
                 // The task may be gone.
-                let _ = self.channels.events.send(InstanceEvent::Ready).await;
+                let _ = self.channels.events.send(LifeEvent::Ready).await;
             }
             DriverEvent::Idle(why) if self.end.is_none() => {
                 // The task may be gone.
-                let _ = self.channels.events.send(InstanceEvent::Idle(truncate_reason(&why))).await;
+                let _ = self.channels.events.send(LifeEvent::Idle(truncate_reason(&why))).await;
             }
             DriverEvent::Unreachable(why) => {
-                self.set_last_event(InstanceEvent::Unreachable(self.redact(&why)));
+                self.set_last_event(LifeEvent::Unreachable(self.redact(&why)));
             }
             // xy cannot restart a remote server.
             DriverEvent::ProtocolError(why)
             | DriverEvent::Unrecoverable(why)
             | DriverEvent::Unusable(why) => {
-                self.set_last_event(InstanceEvent::Unrecoverable(self.redact(&why)));
+                self.set_last_event(LifeEvent::Unrecoverable(self.redact(&why)));
             }
             DriverEvent::UnparsedOutput(lines) => {
                 let lines = self.order.settings.remote().map_or_else(
@@ -168,11 +167,11 @@ impl RemoteRunner {
 
     fn close(&mut self, is_hung: bool) {
         self.send(DriverCommand::Close { is_hung });
-        self.set_last_event(InstanceEvent::Closed);
+        self.set_last_event(LifeEvent::Closed);
     }
 
     /// Ends the instance. Only the first end is reported.
-    fn set_last_event(&mut self, last: InstanceEvent) {
+    fn set_last_event(&mut self, last: LifeEvent) {
         if self.end.is_none() {
             self.send(DriverCommand::Exited(Exit::UNKNOWN));
             self.end = Some((last, Instant::now() + CLOSE_TIMEOUT));

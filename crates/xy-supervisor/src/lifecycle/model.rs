@@ -972,8 +972,8 @@ proptest! {
     ) {
         let mut world = World::remote(rules, Wanted::Down, random);
         world.apply(&Event::StartRequested);
-        for is_told in silences {
-            if is_told {
+        for is_reported in silences {
+            if is_reported {
                 world.act(&Action::BeUnreachable);
             } else {
                 world.act(&Action::WaitForDeadline);

@@ -16,7 +16,7 @@ use crate::fake::{
 use crate::instance::{
     ChangeKind, InstanceHandle, InstanceKey, MAX_TRANSITIONS, RetiredError, Snapshot, StateChange,
 };
-use crate::launch::{Instance, InstanceCommand, InstanceEvent, Launch, LaunchOrder};
+use crate::launch::{Launch, LaunchOrder, LifeCommand, LifeEvent, LifeHandle};
 use crate::lifecycle::{Event, Exit, LaunchFault, Reason, Retirement, STOP_MARGIN, State};
 use crate::logs::LogBook;
 
@@ -77,35 +77,35 @@ async fn request(server: &InstanceHandle, event: Event) {
 }
 
 /// A launcher with one life, which the test controls.
-struct OneLife(Mutex<Option<Instance>>);
+struct OneLife(Mutex<Option<LifeHandle>>);
 
 impl Launch for OneLife {
-    fn launch(&self, _: LaunchOrder) -> Instance {
+    fn launch(&self, _: LaunchOrder) -> LifeHandle {
         self.0.lock().unwrap().take().expect("there is one life")
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn exited_process_has_no_pid_before_its_last_event() {
-    let (instance, ends) = Instance::pair();
+    let (instance, ends) = LifeHandle::pair();
     let launcher = Arc::new(OneLife(Mutex::new(Some(instance))));
     let settings = some_settings(|it| it.rules.restart.policy = RestartPolicy::Never);
     let server =
         spawn(Parts { launcher, ..parts(&FakeLauncher::each_lives_on(), settings, Wanted::Up) });
-    ends.events.send(InstanceEvent::Launched { pid: 7 }).await.unwrap();
-    ends.events.send(InstanceEvent::Ready).await.unwrap();
+    ends.events.send(LifeEvent::Launched { pid: 7 }).await.unwrap();
+    ends.events.send(LifeEvent::Ready).await.unwrap();
     reaches(&server, ServerState::Running).await;
     assert_eq!(server.now().pid, Some(7));
     ends.end.set();
     assert_eq!((server.now().state(), server.now().pid), (ServerState::Stopping, None));
     let exit = Exit { code: Some(1), ..Exit::UNKNOWN };
-    ends.events.send(InstanceEvent::Exited(exit)).await.unwrap();
+    ends.events.send(LifeEvent::Exited(exit)).await.unwrap();
     assert_eq!(settles(&server).await.state(), ServerState::Failed);
 }
 
 #[tokio::test(start_paused = true)]
 async fn reason_does_not_quote_a_known_secret() {
-    let (instance, ends) = Instance::pair();
+    let (instance, ends) = LifeHandle::pair();
     let launcher = Arc::new(OneLife(Mutex::new(Some(instance))));
     let settings = some_settings(|it| {
         process_of(it).env = [("API_KEY".to_owned(), "s3cret-value".to_owned())].into();
@@ -113,7 +113,7 @@ async fn reason_does_not_quote_a_known_secret() {
     let server =
         spawn(Parts { launcher, ..parts(&FakeLauncher::each_lives_on(), settings, Wanted::Up) });
     let why = "it refused s3cret-value".to_owned();
-    ends.events.send(InstanceEvent::ProtocolError(why)).await.unwrap();
+    ends.events.send(LifeEvent::ProtocolError(why)).await.unwrap();
     waits_until(&server, |snapshot| snapshot.life.reason.is_failure()).await;
     assert_eq!(server.now().life.reason, Reason::ProtocolError("it refused ***".to_owned()));
 }
@@ -319,8 +319,8 @@ async fn stubborn_server_is_killed_after_grace() {
     reaches(&server, ServerState::Stopped).await;
     let grace = steady().stop.grace;
     assert_eq!(requested_at.elapsed(), grace + STOP_MARGIN);
-    let stop = InstanceCommand::Stop { grace, for_good: false, is_hung: false };
-    assert_eq!(launcher.commands(), [stop, InstanceCommand::Kill]);
+    let stop = LifeCommand::Stop { grace, for_good: false, is_hung: false };
+    assert_eq!(launcher.commands(), [stop, LifeCommand::Kill]);
     let exit = server.now().last_exit.unwrap();
     assert_eq!((exit.exit.signal, exit.expected), (Some(9), true));
 }
@@ -335,8 +335,8 @@ async fn stop_uses_grace_of_current_rules() {
     request(&server, Event::StopRequested).await;
     reaches(&server, ServerState::Stopped).await;
     let grace = 42 * SECOND;
-    let rules = InstanceCommand::SetOrphanRules { orphan_timeout: steady().orphan_timeout, grace };
-    let stop = InstanceCommand::Stop { grace, for_good: false, is_hung: false };
+    let rules = LifeCommand::SetOrphanRules { orphan_timeout: steady().orphan_timeout, grace };
+    let stop = LifeCommand::Stop { grace, for_good: false, is_hung: false };
     assert_eq!(launcher.commands(), [rules, stop]);
 }
 
@@ -356,7 +356,7 @@ async fn stop_tells_whether_server_is_hung() {
         settles(&server).await;
         let grace = steady().stop.grace;
         let first = launcher.commands().into_iter().next();
-        let stop = InstanceCommand::Stop { grace, for_good: false, is_hung };
+        let stop = LifeCommand::Stop { grace, for_good: false, is_hung };
         assert_eq!(first, Some(stop), "{event:?}");
     }
 }

@@ -33,7 +33,7 @@ pub struct McpHttp {
 struct Web {
     address: SocketAddr,
     path: String,
-    said: Mutex<Said>,
+    own_headers: Mutex<RequestHeaders>,
     idle: Mutex<Vec<Connection>>,
     /// The sockets of open exchanges, which are closed with the client.
     open: Mutex<BTreeMap<u64, TcpStream>>,
@@ -44,7 +44,7 @@ struct Web {
 
 /// The headers of each request.
 #[derive(Debug, Default, Clone)]
-struct Said {
+struct RequestHeaders {
     token: Option<String>,
     session: Option<String>,
     version: Option<String>,
@@ -65,23 +65,23 @@ impl McpHttp {
     /// Adds a header to all later requests.
     #[must_use]
     pub fn with_header(self, name: &str, value: &str) -> Self {
-        self.web.said().more.push((name.to_owned(), value.to_owned()));
+        self.web.own_headers().more.push((name.to_owned(), value.to_owned()));
         self
     }
 
     /// Returns the session id of the server.
     pub fn session(&self) -> Option<String> {
-        self.web.said().session.clone()
+        self.web.own_headers().session.clone()
     }
 
     /// Switches to another session, or to none.
     pub fn set_session(&self, session: Option<&str>) {
-        self.web.said().session = session.map(str::to_owned);
+        self.web.own_headers().session = session.map(str::to_owned);
     }
 
     /// Returns the id of the last event that had one.
     pub fn last_event_id(&self) -> Option<String> {
-        self.web.said().last_event.clone()
+        self.web.own_headers().last_event.clone()
     }
 
     /// Performs one exchange with the headers of this client and `headers`, which override them. An
@@ -276,7 +276,7 @@ impl Transport for Posts {
     }
 
     fn agreed(&self, version: &str) {
-        self.0.said().version = Some(version.to_owned());
+        self.0.own_headers().version = Some(version.to_owned());
     }
 }
 
@@ -319,7 +319,7 @@ impl Transport for Web {
     }
 
     fn agreed(&self, version: &str) {
-        self.said().version = Some(version.to_owned());
+        self.own_headers().version = Some(version.to_owned());
     }
 }
 
@@ -327,11 +327,14 @@ impl Web {
     #[track_caller]
     fn new(address: &str, path: &str, token: &str) -> Self {
         let found = address.to_socket_addrs().ok().and_then(|mut all| all.next());
-        let said = Said { token: (!token.is_empty()).then(|| token.to_owned()), ..Said::default() };
+        let headers = RequestHeaders {
+            token: (!token.is_empty()).then(|| token.to_owned()),
+            ..RequestHeaders::default()
+        };
         Self {
             address: found.unwrap_or_else(|| panic!("`{address}` is no address")),
             path: path.to_owned(),
-            said: Mutex::new(said),
+            own_headers: Mutex::new(headers),
             idle: Mutex::default(),
             open: Mutex::default(),
             closed: Condvar::new(),
@@ -383,7 +386,7 @@ impl Web {
         connection.send(request.as_bytes())?;
         let head = connection.head()?;
         if let Some(session) = head.header("mcp-session-id") {
-            self.said().session = Some(session.to_owned());
+            self.own_headers().session = Some(session.to_owned());
         }
         self.receive_body(receiver, connection, &head)?;
         Ok(head.keeps_alive())
@@ -416,7 +419,7 @@ impl Web {
             let mut body = BufReader::new(body);
             while let Some(event) = next_event(&mut body)? {
                 if event.id.is_some() {
-                    self.said().last_event = event.id;
+                    self.own_headers().last_event = event.id;
                 }
                 self.receive(receiver, &event.data);
             }
@@ -447,7 +450,7 @@ impl Web {
     /// Returns the head of a request. `headers` override the headers of the client, and an empty
     /// value removes a header.
     fn head(&self, method: &str, headers: &[(&str, &str)], length: usize) -> String {
-        let said = self.said().clone();
+        let own = self.own_headers().clone();
         let mut all = vec![
             ("Host".to_owned(), self.address.to_string()),
             ("Accept".to_owned(), "application/json, text/event-stream".to_owned()),
@@ -456,12 +459,12 @@ impl Web {
             all.push(("Content-Type".to_owned(), "application/json".to_owned()));
         }
         all.push(("Content-Length".to_owned(), length.to_string()));
-        let token = said.token.map(|it| ("Authorization".to_owned(), format!("Bearer {it}")));
-        let session = said.session.map(|it| ("Mcp-Session-Id".to_owned(), it));
-        let version = said.version.map(|it| ("MCP-Protocol-Version".to_owned(), it));
+        let token = own.token.map(|it| ("Authorization".to_owned(), format!("Bearer {it}")));
+        let session = own.session.map(|it| ("Mcp-Session-Id".to_owned(), it));
+        let version = own.version.map(|it| ("MCP-Protocol-Version".to_owned(), it));
         all.extend([token, session, version].into_iter().flatten());
         let given = headers.iter().map(|(name, value)| (name.to_string(), value.to_string()));
-        for (name, value) in said.more.into_iter().chain(given) {
+        for (name, value) in own.more.into_iter().chain(given) {
             all.retain(|(it, _)| !it.eq_ignore_ascii_case(&name));
             if !value.is_empty() {
                 all.push((name, value));
@@ -483,8 +486,8 @@ impl Web {
         number
     }
 
-    fn said(&self) -> MutexGuard<'_, Said> {
-        self.said.lock().unwrap_or_else(PoisonError::into_inner)
+    fn own_headers(&self) -> MutexGuard<'_, RequestHeaders> {
+        self.own_headers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<Connection>> {

@@ -44,7 +44,7 @@ impl Assembler {
     pub(super) fn begin(&mut self, line: &[u8], now: Instant) -> bool {
         let is_opened = matches!(line.trim_ascii_start().first(), Some(b'{' | b'['));
         self.scan = Scan::default();
-        if !is_opened || line.len() >= MAX_MESSAGE || self.scan.line(line) != Scanned::Open {
+        if !is_opened || line.len() >= MAX_MESSAGE || self.scan.line(line) != JsonState::Open {
             return false;
         }
         self.hold(line);
@@ -58,15 +58,15 @@ impl Assembler {
             return Step::NotMessage(self.give_up());
         }
         match self.scan.line(line) {
-            Scanned::Open => {
+            JsonState::Open => {
                 self.hold(line);
                 Step::Held
             }
-            Scanned::Closed => {
+            JsonState::Closed => {
                 self.hold(line);
                 Step::Whole(self.give_up())
             }
-            Scanned::NotJson => Step::NotMessage(self.give_up()),
+            JsonState::NotJson => Step::NotMessage(self.give_up()),
         }
     }
 
@@ -91,7 +91,7 @@ impl Assembler {
 
 /// The state of the JSON after a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Scanned {
+enum JsonState {
     /// The beginning of a JSON value.
     Open,
     /// One complete JSON value.
@@ -122,14 +122,14 @@ enum Expects {
 }
 
 impl Scan {
-    fn line(&mut self, mut rest: &[u8]) -> Scanned {
+    fn line(&mut self, mut rest: &[u8]) -> JsonState {
         loop {
             rest = rest.trim_ascii_start();
             let Some(first) = rest.first() else {
                 let is_closed = self.expects == Expects::Nothing;
-                return if is_closed { Scanned::Closed } else { Scanned::Open };
+                return if is_closed { JsonState::Closed } else { JsonState::Open };
             };
-            let Some(length) = self.token(*first, rest) else { return Scanned::NotJson };
+            let Some(length) = self.token(*first, rest) else { return JsonState::NotJson };
             rest = &rest[length..];
         }
     }

@@ -109,9 +109,9 @@ impl EventSubscription {
     /// Adds the retained entries to `counts`.
     pub(super) fn add_retained(&self, counts: &mut Retained) {
         let filter = self.filter.borrow();
-        counts.add("ears", self.count());
-        counts.add("ears_wanted", filter.uris.len() + filter.tasks.len());
-        counts.add("ears_askers", self.waiters.borrow().len());
+        counts.add("event_subscriptions", self.count());
+        counts.add("event_subscription_targets", filter.uris.len() + filter.tasks.len());
+        counts.add("event_subscription_waiters", self.waiters.borrow().len());
     }
 
     /// Returns the id of the active request.

@@ -14,7 +14,7 @@ use xy_supervisor::protocol::DriverEvent;
 use xy_transport::large::{LARGE_THRESHOLD, LargeMessage};
 
 use super::response::ErrorObject;
-use super::{Answered, Connection, Origin, UNFRAMED, ids};
+use super::{Connection, Origin, ResponseResult, UNFRAMED, ids};
 
 /// Something that a server has sent, for the router.
 pub enum Inbound<'t> {
@@ -271,7 +271,7 @@ fn id_in(line: &[u8]) -> Option<&str> {
 }
 
 /// Completes a request with its whole response.
-pub fn complete_request(answer: oneshot::Sender<Answered>, line: &[u8]) {
+pub fn complete_request(answer: oneshot::Sender<ResponseResult>, line: &[u8]) {
     // All of it was parsed as JSON, so it is UTF-8.
     let _ = answer.send(Ok(String::from_utf8_lossy(line).into()));
 }

@@ -12,13 +12,13 @@ use super::{Connection, Origin, SentRequest, self_meta};
 use crate::fault::ServerFault;
 
 /// The whole response as written, or the error why there is none.
-pub type Answered = Result<Box<str>, ServerFault>;
+pub type ResponseResult = Result<Box<str>, ServerFault>;
 
 /// A request of xy itself. Dropping it cancels it.
 pub struct InternalRequest {
     pub(super) connection: Rc<Connection>,
     pub(super) upstream_id: u64,
-    answered: oneshot::Receiver<Answered>,
+    answered: oneshot::Receiver<ResponseResult>,
 }
 
 impl InternalRequest {
@@ -78,7 +78,7 @@ impl Connection {
         self: &Rc<Self>,
         method: &str,
         params: Option<&str>,
-        origin: fn(oneshot::Sender<Answered>) -> Origin,
+        origin: fn(oneshot::Sender<ResponseResult>) -> Origin,
     ) -> Result<InternalRequest, CallError> {
         self.check_room().map_err(|fault| fault.named(&self.key.server))?;
         let upstream_id = self.new_id();

@@ -137,14 +137,14 @@ mod tests {
     use super::*;
 
     #[derive(Parser)]
-    struct Typed {
+    struct CommandLine {
         #[command(flatten)]
         args: Args,
     }
 
     fn typed(line: &str) -> Add {
         let words = std::iter::once("add").chain(line.split(' '));
-        build_request(&Typed::parse_from(words).args).unwrap()
+        build_request(&CommandLine::parse_from(words).args).unwrap()
     }
 
     #[test]
@@ -171,7 +171,7 @@ mod tests {
     fn url_adds_a_remote_server() {
         let words = ["add", "a", "--url", "https://a/b", "--transport", "sse"];
         let headers = ["--header", "Authorization: Bearer x:y", "--header", "X-Y:z"];
-        let typed = Typed::parse_from(words.into_iter().chain(headers)).args;
+        let typed = CommandLine::parse_from(words.into_iter().chain(headers)).args;
         let expected = Add {
             name: "a".into(),
             url: Some("https://a/b".into()),
@@ -192,11 +192,12 @@ mod tests {
             &["add", "a", "--header", "A: b", "--", "npx"],
             &["add", "a", "--transport", "sse", "--", "npx"],
         ] {
-            assert!(Typed::try_parse_from(wrong).is_err(), "{wrong:?}");
+            assert!(CommandLine::try_parse_from(wrong).is_err(), "{wrong:?}");
         }
         for wrong in ["s3cret", ": s3cret"] {
             let words = ["add", "a", "--url", "http://a", "--header", wrong];
-            let Err(Failure::Failed(error)) = build_request(&Typed::parse_from(words).args) else {
+            let Err(Failure::Failed(error)) = build_request(&CommandLine::parse_from(words).args)
+            else {
                 panic!("{wrong}");
             };
             assert!(!format!("{error:?}").contains("s3cret"));
@@ -218,8 +219,8 @@ mod tests {
     fn variable_needs_a_name() {
         for wrong in ["=b", "A", ""] {
             let words = ["add", "a", "--env", wrong, "--", "x"];
-            assert!(Typed::try_parse_from(words).is_err(), "{wrong}");
+            assert!(CommandLine::try_parse_from(words).is_err(), "{wrong}");
         }
-        assert!(Typed::try_parse_from(["add", "a", "npx"]).is_err(), "there is no `--`");
+        assert!(CommandLine::try_parse_from(["add", "a", "npx"]).is_err(), "there is no `--`");
     }
 }

@@ -182,8 +182,8 @@ fn give_up(events: &Receiver<SessionEvent>, bridge: &Arc<Bridge>) -> Result<(), 
     let farewell_bridge = Arc::clone(bridge);
     let (done, is_done) = sync_channel(1);
     let farewell = spawn("farewell", move || {
-        let (told, _) = farewell_bridge.close(why);
-        let _ = farewell_bridge.send_to_client(&told); // The client may have closed stdout.
+        let (to_client, _) = farewell_bridge.close(why);
+        let _ = farewell_bridge.send_to_client(&to_client); // The client may have closed stdout.
         let _ = done.send(()); // The receiver is gone if this took too long.
     });
     if farewell.is_ok() {

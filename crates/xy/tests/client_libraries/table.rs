@@ -9,7 +9,7 @@ use xy_testkit::write_compatibility;
 use crate::feature::FEATURES;
 use crate::library::Library;
 use crate::server::Transport;
-use crate::verdict::{Cell, Note, Verdict};
+use crate::verdict::{Cell, FailureReason, Verdict};
 
 /// Removes the row of an earlier run, which may not hold any more.
 #[track_caller]
@@ -63,9 +63,10 @@ fn row(title: &str, transport: Transport, verdict: &Verdict) -> String {
 }
 
 /// Returns a line for each reason: the features with the same reason and servers share one.
-fn grouped(notes: &[Note]) -> Vec<String> {
-    let is_same = |a: &Note, b: &Note| (&a.why, &a.eras) == (&b.why, &b.eras);
-    let is_first = |(at, note): &(usize, &Note)| !notes[..*at].iter().any(|it| is_same(it, note));
+fn grouped(notes: &[FailureReason]) -> Vec<String> {
+    let is_same = |a: &FailureReason, b: &FailureReason| (&a.why, &a.eras) == (&b.why, &b.eras);
+    let is_first =
+        |(at, note): &(usize, &FailureReason)| !notes[..*at].iter().any(|it| is_same(it, note));
     let firsts = notes.iter().enumerate().filter(is_first);
     let lines = firsts.map(|(_, first)| {
         let same = notes.iter().filter(|it| is_same(it, first)).map(|it| it.heading);
@@ -116,7 +117,7 @@ mod tests {
     fn rows_come_first_and_notes_last() {
         let mut verdict = Verdict { cells: vec![Cell::Works; 15], ..Verdict::default() };
         verdict.cells.push(Cell::Fails);
-        let note = |heading, eras| Note { heading, eras, why: "why".to_owned() };
+        let note = |heading, eras| FailureReason { heading, eras, why: "why".to_owned() };
         verdict.notes.push(note("list", vec![Era::Both]));
         verdict.notes.push(note("4 MB", Era::ALL.to_vec()));
         verdict.notes.push(note("prompt", vec![Era::Both]));

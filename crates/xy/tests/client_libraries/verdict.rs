@@ -23,7 +23,7 @@ pub(crate) enum Cell {
 
 /// Why a feature fails with the servers of some eras.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Note {
+pub(crate) struct FailureReason {
     pub(crate) heading: &'static str,
     pub(crate) eras: Vec<Era>,
     pub(crate) why: String,
@@ -35,7 +35,7 @@ pub(crate) struct Verdict {
     /// In the order of the features.
     pub(crate) cells: Vec<Cell>,
     /// The reasons for the cells that fail.
-    pub(crate) notes: Vec<Note>,
+    pub(crate) notes: Vec<FailureReason>,
     /// Reasons for which the test fails.
     pub(crate) problems: Vec<String>,
 }
@@ -43,10 +43,10 @@ pub(crate) struct Verdict {
 impl Verdict {
     /// Adds a reason, or an era to the same reason of the same feature.
     fn add_note(&mut self, heading: &'static str, era: Era, why: String) {
-        let is_same = |note: &&mut Note| note.heading == heading && note.why == why;
+        let is_same = |note: &&mut FailureReason| note.heading == heading && note.why == why;
         match self.notes.iter_mut().find(is_same) {
             Some(note) => note.eras.push(era),
-            None => self.notes.push(Note { heading, eras: vec![era], why }),
+            None => self.notes.push(FailureReason { heading, eras: vec![era], why }),
         }
     }
 }

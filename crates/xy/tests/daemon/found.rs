@@ -181,8 +181,8 @@ fn killed_daemon_is_not_found() {
         kill(&home, pid, killed);
         for client in [Set, Unset] {
             let ran = client.xy(&home, &["list"]);
-            let is_told = ran.stderr.contains("no daemon is running");
-            assert!(ran.code == 2 && is_told, "{killed:?}, {client:?}: {ran:#?}");
+            let finds_no_daemon = ran.stderr.contains("no daemon is running");
+            assert!(ran.code == 2 && finds_no_daemon, "{killed:?}, {client:?}: {ran:#?}");
         }
         let successor = next.starts_daemon(&home);
         for client in [Set, Unset] {

@@ -43,8 +43,8 @@ fn detached_daemon_starts_without_a_bad_file_and_reports_it() {
     assert_snapshot!("remove", shown(&home, &home.xy(&["remove", "bad"])));
     for verb in ["restart", "logs", "reload", "tools"] {
         let ran = home.xy(&[verb, "bad"]);
-        let is_told = ran.stderr.contains("did you mean `command`?");
-        assert!(ran.code == 3 && is_told, "{verb}: {ran:?}");
+        let has_suggestion = ran.stderr.contains("did you mean `command`?");
+        assert!(ran.code == 3 && has_suggestion, "{verb}: {ran:?}");
     }
     let started = home.call("start", json!({ "all": true })).unwrap();
     assert_eq!(started["failed"][0]["name"], "bad", "{started:#}");

@@ -363,7 +363,7 @@ fn unreadable_modern_only_server_fails_with_a_reason() {
         home.daemon();
         let now = home.wait_for_state("s", "failed");
         let reason = now["reason"].as_str().unwrap();
-        assert!(reason.contains("answered to `server/discover` cannot be read"), "{reason}");
+        assert!(reason.contains("response to `server/discover` cannot be parsed"), "{reason}");
         assert!(reason.contains("it refused `initialize`"), "{reason}");
         home.finish();
     }

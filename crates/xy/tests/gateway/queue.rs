@@ -78,7 +78,7 @@ fn only_idempotent_tools_are_retried() {
         if tool == "mutating" {
             assert_eq!(error_code(&answer), -32010, "{answer}");
             assert!(
-                error_message(&answer).contains("nothing says that it may be repeated"),
+                error_message(&answer).contains("it is not known to be safe to repeat"),
                 "{answer}"
             );
             assert_eq!(received, 1, "it was done once at most");

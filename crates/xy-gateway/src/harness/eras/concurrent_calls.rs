@@ -41,9 +41,9 @@ impl LocalClient {
     fn answers(&self) -> BTreeMap<u64, Result<Value, Value>> {
         let received = self.0.received().into_iter().map(|it| {
             let result = &it["result"];
-            let is_asked = result["resultType"] == "input_required";
+            let needs_input = result["resultType"] == "input_required";
             let state = result["requestState"].clone();
-            let answer = if is_asked { Err(state) } else { Ok(result["ok"].clone()) };
+            let answer = if needs_input { Err(state) } else { Ok(result["ok"].clone()) };
             (it["id"].as_u64().unwrap(), answer)
         });
         received.collect()
@@ -138,8 +138,11 @@ async fn three_in_turn(harness: Harness, client: LocalClient) {
     assert_eq!(harness.client_answers().len(), 1);
     harness.answer(a);
     assert_eq!(client.answers()[&6], Ok(json!(a)));
-    let left =
-        (harness.router.parked.len(), harness.server.waiting(), harness.upstream.open_calls());
+    let left = (
+        harness.router.pending_inputs.len(),
+        harness.server.waiting(),
+        harness.upstream.open_calls(),
+    );
     assert_eq!(left, (0, 0, 0));
 }
 
@@ -276,7 +279,7 @@ async fn abandoned_calls_do_not_block_their_client_and_end_with_it() {
             assert_eq!(message_of("tools/call"), 0);
             let refused = sent.iter().filter(|it| it["error"]["code"] == -32603).count();
             assert_eq!(refused, 19);
-            assert_eq!((harness.router.parked.len(), harness.server.waiting()), (0, 0));
+            assert_eq!((harness.router.pending_inputs.len(), harness.server.waiting()), (0, 0));
         }
     })
     .await;

@@ -46,7 +46,7 @@ async fn prompts_and_resources_may_request_input() {
             harness.answer(upstream_id);
             assert_eq!(second.received()[0]["result"]["ok"], upstream_id, "{method}");
         }
-        assert_eq!(harness.router.parked.len(), 0);
+        assert_eq!(harness.router.pending_inputs.len(), 0);
     })
     .await;
 }
@@ -97,7 +97,7 @@ async fn modern_server_may_send_server_requests_to_legacy_clients() {
         );
         harness.answer(upstream_id);
         assert_eq!(client.received()[0]["result"]["ok"], upstream_id);
-        assert_eq!(harness.router.parked.len(), 0);
+        assert_eq!(harness.router.pending_inputs.len(), 0);
     })
     .await;
 }

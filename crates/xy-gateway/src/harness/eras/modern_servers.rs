@@ -125,7 +125,7 @@ async fn modern_client_and_server_exchange_state_unchanged() {
         let upstream_id = sent[0]["id"].as_u64().unwrap();
         harness.send(&input_required_response(upstream_id, &json!({ "q": {} }), &json!("next")));
         assert_eq!(client.input_required().1, "next");
-        assert_eq!(harness.router.parked.len(), 0);
+        assert_eq!(harness.router.pending_inputs.len(), 0);
     })
     .await;
 }

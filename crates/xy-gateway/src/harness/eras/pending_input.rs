@@ -5,7 +5,7 @@ use xy_protocol::error::ErrorKind;
 
 use super::*;
 use crate::bridge::pending_input::{
-    CallResult, INPUT_TIMEOUT, NewPendingInput, ParkedEntry, PendingInput, ReplyTo, ResumeAction,
+    CallResult, INPUT_TIMEOUT, NewPendingInput, PendingEntry, PendingInput, ReplyTo, ResumeAction,
 };
 use crate::router::RoutedClient;
 
@@ -33,7 +33,7 @@ impl Harness {
     fn detach(&self, client: &Rc<dyn RoutedClient>) -> Option<Rc<PendingInput>> {
         let reply_to = ReplyTo { client: client.clone(), id: "1".into(), stream: 0 };
         let request_meta = RequestMeta { capabilities: "{}".into(), info: None, level: None };
-        self.router.parked.park(NewPendingInput {
+        self.router.pending_inputs.insert(NewPendingInput {
             reply_to,
             request_meta: Rc::new(request_meta),
             method: "tools/call".into(),
@@ -67,20 +67,20 @@ async fn thousand_calls_wait_for_input_and_a_quarter_for_one_group() {
         let limit = ("calls that wait for input of their clients", Some(1));
         assert_eq!(shares::limits_hit(&harness.router), [limit]);
         assert!(
-            harness.router.parked.allow_again(clients[0].group_id()).is_none(),
+            harness.router.pending_inputs.allow_again(clients[0].group_id()).is_none(),
             "limit of one group, for retries too"
         );
         for client in &clients[1..4] {
             // Calls that are to be made again count as well.
             for _ in 0..125 {
                 assert!(harness.detach(client).is_some());
-                assert!(harness.router.parked.allow_again(client.group_id()).is_some());
+                assert!(harness.router.pending_inputs.allow_again(client.group_id()).is_some());
             }
         }
-        assert_eq!(harness.router.parked.len(), 1000);
+        assert_eq!(harness.router.pending_inputs.len(), 1000);
         assert!(harness.detach(&clients[4]).is_none(), "of all");
-        assert!(harness.router.parked.allow_again(clients[4].group_id()).is_none());
-        harness.router.parked.forget(holds[0].number);
+        assert!(harness.router.pending_inputs.allow_again(clients[4].group_id()).is_none());
+        harness.router.pending_inputs.forget(holds[0].number);
         assert!(harness.detach(&clients[4]).is_some() && harness.detach(&clients[4]).is_none());
     })
     .await;
@@ -98,7 +98,7 @@ async fn limits_for_pending_input_come_from_the_config() {
             assert!(harness.detach(client).is_none(), "a quarter, and not less than that");
         }
         assert!(harness.detach(&harness.client_in_group(2_000_000)).is_none(), "of all");
-        let fault = harness.router.parked.full_error();
+        let fault = harness.router.pending_inputs.full_error();
         assert_eq!(fault.kind, ErrorKind::QueueFull);
         let (cause, hint) = (fault.cause.unwrap(), fault.hint.unwrap());
         assert!(cause.contains("held-calls") && cause.contains("is 6 "), "{cause}");
@@ -126,7 +126,7 @@ async fn server_request_beyond_the_limit_is_refused_and_the_call_goes_on() {
         assert!(client.received().is_empty());
         harness.answer(upstream_id);
         assert_eq!(client.received()[0]["result"]["ok"], upstream_id);
-        assert_eq!(harness.router.parked.len(), 1000);
+        assert_eq!(harness.router.pending_inputs.len(), 1000);
     })
     .await;
 }
@@ -217,19 +217,19 @@ async fn copies_of_requests_to_modern_servers_are_limited() {
 async fn ten_thousand_used_states_are_remembered() {
     run_local(async {
         let harness = Harness::begin().await;
-        let parked = &harness.router.parked;
+        let pending_inputs = &harness.router.pending_inputs;
         let numbers: Vec<u64> = (0..10_001)
             .map(|_| {
-                let number = parked.allow_again(1).unwrap();
-                assert!(matches!(parked.take(number), Ok(ParkedEntry::Again(1))));
+                let number = pending_inputs.allow_again(1).unwrap();
+                assert!(matches!(pending_inputs.take(number), Ok(PendingEntry::Again(1))));
                 number
             })
             .collect();
-        let again = |number: u64| parked.take(number).map(drop).unwrap_err().kind;
+        let again = |number: u64| pending_inputs.take(number).map(drop).unwrap_err().kind;
         assert_eq!(again(numbers[0]), ErrorKind::OutcomeUnknown, "it is no longer known");
         let used = again(numbers[1]);
         assert!(used != ErrorKind::OutcomeUnknown && again(numbers[10_000]) == used);
-        assert_eq!(parked.len(), 0);
+        assert_eq!(pending_inputs.len(), 0);
     })
     .await;
 }
@@ -258,7 +258,7 @@ async fn late_client_learns_why_its_call_ended() {
         let (_, state) = late.input_required();
         late.client_session.close();
         advance_time(INPUT_TIMEOUT).await;
-        assert_eq!(harness.router.parked.len(), 0);
+        assert_eq!(harness.router.pending_inputs.len(), 0);
         let sent = harness.sent();
         assert_eq!((&sent[0]["id"], &sent[0]["error"]["code"]), (&json!("b"), &json!(-32603)));
         assert_eq!(sent[1]["params"]["requestId"], upstream_id, "{sent:?}");
@@ -282,9 +282,9 @@ async fn unclaimed_result_is_forgotten() {
         let (_, state) = first.input_required();
         harness.answer(upstream_id);
         advance_time(599 * SECOND).await;
-        assert_eq!(harness.router.parked.len(), 1, "it is held");
+        assert_eq!(harness.router.pending_inputs.len(), 1, "it is held");
         advance_time(2 * SECOND).await;
-        assert_eq!(harness.router.parked.len(), 0);
+        assert_eq!(harness.router.pending_inputs.len(), 0);
         assert!(harness.sent().iter().all(|it| it["method"] != "notifications/cancelled"));
         let back = harness.modern_call(2, &answers(&state, &json!({ "q1": {} })));
         assert!(back.error().contains("expired after 10 minutes"));

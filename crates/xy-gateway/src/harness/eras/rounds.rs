@@ -237,14 +237,14 @@ async fn client_that_returns_too_late_gets_a_timeout() {
         let second = harness.modern_call(2, &answers(&state, &json!({ "q1": {} })));
         assert!(second.error().contains("longer than 10s"));
         assert!(harness.sent().is_empty());
-        assert_eq!(harness.router.parked.len(), 0);
+        assert_eq!(harness.router.pending_inputs.len(), 0);
         // A call that times out before its client was asked reports this at once.
         let third = harness.modern_call(3, &json!({}));
         advance_time(Duration::from_millis(9_990)).await;
         harness.ask("b", "elicitation/create");
         settle().await;
         assert!(third.error().contains("longer than 10s"));
-        assert_eq!(harness.router.parked.len(), 0);
+        assert_eq!(harness.router.pending_inputs.len(), 0);
     })
     .await;
 }

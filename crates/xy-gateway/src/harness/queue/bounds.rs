@@ -281,7 +281,7 @@ async fn call_that_cannot_be_retried_frees_its_copy() {
         harness.die();
         let words = client.error();
         assert!(words.starts_with("outcome unknown"), "{words}");
-        assert!(words.contains("nothing says that it may be repeated"), "{words}");
+        assert!(words.contains("it is not known to be safe to repeat"), "{words}");
         harness.come_back().await;
         let again = harness.names();
         let names: Vec<&str> = again.iter().filter_map(|it| it.split(' ').next()).collect();

@@ -18,8 +18,8 @@ const COPY_STATES: [CopyState; 3] = [CopyState::Available, CopyState::NotKept, C
 
 /// Returns the facts of a call whose client waits, whose text is kept, and whose server has a
 /// successor.
-fn plain(delivery: Delivery, idempotency: Idempotency) -> Facts {
-    Facts {
+fn plain(delivery: Delivery, idempotency: Idempotency) -> RetryFacts {
+    RetryFacts {
         caller: CallerKind::Client,
         delivery,
         idempotency,
@@ -34,14 +34,14 @@ fn plain(delivery: Delivery, idempotency: Idempotency) -> Facts {
 }
 
 /// Returns all combinations of facts.
-fn all() -> Vec<Facts> {
+fn all() -> Vec<RetryFacts> {
     let mut all = Vec::new();
     for delivery in STAGES {
         for idempotency in SORTS {
             for copy in COPY_STATES {
                 for bits in 0..64 {
                     let bit = |at: u32| bits & (1 << at) != 0;
-                    all.extend(CALLERS.map(|caller| Facts {
+                    all.extend(CALLERS.map(|caller| RetryFacts {
                         caller,
                         delivery,
                         idempotency,
@@ -61,7 +61,7 @@ fn all() -> Vec<Facts> {
 }
 
 /// A difference: its name in the table, and the change of the facts.
-type Case = (&'static str, fn(&mut Facts));
+type Case = (&'static str, fn(&mut RetryFacts));
 
 #[test]
 fn retry_table() {
@@ -169,19 +169,19 @@ fn only_harmless_calls_are_repeated() {
 }
 
 /// Returns a server with these tools.
-fn known(tools: &str) -> Known {
+fn known(tools: &str) -> ServerCatalog {
     let introduction = Introduction::read(r#"{"protocolVersion":"2025-11-25"}"#).unwrap();
     let mut lists = Lists::default();
     let page = Page::read(Kind::Tools, &format!(r#"{{"tools":[{tools}]}}"#)).unwrap();
     lists.set(Kind::Tools, page.items);
-    Known::new("s", introduction, lists)
+    ServerCatalog::new("s", introduction, lists)
 }
 
 fn tool(name: &str, annotations: &str) -> String {
     format!(r#"{{"name":"{name}","inputSchema":{{}},"annotations":{annotations}}}"#)
 }
 
-fn sort_at(view: &View, name: &str, known: Option<&Known>) -> Idempotency {
+fn sort_at(view: &View, name: &str, known: Option<&ServerCatalog>) -> Idempotency {
     let text =
         format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"{name}"}}}}"#);
     classify(text.as_bytes(), &ResponseKind::Other, view, known)

@@ -5,25 +5,25 @@ use xy_shim::wire::{ExitReport, PastExit, StatusReport};
 
 use super::*;
 use crate::fake::shim_status as status;
-use crate::launch::{Instance, InstanceChannels, InstanceCommand, InstanceEvent};
+use crate::launch::{LifeChannels, LifeCommand, LifeEvent, LifeHandle};
 use crate::lifecycle::note::Note;
 use crate::lifecycle::{Exit, Life, Reason};
 use crate::logs::LogBook;
 
 /// Returns a server that has run for a while, and the channels of its driver.
-fn old_instance(name: &str, status: StatusReport) -> (AdoptedInstance, InstanceChannels) {
-    let (instance, ends) = Instance::pair();
+fn old_instance(name: &str, status: StatusReport) -> (AdoptedLife, LifeChannels) {
+    let (handle, ends) = LifeHandle::pair();
     let now = tokio::time::Instant::now().into_std();
     let state = State::Running { launched_at: now, ready_at: now };
     let life = Life { state, reason: Reason::Ready, ..Life::new(Wanted::Up) };
     let note = Note::of(&life, &Arc::new(settings(name)), now);
     let key = InstanceKey::shared(ServerName::new(name).unwrap());
     let logs = Arc::new(LogBook::default());
-    let greeted_at = tokio::time::Instant::now();
-    (AdoptedInstance { key, note, status, greeted_at, instance, logs }, ends)
+    let status_at = tokio::time::Instant::now();
+    (AdoptedLife { key, note, status, status_at, handle, logs }, ends)
 }
 
-fn fleet(folder: &Path, launcher: &FakeLauncher, adopted: Vec<AdoptedInstance>) -> Fleet {
+fn fleet(folder: &Path, launcher: &FakeLauncher, adopted: Vec<AdoptedLife>) -> Fleet {
     let parts = FleetParts {
         limits: xy_config::settings::InstanceSettings::default(),
         launcher: Arc::new(launcher.clone()),
@@ -57,7 +57,7 @@ async fn adopted_server_continues_and_reports_its_end() {
         .await
         .unwrap();
     assert_eq!(launcher.launches(), 0);
-    ends.events.send(InstanceEvent::Exited(Exit::code(1))).await.unwrap();
+    ends.events.send(LifeEvent::Exited(Exit::code(1))).await.unwrap();
     server.wait_until(|it| it.state() == ServerState::Restarting).await;
     assert_eq!(server.now().last_exit.unwrap().exit, Exit::code(1));
     server.wait_until(|it| it.state() == ServerState::Running).await;
@@ -65,7 +65,7 @@ async fn adopted_server_continues_and_reports_its_end() {
 }
 
 /// Returns the second process of a server, for clients of the modern era.
-fn old_second_process(name: &str) -> (AdoptedInstance, InstanceChannels) {
+fn old_second_process(name: &str) -> (AdoptedLife, LifeChannels) {
     let (mut instance, ends) = old_instance(name, status());
     instance.key.holder = Holder::Era(Era::Modern);
     (instance, ends)
@@ -92,10 +92,7 @@ async fn second_process_without_the_shared_one_is_retired() {
     let folder = tempfile::tempdir().unwrap();
     let (second, mut ends) = old_second_process("one");
     let fleet = fleet(folder.path(), &FakeLauncher::each_lives_on(), vec![second]);
-    assert!(matches!(
-        ends.commands.recv().await,
-        Some(InstanceCommand::Stop { for_good: true, .. })
-    ));
+    assert!(matches!(ends.commands.recv().await, Some(LifeCommand::Stop { for_good: true, .. })));
     assert!(fleet.roster().is_empty());
 }
 
@@ -105,8 +102,8 @@ async fn server_with_interrupted_write_is_restarted() {
     let launcher = FakeLauncher::each_lives_on();
     let (one, mut ends) = old_instance("one", StatusReport { torn: true, ..status() });
     let fleet = fleet(folder.path(), &launcher, vec![one]);
-    assert!(matches!(ends.commands.recv().await, Some(InstanceCommand::Stop { .. })));
-    ends.events.send(InstanceEvent::Exited(Exit::code(0))).await.unwrap();
+    assert!(matches!(ends.commands.recv().await, Some(LifeCommand::Stop { .. })));
+    ends.events.send(LifeEvent::Exited(Exit::code(0))).await.unwrap();
     let server = instance(&fleet, "one");
     server.wait_until(|it| it.state() == ServerState::Running).await;
     assert_eq!((launcher.launches(), server.now().life.tally.restarts_total), (1, 0));
@@ -119,8 +116,8 @@ async fn server_wanted_down_is_stopped() {
     DesiredState { stopped }.write(&folder.path().join("desired.json")).unwrap();
     let (one, mut ends) = old_instance("one", status());
     let fleet = fleet(folder.path(), &FakeLauncher::each_lives_on(), vec![one]);
-    assert!(matches!(ends.commands.recv().await, Some(InstanceCommand::Stop { .. })));
-    ends.events.send(InstanceEvent::Exited(Exit::code(0))).await.unwrap();
+    assert!(matches!(ends.commands.recv().await, Some(LifeCommand::Stop { .. })));
+    ends.events.send(LifeEvent::Exited(Exit::code(0))).await.unwrap();
     let server = instance(&fleet, "one");
     server.wait_until(|it| it.state() == ServerState::Stopped).await;
     assert_eq!(server.now().life.wanted, Wanted::Down);
@@ -133,10 +130,7 @@ async fn server_without_file_is_retired() {
     let fleet = fleet(folder.path(), &FakeLauncher::each_lives_on(), vec![one]);
     let applied = fleet.apply(ServerMap::new(), BrokenServers::default()).await.unwrap();
     assert_eq!(names(&applied.plan.removed), "one");
-    assert!(matches!(
-        ends.commands.recv().await,
-        Some(InstanceCommand::Stop { for_good: true, .. })
-    ));
+    assert!(matches!(ends.commands.recv().await, Some(LifeCommand::Stop { for_good: true, .. })));
 }
 
 #[tokio::test(start_paused = true)]
@@ -149,7 +143,7 @@ async fn ended_server_is_not_running() {
     let fleet = fleet(folder.path(), &FakeLauncher::each_lives_on(), vec![one]);
     let server = instance(&fleet, "one");
     assert_eq!(server.now().pid, None);
-    ends.events.send(InstanceEvent::Exited(Exit::code(0))).await.unwrap();
+    ends.events.send(LifeEvent::Exited(Exit::code(0))).await.unwrap();
     server.wait_until(|it| it.state() == ServerState::Stopped).await;
 }
 
@@ -159,7 +153,7 @@ async fn handed_over_server_is_not_stopped() {
     let (one, mut ends) = old_instance("one", status());
     let fleet = fleet(folder.path(), &FakeLauncher::each_lives_on(), vec![one]);
     let driver = async {
-        assert_eq!(ends.commands.recv().await, Some(InstanceCommand::HandOver));
+        assert_eq!(ends.commands.recv().await, Some(LifeCommand::HandOver));
         drop(ends); // The driver has ended.
     };
     tokio::join!(fleet.hand_over(), driver);
@@ -172,15 +166,15 @@ async fn note_informs_later_daemon() {
     let (one, mut ends) = old_instance("one", status());
     let fleet = fleet(folder.path(), &FakeLauncher::each_lives_on(), vec![one]);
     fleet.operate(Operation::Restart, None).await.unwrap();
-    assert!(matches!(ends.commands.recv().await, Some(InstanceCommand::Stop { .. })));
+    assert!(matches!(ends.commands.recv().await, Some(LifeCommand::Stop { .. })));
     // The note was left before the stop was requested.
     let note = Note::parse(&ends.notes.borrow_and_update()).unwrap();
     assert_eq!(note.missed_event(&status()), Some(crate::lifecycle::Event::RestartRequested));
 }
 
 /// Returns true if the instance is told to end for good.
-async fn is_stopped_for_good(ends: &mut InstanceChannels) -> bool {
-    matches!(ends.commands.recv().await, Some(InstanceCommand::Stop { for_good: true, .. }))
+async fn is_stopped_for_good(ends: &mut LifeChannels) -> bool {
+    matches!(ends.commands.recv().await, Some(LifeCommand::Stop { for_good: true, .. }))
 }
 
 #[tokio::test(start_paused = true)]
@@ -233,8 +227,8 @@ async fn shared_process_continues_for_wanted_name() {
         let servers = ["a", "b"].map(|it| (name(it), Arc::new(keyed(it))));
         fleet.apply(servers.into(), BrokenServers::default()).await.unwrap();
         sleep(SECOND).await;
-        let is_asked = matches!(ends.commands.try_recv(), Ok(InstanceCommand::Stop { .. }));
-        assert_eq!((is_asked, launcher.launches()), (!is_up, 0), "{stopped:?}");
+        let is_stopped = matches!(ends.commands.try_recv(), Ok(LifeCommand::Stop { .. }));
+        assert_eq!((is_stopped, launcher.launches()), (!is_up, 0), "{stopped:?}");
         let state = instance(&fleet, "a").now().state();
         assert_eq!(state == ServerState::Running, is_up, "{stopped:?}");
         for server in ["a", "b"] {

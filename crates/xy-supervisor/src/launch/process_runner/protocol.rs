@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep_until};
 use xy_shim::wire::Order;
 
 use super::{ProcessRunner, Timer};
-use crate::launch::InstanceEvent;
+use crate::launch::LifeEvent;
 use crate::launch::protocol_link::{
     self, CLOSED_STDOUT, DRIVER_EXIT_TIMEOUT, DriverAction, DriverUpdate, HANDOVER_TIMED_OUT,
     HANDOVER_TIMEOUT, NO_DESCRIPTORS, ProtocolLink, next_driver_event,
@@ -87,10 +87,10 @@ impl ProcessRunner {
             DriverAction::Report(event) => self.report(event).await,
             DriverAction::ProtocolError(why) => self.report_protocol_error(why).await,
             DriverAction::Unusable(why) if !self.is_ending && self.end.is_none() => {
-                self.report(InstanceEvent::Unusable(truncate_reason(&why))).await;
+                self.report(LifeEvent::Unusable(truncate_reason(&why))).await;
             }
             DriverAction::RestartRequired(why) if !self.is_ending && self.end.is_none() => {
-                self.report(InstanceEvent::RestartRequired(truncate_reason(&why))).await;
+                self.report(LifeEvent::RestartRequired(truncate_reason(&why))).await;
             }
             DriverAction::Unusable(_) | DriverAction::RestartRequired(_) => {}
             DriverAction::SetProbing(is_probing) => self.is_probing = is_probing,

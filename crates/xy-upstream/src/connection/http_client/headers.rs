@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
-use xy_catalog::catalog::Known;
+use xy_catalog::catalog::ServerCatalog;
 use xy_mcp::envelope::{self, Message, text_of};
 use xy_mcp::kind::Kind;
 use xy_mcp::modern::DISCOVER;
@@ -23,13 +23,13 @@ const NAME: HeaderName = HeaderName::from_static("mcp-name");
 
 /// The arguments that are mirrored into headers, by tool.
 #[derive(Default)]
-pub(super) struct ToolHeaders(RefCell<Option<(Rc<Known>, Tools)>>);
+pub(super) struct ToolHeaders(RefCell<Option<(Rc<ServerCatalog>, Tools)>>);
 
 type Tools = HashMap<Arc<str>, Rc<[ParamHeader]>>;
 
 impl ToolHeaders {
     /// Returns the mirrored arguments of a tool, as far as its server has listed it.
-    fn of(&self, tool: &str, known: &Rc<Known>) -> Option<Rc<[ParamHeader]>> {
+    fn of(&self, tool: &str, known: &Rc<ServerCatalog>) -> Option<Rc<[ParamHeader]>> {
         let mut read = self.0.borrow_mut();
         if !read.as_ref().is_some_and(|(of, _)| Rc::ptr_eq(of, known)) {
             let tools = known.lists.of(Kind::Tools).iter();

@@ -39,7 +39,7 @@ struct Mark {
 
 /// The first line that was not written completely.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Unwritten {
+pub(super) struct UnwrittenLine {
     pub(super) no: LineNo,
     /// Its start in the chunk.
     pub(super) begins: usize,
@@ -83,7 +83,7 @@ impl WriteBatch {
     }
 
     /// Writes the batch. On failure, returns the first line that was not written completely.
-    pub(super) fn write_to(&self, mut sink: impl Write, chunk: &[u8]) -> Result<(), Unwritten> {
+    pub(super) fn write_to(&self, mut sink: impl Write, chunk: &[u8]) -> Result<(), UnwrittenLine> {
         let mut written = 0;
         for piece in self.pieces(chunk) {
             let mut rest = piece;
@@ -101,10 +101,10 @@ impl WriteBatch {
         Ok(())
     }
 
-    fn unwritten(&self, written: usize) -> Unwritten {
+    fn unwritten(&self, written: usize) -> UnwrittenLine {
         let first = self.lines.iter().find(|line| line.written_at > written);
         let first = first.expect("unwritten bytes belong to a line");
-        Unwritten { no: first.no, begins: first.begins }
+        UnwrittenLine { no: first.no, begins: first.begins }
     }
 }
 

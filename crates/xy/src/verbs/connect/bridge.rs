@@ -297,11 +297,11 @@ impl Bridge {
     /// Returns the messages for the client, and true if they inform it of the failure.
     pub(super) fn close(&self, why: CallError) -> (Vec<u8>, bool) {
         let mut state = self.state();
-        let told = state.ledger.fail_all(&why);
-        let is_all = state.has_left || (!told.is_empty() && !state.is_waiting);
+        let to_client = state.ledger.fail_all(&why);
+        let is_all = state.has_left || (!to_client.is_empty() && !state.is_waiting);
         state.phase = Phase::Closed(Arc::new(why));
         self.wake(state);
-        (told, is_all)
+        (to_client, is_all)
     }
 
     fn release_writer(&self, state: &mut State) {

@@ -59,9 +59,9 @@ impl Downward {
         let mut is_informed = true;
         if let Err(Failure::Failed(why) | Failure::Unreachable(why)) = &result {
             self.bridge.note("bridge gave up", Some(&why.to_string()));
-            let (told, is_all) = self.bridge.close(why.clone());
-            let is_told = self.bridge.send_to_client(&told).is_ok();
-            is_informed = is_all || !is_told;
+            let (to_client, is_all) = self.bridge.close(why.clone());
+            let was_sent = self.bridge.send_to_client(&to_client).is_ok();
+            is_informed = is_all || !was_sent;
         }
         // The receiver is gone if the session has already ended.
         let _ = event_sender.send(SessionEvent::Ended { result, is_informed });
@@ -80,8 +80,8 @@ impl Downward {
                 return Ok(());
             }
             self.bridge.note("daemon lost", Some(&cause));
-            let told = self.bridge.on_connection_lost(&cause);
-            self.bridge.send_to_client(&told)?;
+            let to_client = self.bridge.on_connection_lost(&cause);
+            self.bridge.send_to_client(&to_client)?;
             if has_left {
                 return Err(Failure::Unreachable(daemon_gone(&cause)));
             }

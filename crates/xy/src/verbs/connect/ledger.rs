@@ -142,11 +142,11 @@ impl Ledger {
         self.next_line += 1;
         match message {
             Some(Message::Request { id, method, params }) => {
-                let ask = match RequestKind::of(method, *params) {
+                let kind = match RequestKind::of(method, *params) {
                     RequestKind::Once if method == "tools/call" => self.tools.kind_of_call(*params),
-                    ask => ask,
+                    kind => kind,
                 };
-                match self.open.insert(no, id, ask, line) {
+                match self.open.insert(no, id, kind, line) {
                     Ok(()) => LineAction::Forward,
                     Err(refused) => LineAction::Reject(rejection(id, &refused)),
                 }
@@ -238,7 +238,7 @@ impl Ledger {
 
     /// Records the change of session state by a successful request.
     fn record_granted(&mut self, open: Open, result: &str) {
-        match (open.ask, open.text) {
+        match (open.kind, open.text) {
             (RequestKind::Initialize, Some(line)) => {
                 let version = version_in(result);
                 // The next daemon is asked for the negotiated revision. The server that determined
@@ -360,31 +360,31 @@ impl Ledger {
         self.renamed.clear();
         self.is_introduced = false;
         self.lost_by = Some(cause.to_owned());
-        let mut told = self.fail_unrepeatable();
+        let mut to_client = self.fail_unrepeatable();
         for listening in self.open.all_listening() {
             listening.lost();
         }
         for id in self.daemon_requests.drain() {
-            cancelled(&id, "the connection to the daemon was lost", &mut told);
+            cancelled(&id, "the connection to the daemon was lost", &mut to_client);
             if self.stale.len() < MAX_DAEMON_REQUESTS {
                 self.stale.insert(id);
             }
         }
-        told
+        to_client
     }
 
     /// Removes the requests that cannot be sent again. Returns their error responses.
     fn fail_unrepeatable(&mut self) -> Vec<u8> {
-        let mut told = Vec::new();
+        let mut to_client = Vec::new();
         for open in self.open.take_unrepeatable() {
-            let error = match open.ask {
+            let error = match open.kind {
                 RequestKind::Listen(_) => listen_lost(),
                 _ => outcome_unknown(),
             };
             let cause = self.lost_by.as_deref().unwrap_or_default();
-            error_response(&open.id, &error.cause(cause), &mut told);
+            error_response(&open.id, &error.cause(cause), &mut to_client);
         }
-        told
+        to_client
     }
 
     /// Returns the handshake that a new daemon must answer first; `None` if there was none.
@@ -401,10 +401,10 @@ impl Ledger {
         let Ok(Message::Request { params, .. }) = parse(line) else { return None };
         let params = params.map(str::to_owned);
         let id = self.new_id();
-        let mut said = self.introduce().as_bytes().to_vec();
-        said.extend_from_slice(tools::list_request(&id, params.as_deref()).as_bytes());
+        let mut to_daemon = self.introduce().as_bytes().to_vec();
+        to_daemon.extend_from_slice(tools::list_request(&id, params.as_deref()).as_bytes());
         self.own.insert(id, OwnRequest::ListTools);
-        Some(said)
+        Some(to_daemon)
     }
 
     /// Returns the client's `notifications/initialized`, if the new daemon needs it.
@@ -416,26 +416,26 @@ impl Ledger {
     /// Returns the messages that a new daemon must get before the client's next ones, and those
     /// for the client afterwards.
     pub(super) fn replay(&mut self) -> (Vec<u8>, Vec<u8>) {
-        let mut told = self.fail_unrepeatable();
-        let mut said = self.introduce().as_bytes().to_vec();
+        let mut to_client = self.fail_unrepeatable();
+        let mut to_daemon = self.introduce().as_bytes().to_vec();
         if self.handshake.is_some() {
             let standing: Vec<Vec<u8>> =
                 self.level.iter().chain(self.subscriptions.values()).cloned().collect();
             for line in standing {
-                said.extend_from_slice(&self.replay_request(&line, OwnRequest::Replayed));
+                to_daemon.extend_from_slice(&self.replay_request(&line, OwnRequest::Replayed));
             }
         }
         for line in self.open.texts() {
-            said.extend_from_slice(line);
-            said.push(b'\n');
+            to_daemon.extend_from_slice(line);
+            to_daemon.push(b'\n');
         }
         self.open.forbid_repeats(); // A call is sent again only once.
         self.tools.forget(); // The client is notified that lists may have changed.
         // Without a handshake, list changes are sent only to listens.
         if self.handshake.is_some() && self.initialized_at.is_some() {
-            told.extend_from_slice(LISTS_CHANGED.as_bytes());
+            to_client.extend_from_slice(LISTS_CHANGED.as_bytes());
         }
-        (said, told)
+        (to_daemon, to_client)
     }
 
     /// Returns true if the client waits for a response.
@@ -445,31 +445,31 @@ impl Ledger {
 
     /// Returns an error response for each open request.
     pub(super) fn fail_all(&mut self, why: &CallError) -> Vec<u8> {
-        let mut told = Vec::new();
+        let mut to_client = Vec::new();
         for open in self.open.take_all() {
-            if let (RequestKind::UncheckedCall, Some(cause)) = (&open.ask, &self.lost_by) {
-                error_response(&open.id, &outcome_unknown().cause(cause), &mut told);
+            if let (RequestKind::UncheckedCall, Some(cause)) = (&open.kind, &self.lost_by) {
+                error_response(&open.id, &outcome_unknown().cause(cause), &mut to_client);
             } else {
-                error_response(&open.id, why, &mut told);
+                error_response(&open.id, why, &mut to_client);
             }
         }
-        told
+        to_client
     }
 
     /// Ends the listens of a client that leaves, as they are never answered. Returns the messages
     /// for the daemon.
     pub(super) fn cancel_listens(&mut self) -> Vec<u8> {
-        let mut said = Vec::new();
+        let mut to_daemon = Vec::new();
         for open in self.open.take_listens() {
-            cancelled(&open.id, "the client has disconnected", &mut said);
+            cancelled(&open.id, "the client has disconnected", &mut to_daemon);
         }
-        said
+        to_daemon
     }
 
     /// Returns a request of the client with an id of the bridge, as a line.
     fn replay_request(&mut self, line: &[u8], own: OwnRequest) -> Vec<u8> {
         let id = self.new_id();
-        let mut said = match parse(line) {
+        let mut to_daemon = match parse(line) {
             Ok(Message::Request { id: client_id, .. }) => {
                 let mut edits = Edits::of(line);
                 edits.replace(client_id, id.as_str());
@@ -477,9 +477,9 @@ impl Ledger {
             }
             _ => unreachable!("only requests are remembered"),
         };
-        said.push(b'\n');
+        to_daemon.push(b'\n');
         self.own.insert(id, own);
-        said
+        to_daemon
     }
 
     fn new_id(&mut self) -> String {
@@ -530,11 +530,11 @@ fn request_id(params: Option<&str>) -> Option<&str> {
 
 fn version_in(result: &str) -> Option<String> {
     #[derive(Deserialize)]
-    struct Initialized {
+    struct InitializeResult {
         #[serde(rename = "protocolVersion")]
         protocol_version: String,
     }
-    let result: Initialized = serde_json::from_str(result).ok()?;
+    let result: InitializeResult = serde_json::from_str(result).ok()?;
     Some(result.protocol_version)
 }
 

@@ -114,7 +114,7 @@ impl Recorder {
     }
 
     fn push(&self, content: Content) {
-        if self.queue.push(content) == Pushed::Overrun {
+        if self.queue.push(content) == PushOutcome::Overrun {
             // On a separate thread, as the session must not block on stderr.
             let warning = warning(&End::TooSlow(QUEUE_TIMEOUT));
             let _ = super::spawn("warning", move || Output::new().print_stderr(&warning));
@@ -183,7 +183,7 @@ enum Phase {
 
 /// The result of adding an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Pushed {
+enum PushOutcome {
     Queued,
     /// The recording had ended before.
     Dropped,
@@ -199,13 +199,13 @@ impl Queue {
     }
 
     /// Adds an entry, and waits for room if necessary.
-    fn push(&self, content: Content) -> Pushed {
+    fn push(&self, content: Content) -> PushOutcome {
         let size = content.size();
         let deadline = Deadline::after(self.timeout);
         let mut state = self.state();
         loop {
             if state.phase != Phase::Open {
-                return Pushed::Dropped;
+                return PushOutcome::Dropped;
             }
             if state.bytes == 0 || state.bytes + size <= self.max_bytes {
                 break;
@@ -214,7 +214,7 @@ impl Queue {
             if left.is_zero() {
                 state.phase = Phase::Overrun;
                 state.entries.clear();
-                return Pushed::Overrun;
+                return PushOutcome::Overrun;
             }
             state = self.wait(state, left);
         }
@@ -222,7 +222,7 @@ impl Queue {
         state.entries.push_back(Entry { at: self.clock.elapsed(), content });
         state.bytes += size;
         self.changed.notify_all();
-        Pushed::Queued
+        PushOutcome::Queued
     }
 
     /// Waits for the next entry; `None` if none will come.
@@ -309,7 +309,7 @@ mod tests {
     fn entries_are_taken_in_order_with_times_that_never_decrease() {
         let queue = Queue::new(MAX_QUEUED, QUEUE_TIMEOUT);
         for length in 1..=3 {
-            assert_eq!(queue.push(line(length)), Pushed::Queued);
+            assert_eq!(queue.push(line(length)), PushOutcome::Queued);
         }
         let entries: Vec<Entry> = (0..3).map(|_| queue.next().unwrap()).collect();
         assert!(entries.is_sorted_by_key(|entry| entry.at));
@@ -320,9 +320,9 @@ mod tests {
     #[test]
     fn full_queue_ends_the_recording() {
         let queue = Queue::new(1000, Duration::ZERO);
-        assert_eq!(queue.push(line(5000)), Pushed::Queued, "one entry always has room");
-        assert_eq!(queue.push(line(1)), Pushed::Overrun);
-        assert_eq!(queue.push(line(1)), Pushed::Dropped);
+        assert_eq!(queue.push(line(5000)), PushOutcome::Queued, "one entry always has room");
+        assert_eq!(queue.push(line(1)), PushOutcome::Overrun);
+        assert_eq!(queue.push(line(1)), PushOutcome::Dropped);
         assert!(queue.next().is_none() && queue.is_overrun());
         assert!(queue.close(Duration::ZERO), "a writer that hangs is not waited for");
     }
@@ -332,7 +332,7 @@ mod tests {
         let queue = Queue::new(MAX_QUEUED, QUEUE_TIMEOUT);
         queue.push(line(1));
         queue.discard();
-        assert_eq!(queue.push(line(1)), Pushed::Dropped);
+        assert_eq!(queue.push(line(1)), PushOutcome::Dropped);
         assert!(queue.next().is_none());
     }
 
@@ -340,7 +340,7 @@ mod tests {
     fn written_entries_free_space() {
         let queue = Queue::new(1000, Duration::ZERO);
         for _ in 0..100 {
-            assert_eq!(queue.push(line(800)), Pushed::Queued);
+            assert_eq!(queue.push(line(800)), PushOutcome::Queued);
             let entry = queue.next().unwrap();
             queue.mark_written(&entry);
         }
@@ -351,7 +351,7 @@ mod tests {
         let queue = Queue::new(MAX_QUEUED, QUEUE_TIMEOUT);
         queue.push(line(1));
         assert!(!queue.close(Duration::ZERO), "an entry is not written");
-        assert_eq!(queue.push(line(1)), Pushed::Dropped);
+        assert_eq!(queue.push(line(1)), PushOutcome::Dropped);
         assert!(queue.next().is_some());
         assert!(queue.next().is_none());
         assert!(!queue.close(Duration::ZERO), "the writer has not ended");

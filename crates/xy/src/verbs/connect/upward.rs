@@ -155,10 +155,10 @@ impl Upward {
                     let done = unwritten.map_or(length, |it| it.begins);
                     self.resent_bytes = length - done;
                     self.lines.consume(done);
-                    let told = refusals
+                    let to_client = refusals
                         .iter()
                         .filter(|(no, _)| unwritten.is_none_or(|unwritten| *no < unwritten.no));
-                    for (_, refusal) in told {
+                    for (_, refusal) in to_client {
                         self.bridge.send_to_client(refusal)?;
                     }
                 }
@@ -193,16 +193,16 @@ impl Upward {
 
     /// Answers all queued requests with an error, as there is no daemon.
     fn refuse(&mut self, why: &CallError) -> Result<(), Failure> {
-        let mut told = Vec::new();
+        let mut to_client = Vec::new();
         let whole = self.lines.whole();
         for range in line_ranges(whole) {
             if let Ok(Message::Request { id, .. }) = parse(&whole[range]) {
-                error_response(id, why, &mut told);
+                error_response(id, why, &mut to_client);
             }
         }
         self.lines.consume(whole.len());
-        self.bridge.send_to_client(&told)?;
-        if !told.is_empty() {
+        self.bridge.send_to_client(&to_client)?;
+        if !to_client.is_empty() {
             self.tell(SessionEvent::ClientInformed);
         }
         Ok(())

@@ -83,14 +83,14 @@ fn uri_in(params: Option<&str>) -> Option<String> {
 #[derive(Debug)]
 pub(super) struct Open {
     pub(super) id: String,
-    pub(super) ask: RequestKind,
+    pub(super) kind: RequestKind,
     /// The line without its newline, if it may be sent again.
     pub(super) text: Option<Vec<u8>>,
 }
 
 impl Open {
     fn is_listen(&self) -> bool {
-        matches!(self.ask, RequestKind::Listen(_))
+        matches!(self.kind, RequestKind::Listen(_))
     }
 
     fn is_kept_listen(&self) -> bool {
@@ -98,7 +98,7 @@ impl Open {
     }
 
     fn is_kept_call(&self) -> bool {
-        matches!(self.ask, RequestKind::RepeatableCall | RequestKind::UncheckedCall)
+        matches!(self.kind, RequestKind::RepeatableCall | RequestKind::UncheckedCall)
             && self.text.is_some()
     }
 }
@@ -127,7 +127,7 @@ impl OpenRequests {
         &mut self,
         no: LineNo,
         id: &str,
-        ask: RequestKind,
+        kind: RequestKind,
         line: &[u8],
     ) -> Result<(), InsertError> {
         if id.len() > MAX_ID_LENGTH {
@@ -139,12 +139,12 @@ impl OpenRequests {
             return Err(InsertError::TooMany(MAX_OPEN));
         }
         let line = line.trim_ascii_end();
-        let is_kept = self.may_keep(&ask)
+        let is_kept = self.may_keep(&kind)
             && line.len() <= MAX_REQUEST_BYTES
             && self.kept_bytes + line.len() <= MAX_TOTAL_BYTES;
         let text = is_kept.then(|| line.to_vec());
         self.kept_bytes += text.as_ref().map_or(0, Vec::len);
-        let open = Open { id: id.to_owned(), ask, text };
+        let open = Open { id: id.to_owned(), kind, text };
         self.listens += usize::from(open.is_kept_listen());
         if open.is_kept_call() {
             self.kept_calls.insert(no);
@@ -158,8 +158,8 @@ impl OpenRequests {
         self.by_line.is_empty()
     }
 
-    fn may_keep(&self, ask: &RequestKind) -> bool {
-        match ask {
+    fn may_keep(&self, kind: &RequestKind) -> bool {
+        match kind {
             RequestKind::Once => false,
             RequestKind::Listen(_) => self.listens < MAX_LISTENS,
             _ => true,
@@ -177,7 +177,7 @@ impl OpenRequests {
 
     /// Returns the listen with this id.
     pub(super) fn listening(&mut self, id: &str) -> Option<&mut ListenState> {
-        match &mut self.by_line.get_mut(self.by_id.get(id)?)?.ask {
+        match &mut self.by_line.get_mut(self.by_id.get(id)?)?.kind {
             RequestKind::Listen(listening) => Some(listening),
             _ => None,
         }
@@ -185,7 +185,7 @@ impl OpenRequests {
 
     /// Returns all listens.
     pub(super) fn all_listening(&mut self) -> impl Iterator<Item = &mut ListenState> {
-        self.by_line.values_mut().filter_map(|open| match &mut open.ask {
+        self.by_line.values_mut().filter_map(|open| match &mut open.kind {
             RequestKind::Listen(listening) => Some(listening),
             _ => None,
         })
@@ -202,7 +202,7 @@ impl OpenRequests {
     /// Returns the first call of an unknown tool that may be sent again.
     pub(super) fn first_unchecked(&self) -> Option<&[u8]> {
         let calls = self.kept_calls.iter().filter_map(|no| self.by_line.get(no));
-        let mut unchecked = calls.filter(|open| open.ask == RequestKind::UncheckedCall);
+        let mut unchecked = calls.filter(|open| open.kind == RequestKind::UncheckedCall);
         unchecked.next()?.text.as_deref()
     }
 
@@ -210,12 +210,12 @@ impl OpenRequests {
     pub(super) fn check_calls(&mut self, kind: impl Fn(&[u8]) -> RequestKind) {
         for no in self.kept_calls.clone() {
             let Some(open) = self.by_line.get_mut(&no) else { continue };
-            let Some(text) = open.text.as_ref().filter(|_| open.ask == RequestKind::UncheckedCall)
+            let Some(text) = open.text.as_ref().filter(|_| open.kind == RequestKind::UncheckedCall)
             else {
                 continue;
             };
-            open.ask = kind(text);
-            if open.ask == RequestKind::Once {
+            open.kind = kind(text);
+            if open.kind == RequestKind::Once {
                 self.kept_bytes -= open.text.take().map_or(0, |text| text.len());
                 self.kept_calls.remove(&no);
             }

@@ -88,14 +88,17 @@ fn only_harmless_requests_are_sent_again() {
     for method in others {
         let mut ledger = Ledger::default();
         client(&mut ledger, &request("\"one\"", method));
-        let told = text(ledger.on_connection_lost("it hung up"));
+        let to_client = text(ledger.on_connection_lost("it hung up"));
         assert!(
-            told.starts_with(r#"{"jsonrpc":"2.0","id":"one","error":{"code":-32010,"#),
-            "{told}"
+            to_client.starts_with(r#"{"jsonrpc":"2.0","id":"one","error":{"code":-32010,"#),
+            "{to_client}"
         );
-        assert!(told.contains("outcome unknown: ") && told.contains("it hung up"), "{told}");
+        assert!(
+            to_client.contains("outcome unknown: ") && to_client.contains("it hung up"),
+            "{to_client}"
+        );
         assert_eq!(replayed(&mut ledger), "", "{method}");
-        assert_eq!(text(ledger.on_connection_lost("x")), "", "it is told once");
+        assert_eq!(text(ledger.on_connection_lost("x")), "", "it is to_client once");
     }
 }
 
@@ -133,8 +136,8 @@ fn call_during_which_the_client_was_asked_is_not_sent_again() {
     client(&mut ledger, &call("1", "read"));
     daemon(&mut ledger, &request("7", "elicitation/create"));
     client(&mut ledger, &call("2", "read"));
-    let told = text(ledger.on_connection_lost("x"));
-    let errors: Vec<&str> = told.lines().filter(|line| line.contains("error")).collect();
+    let to_client = text(ledger.on_connection_lost("x"));
+    let errors: Vec<&str> = to_client.lines().filter(|line| line.contains("error")).collect();
     assert_eq!(ids(&errors.join("\n")), ["1"]);
     assert!(replayed(&mut ledger).ends_with(&(call("2", "read") + "\n")));
 }
@@ -149,8 +152,8 @@ fn tools(id: &str) -> String {
 
 /// Asks a new daemon for its tools. Returns the id of the request.
 fn list_for_replay(ledger: &mut Ledger) -> String {
-    let said = text(ledger.list_request().unwrap());
-    let (introduction, list) = said.split_once('\n').unwrap();
+    let to_daemon = text(ledger.list_request().unwrap());
+    let (introduction, list) = to_daemon.split_once('\n').unwrap();
     assert_eq!(introduction, CLIENT_INITIALIZED);
     let id = ids(list).remove(0);
     assert_eq!(list, format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/list"}}"#) + "\n");
@@ -166,11 +169,14 @@ fn call_of_an_unknown_tool_waits_for_the_list_of_the_next_daemon() {
     assert_eq!(text(ledger.on_connection_lost("it hung up")), "");
     let list = list_for_replay(&mut ledger);
     assert_eq!(daemon(&mut ledger, &tools(&list)), LineAction::Resumed(Ok(())));
-    let (replayed, told) = ledger.replay();
+    let (replayed, to_client) = ledger.replay();
     assert_eq!(text(replayed), format!("{}\n{}\n", call("1", "read"), call("4", "read")));
-    let told = text(told);
-    assert!(told.contains("outcome unknown: ") && told.contains("it hung up"), "{told}");
-    assert_eq!(ids(told.strip_suffix(LISTS_CHANGED).unwrap()), ["2", "3"]);
+    let to_client = text(to_client);
+    assert!(
+        to_client.contains("outcome unknown: ") && to_client.contains("it hung up"),
+        "{to_client}"
+    );
+    assert_eq!(ids(to_client.strip_suffix(LISTS_CHANGED).unwrap()), ["2", "3"]);
     assert_eq!(ids(&text(ledger.on_connection_lost("x"))), ["1", "4"], "a second time");
     assert_eq!(ledger.list_request(), None);
 }
@@ -196,9 +202,9 @@ fn call_is_not_sent_again_if_the_next_daemon_does_not_list_its_tools() {
     let list = list_for_replay(&mut ledger);
     let error = format!(r#"{{"jsonrpc":"2.0","id":{list},"error":{{"code":-1,"message":"no"}}}}"#);
     assert_eq!(daemon(&mut ledger, &error), LineAction::Resumed(Ok(())));
-    let (replayed, told) = ledger.replay();
+    let (replayed, to_client) = ledger.replay();
     assert_eq!(replayed, b"");
-    assert_eq!(ids(text(told).strip_suffix(LISTS_CHANGED).unwrap()), ["1"]);
+    assert_eq!(ids(text(to_client).strip_suffix(LISTS_CHANGED).unwrap()), ["1"]);
 
     // This daemon is lost before it answers.
     client(&mut ledger, &call("2", "read"));
@@ -211,10 +217,10 @@ fn call_is_not_sent_again_if_the_next_daemon_does_not_list_its_tools() {
     client(&mut ledger, &call("3", "read"));
     client(&mut ledger, &request("4", "tools/list"));
     assert_eq!(text(ledger.on_connection_lost("it hung up")), "");
-    let told = text(ledger.fail_all(&CallError::parse("no daemon")));
-    let (call, list) = told.split_once('\n').unwrap();
-    assert!(call.contains("outcome unknown: ") && call.contains("it hung up"), "{told}");
-    assert!(list.contains("no daemon"), "{told}");
+    let to_client = text(ledger.fail_all(&CallError::parse("no daemon")));
+    let (call, list) = to_client.split_once('\n').unwrap();
+    assert!(call.contains("outcome unknown: ") && call.contains("it hung up"), "{to_client}");
+    assert!(list.contains("no daemon"), "{to_client}");
 }
 
 #[test]
@@ -222,8 +228,8 @@ fn call_of_an_unknown_tool_during_which_the_client_was_asked_is_not_sent_again()
     let mut ledger = initialized_ledger();
     client(&mut ledger, &call("1", "read"));
     daemon(&mut ledger, &request("7", "elicitation/create"));
-    let told = text(ledger.on_connection_lost("x"));
-    assert!(told.starts_with(r#"{"jsonrpc":"2.0","id":1,"error""#), "{told}");
+    let to_client = text(ledger.on_connection_lost("x"));
+    assert!(to_client.starts_with(r#"{"jsonrpc":"2.0","id":1,"error""#), "{to_client}");
     assert_eq!(ledger.list_request(), None);
 }
 
@@ -259,18 +265,18 @@ fn new_daemon_gets_handshake_level_and_subscriptions() {
     assert_eq!(handshake_request, INITIALIZE.replace("\"id\":0", "\"id\":\"xy-connect-1\"") + "\n");
     let answer = INITIALIZE_ANSWER.replace("\"id\":0", "\"id\":\"xy-connect-1\"");
     assert_eq!(daemon(&mut ledger, &answer), LineAction::Resumed(Ok(())));
-    let (said, told) = ledger.replay();
-    let said = text(said);
+    let (to_daemon, to_client) = ledger.replay();
+    let to_daemon = text(to_daemon);
     let expected = [
         CLIENT_INITIALIZED.to_owned(),
         request("\"xy-connect-2\"", "logging/setLevel"),
         about("\"xy-connect-3\"", "resources/subscribe", "file:///b"),
         request("6", "tools/list"),
     ];
-    assert_eq!(said.lines().collect::<Vec<_>>(), expected);
+    assert_eq!(to_daemon.lines().collect::<Vec<_>>(), expected);
     assert_eq!(daemon(&mut ledger, &result("\"xy-connect-3\"")), LineAction::Drop);
     assert_eq!(daemon(&mut ledger, &result("6")), LineAction::Forward);
-    assert_eq!(text(told), LISTS_CHANGED);
+    assert_eq!(text(to_client), LISTS_CHANGED);
 }
 
 #[test]
@@ -279,8 +285,8 @@ fn unanswered_handshake_is_sent_again() {
     client(&mut ledger, INITIALIZE);
     ledger.on_connection_lost("x");
     assert_eq!(ledger.handshake_request(), None);
-    let (said, told) = ledger.replay();
-    assert_eq!((text(said), text(told)), (format!("{INITIALIZE}\n"), String::new()));
+    let (to_daemon, to_client) = ledger.replay();
+    assert_eq!((text(to_daemon), text(to_client)), (format!("{INITIALIZE}\n"), String::new()));
     assert_eq!(daemon(&mut ledger, INITIALIZE_ANSWER), LineAction::Forward);
     // The handshake is done, but the client has not sent `notifications/initialized`.
     ledger.on_connection_lost("x");
@@ -326,12 +332,12 @@ fn responses_to_a_lost_daemon_are_dropped() {
         );
     }
     assert_eq!(client(&mut ledger, &result("8")), LineAction::Forward);
-    let told = text(ledger.on_connection_lost("x"));
+    let to_client = text(ledger.on_connection_lost("x"));
     assert!(
-        told.contains("notifications/cancelled") && told.contains(r#""requestId":7,"#),
-        "{told}"
+        to_client.contains("notifications/cancelled") && to_client.contains(r#""requestId":7,"#),
+        "{to_client}"
     );
-    assert_eq!(told.lines().count(), 1);
+    assert_eq!(to_client.lines().count(), 1);
     assert_eq!(client(&mut ledger, &result("7")), LineAction::Drop);
     assert_eq!(client(&mut ledger, &result("9")), LineAction::Forward, "the daemon's to judge");
 }
@@ -511,12 +517,12 @@ proptest! {
                     prop_assert_eq!(action == LineAction::Forward, !may_have_missed);
                 }
                 Move::Lost => {
-                    let mut told = ids(&text(ledger.on_connection_lost("x")));
-                    told.sort();
+                    let mut to_client = ids(&text(ledger.on_connection_lost("x")));
+                    to_client.sort();
                     let mut expected: Vec<String> =
                         open.iter().filter(|(_, sort)| **sort == Sort::Call).map(|(id, _)| id.to_string()).collect();
                     expected.sort();
-                    prop_assert_eq!(told, expected);
+                    prop_assert_eq!(to_client, expected);
                     open.retain(|_, sort| *sort != Sort::Call);
                     for may_have_missed in knows.values_mut() {
                         *may_have_missed = true;

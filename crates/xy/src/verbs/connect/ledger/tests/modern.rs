@@ -27,8 +27,11 @@ fn client_without_handshake_gets_no_replay() {
     client(&mut ledger, CLIENT_INITIALIZED); // Means nothing by itself.
     assert_eq!(ids(&text(ledger.on_connection_lost("x"))), ["3"]);
     assert_eq!(ledger.handshake_request(), None);
-    let (said, told) = ledger.replay();
-    assert_eq!((text(said), text(told)), (request("2", "tools/list") + "\n", String::new()));
+    let (to_daemon, to_client) = ledger.replay();
+    assert_eq!(
+        (text(to_daemon), text(to_client)),
+        (request("2", "tools/list") + "\n", String::new())
+    );
 }
 
 #[test]
@@ -44,9 +47,12 @@ fn probe_of_one_era_and_handshake_of_the_other_combine() {
     daemon(&mut ledger, &acknowledged("7", TOOLS_AND_PROMPTS));
     assert_eq!(text(ledger.on_connection_lost("x")), "");
     assert!(ledger.handshake_request().is_some());
-    let (said, told) = ledger.replay();
-    assert_eq!(text(said), format!("{CLIENT_INITIALIZED}\n{}\n", listen("7", TOOLS_AND_PROMPTS)));
-    assert_eq!(text(told), LISTS_CHANGED);
+    let (to_daemon, to_client) = ledger.replay();
+    assert_eq!(
+        text(to_daemon),
+        format!("{CLIENT_INITIALIZED}\n{}\n", listen("7", TOOLS_AND_PROMPTS))
+    );
+    assert_eq!(text(to_client), LISTS_CHANGED);
 }
 
 #[test]
@@ -91,14 +97,14 @@ fn resumed_listen_reports_missed_changes() {
     for _ in 0..3 {
         assert_eq!(text(ledger.on_connection_lost("x")), "");
         assert_eq!(ledger.handshake_request(), None);
-        let (said, told) = ledger.replay();
-        assert_eq!(text(said), listen("\"l\"", TOOLS_AND_PROMPTS) + "\n");
-        assert_eq!(text(told), "");
+        let (to_daemon, to_client) = ledger.replay();
+        assert_eq!(text(to_daemon), listen("\"l\"", TOOLS_AND_PROMPTS) + "\n");
+        assert_eq!(text(to_client), "");
         // An equivalent filter.
         let again = r#"{"promptsListChanged":true, "toolsListChanged":true,"resourcesListChanged":false,"resourceSubscriptions":[]}"#;
-        let told = list_changed("tools", "\"l\"") + &list_changed("prompts", "\"l\"");
+        let to_client = list_changed("tools", "\"l\"") + &list_changed("prompts", "\"l\"");
         let action = daemon(&mut ledger, &acknowledged("\"l\"", again));
-        assert_eq!(action, LineAction::Replace(told.into_bytes()));
+        assert_eq!(action, LineAction::Replace(to_client.into_bytes()));
         let change = list_changed("tools", "\"l\"");
         assert_eq!(daemon(&mut ledger, change.trim_end()), LineAction::Forward);
     }
@@ -116,8 +122,8 @@ fn unacknowledged_listen_misses_nothing() {
     ledger.on_connection_lost("x");
     ledger.on_connection_lost("x");
     assert_eq!(ids(&replayed(&mut ledger)), ["1"]);
-    let told = list_changed("tools", "1") + &list_changed("prompts", "1");
-    assert_eq!(daemon(&mut ledger, &granted), LineAction::Replace(told.into_bytes()));
+    let to_client = list_changed("tools", "1") + &list_changed("prompts", "1");
+    assert_eq!(daemon(&mut ledger, &granted), LineAction::Replace(to_client.into_bytes()));
     assert_eq!(daemon(&mut ledger, &granted), LineAction::Forward, "its own affair");
 }
 
@@ -126,12 +132,12 @@ fn changed_filter_is_forwarded() {
     let mut ledger = listening("1", r#"{"toolsListChanged":true,"resourceSubscriptions":["a:b"]}"#);
     ledger.on_connection_lost("x");
     let less = acknowledged("1", r#"{"toolsListChanged":true}"#);
-    let told = format!("{less}\n") + &list_changed("tools", "1");
-    assert_eq!(daemon(&mut ledger, &less), LineAction::Replace(told.into_bytes()));
+    let to_client = format!("{less}\n") + &list_changed("tools", "1");
+    assert_eq!(daemon(&mut ledger, &less), LineAction::Replace(to_client.into_bytes()));
     ledger.on_connection_lost("x");
     let none = acknowledged("1", "{}");
-    let told = format!("{none}\n") + &list_changed("tools", "1");
-    assert_eq!(daemon(&mut ledger, &none), LineAction::Replace(told.into_bytes()));
+    let to_client = format!("{none}\n") + &list_changed("tools", "1");
+    assert_eq!(daemon(&mut ledger, &none), LineAction::Replace(to_client.into_bytes()));
     ledger.on_connection_lost("x");
     assert_eq!(daemon(&mut ledger, &none), LineAction::Drop, "it is the same, and nothing missed");
     // There is no notification that a resource may have changed.
@@ -191,12 +197,13 @@ fn leaving_client_cancels_its_listens() {
     let mut ledger = listening("1", TOOLS_AND_PROMPTS);
     client(&mut ledger, &listen("\"two\"", "{}"));
     client(&mut ledger, &request("3", "tools/call"));
-    let said = text(ledger.cancel_listens());
-    let said: Vec<serde_json::Value> =
-        said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let ended: Vec<&serde_json::Value> = said.iter().map(|it| &it["params"]["requestId"]).collect();
+    let to_daemon = text(ledger.cancel_listens());
+    let to_daemon: Vec<serde_json::Value> =
+        to_daemon.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let ended: Vec<&serde_json::Value> =
+        to_daemon.iter().map(|it| &it["params"]["requestId"]).collect();
     assert_eq!(ended, [&serde_json::json!(1), &serde_json::json!("two")]);
-    assert!(said.iter().all(|it| it["method"] == "notifications/cancelled"));
+    assert!(to_daemon.iter().all(|it| it["method"] == "notifications/cancelled"));
     assert_eq!(text(ledger.cancel_listens()), "");
     assert_eq!(ids(&text(ledger.on_connection_lost("x"))), ["3"], "the rest is still waited for");
 }
@@ -207,9 +214,9 @@ fn giving_up_ends_all_listens() {
     client(&mut ledger, &request("2", "tools/list"));
     assert_eq!(text(ledger.on_connection_lost("x")), "");
     let why = CallError::new(ErrorKind::NotRunning, "nobody is there");
-    let told = text(ledger.fail_all(&why));
-    assert_eq!(ids(&told), ["1", "2"]);
-    assert!(told.lines().all(|line| line.contains("nobody is there")), "{told}");
+    let to_client = text(ledger.fail_all(&why));
+    assert_eq!(ids(&to_client), ["1", "2"]);
+    assert!(to_client.lines().all(|line| line.contains("nobody is there")), "{to_client}");
 }
 
 #[test]
@@ -221,10 +228,13 @@ fn kept_listens_are_bounded() {
         client(&mut ledger, &listen(&no.to_string(), TOOLS_AND_PROMPTS));
         daemon(&mut ledger, &acknowledged(&no.to_string(), TOOLS_AND_PROMPTS));
     }
-    let told = text(ledger.on_connection_lost("x"));
-    assert_eq!(told.lines().count(), 11, "{told}");
-    assert!(told.starts_with(r#"{"jsonrpc":"2.0","id":"large","error":{"code":-32005,"#), "{told}");
-    assert!(told.lines().all(|line| line.contains("listen again")), "{told}");
+    let to_client = text(ledger.on_connection_lost("x"));
+    assert_eq!(to_client.lines().count(), 11, "{to_client}");
+    assert!(
+        to_client.starts_with(r#"{"jsonrpc":"2.0","id":"large","error":{"code":-32005,"#),
+        "{to_client}"
+    );
+    assert!(to_client.lines().all(|line| line.contains("listen again")), "{to_client}");
     assert_eq!(replayed(&mut ledger).lines().count(), 100);
     // An ended listen makes room for another.
     client(&mut ledger, &cancel("0"));
@@ -254,8 +264,9 @@ fn invalid_acknowledgements_are_forwarded() {
     let bare = format!(r#"{{"jsonrpc":"2.0","method":"{method}"}}"#);
     assert_eq!(daemon(&mut ledger, &bare), LineAction::Forward);
     let odd = acknowledged("1", r#"["toolsListChanged"]"#);
-    let told = format!("{odd}\n") + &list_changed("tools", "1") + &list_changed("prompts", "1");
-    assert_eq!(daemon(&mut ledger, &odd), LineAction::Replace(told.into_bytes()));
+    let to_client =
+        format!("{odd}\n") + &list_changed("tools", "1") + &list_changed("prompts", "1");
+    assert_eq!(daemon(&mut ledger, &odd), LineAction::Replace(to_client.into_bytes()));
     for filter in ["null", "[]", "7"] {
         client(&mut ledger, &listen("2", filter));
     }

@@ -1,4 +1,4 @@
-//! The table of all parked calls, and the states by which clients find them.
+//! The table of all pending inputs, and the states by which clients find them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -20,22 +20,22 @@ use crate::bridge::state::{self, Key, StateBinding, StateError};
 use crate::call::Alias;
 use crate::limit_hits;
 
-/// One group may have at most one part in this many of all parked calls.
+/// One group may have at most one part in this many of all pending inputs.
 const GROUP_SHARE: usize = 4;
 
 /// Maximum number of remembered used states.
 const MAX_USED_STATES: usize = 10_000;
 
-/// All parked calls.
-pub(crate) struct ParkedCalls {
+/// All pending inputs.
+pub(crate) struct PendingInputs {
     key: Key,
-    entries: RefCell<HashMap<u64, ParkedEntry>>,
+    entries: RefCell<HashMap<u64, PendingEntry>>,
     /// Deadlines in order, including those of calls that were already taken.
     order: RefCell<VecDeque<(Instant, u64)>>,
     /// Numbers of used states, oldest first.
     used: RefCell<VecDeque<u64>>,
     next: Cell<u64>,
-    /// Maximum number of parked calls.
+    /// Maximum number of pending inputs.
     max_calls: usize,
     /// Bytes of stored results and questions, and their maximum.
     bytes: Rc<Cell<usize>>,
@@ -46,7 +46,7 @@ pub(crate) struct ParkedCalls {
 
 /// The meaning of a state.
 #[derive(Clone)]
-pub(crate) enum ParkedEntry {
+pub(crate) enum PendingEntry {
     /// A call that the server works on.
     Call(Rc<PendingInput>),
     /// A call that the server rejected until its client's user has acted; a client of this group
@@ -54,7 +54,7 @@ pub(crate) enum ParkedEntry {
     Again(u64),
 }
 
-/// The parts of a new parked call.
+/// The parts of a new pending input.
 pub(crate) struct NewPendingInput {
     pub(crate) reply_to: ReplyTo,
     pub(crate) request_meta: Rc<RequestMeta>,
@@ -67,7 +67,7 @@ pub(crate) struct NewPendingInput {
     pub(crate) missing: Option<&'static str>,
 }
 
-impl ParkedCalls {
+impl PendingInputs {
     /// Creates an empty table. Numbers begin with `first`, which no earlier daemon has reached.
     pub(crate) fn new(key: Key, first: u64, park: &ParkSettings) -> Self {
         Self {
@@ -83,7 +83,7 @@ impl ParkedCalls {
         }
     }
 
-    /// Returns the number of parked calls.
+    /// Returns the number of pending inputs.
     pub(crate) fn len(&self) -> usize {
         self.entries.borrow().len()
     }
@@ -99,9 +99,9 @@ impl ParkedCalls {
     /// Returns a new number; `None` if the total or the group's limit is reached.
     fn number(&self, group_id: u64) -> Option<u64> {
         let entries = self.entries.borrow();
-        let of = |entry: &ParkedEntry| match entry {
-            ParkedEntry::Call(pending) => pending.group_id,
-            ParkedEntry::Again(group_id) => *group_id,
+        let of = |entry: &PendingEntry| match entry {
+            PendingEntry::Call(pending) => pending.group_id,
+            PendingEntry::Again(group_id) => *group_id,
         };
         let of_group = || entries.values().filter(|it| of(it) == group_id).count();
         let of_one = self.max_calls.div_ceil(GROUP_SHARE);
@@ -123,7 +123,7 @@ impl ParkedCalls {
     }
 
     /// Parks a call without questions; returns `None` if a limit is reached.
-    pub(crate) fn park(&self, new: NewPendingInput) -> Option<Rc<PendingInput>> {
+    pub(crate) fn insert(&self, new: NewPendingInput) -> Option<Rc<PendingInput>> {
         let NewPendingInput {
             reply_to,
             request_meta,
@@ -161,18 +161,18 @@ impl ParkedCalls {
             delivered_at: Cell::new(None),
             is_over: Cell::new(false),
         });
-        self.keep(number, ParkedEntry::Call(pending.clone()));
+        self.keep(number, PendingEntry::Call(pending.clone()));
         Some(pending)
     }
 
     /// Allows a group to repeat a call; returns `None` if a limit is reached.
     pub(crate) fn allow_again(&self, group_id: u64) -> Option<u64> {
         let number = self.number(group_id)?;
-        self.keep(number, ParkedEntry::Again(group_id));
+        self.keep(number, PendingEntry::Again(group_id));
         Some(number)
     }
 
-    fn keep(&self, number: u64, entry: ParkedEntry) {
+    fn keep(&self, number: u64, entry: PendingEntry) {
         let mut all = self.entries.borrow_mut();
         all.insert(number, entry);
         let mut order = self.order.borrow_mut();
@@ -183,7 +183,7 @@ impl ParkedCalls {
     }
 
     /// Removes the expired entries; returns them and the next deadline.
-    pub(crate) fn take_expired(&self) -> (Vec<ParkedEntry>, Option<Instant>) {
+    pub(crate) fn take_expired(&self) -> (Vec<PendingEntry>, Option<Instant>) {
         let (mut expired, now) = (Vec::new(), Instant::now());
         let mut order = self.order.borrow_mut();
         let mut entries = self.entries.borrow_mut();
@@ -216,7 +216,7 @@ impl ParkedCalls {
     }
 
     /// Takes the entry of a state, once.
-    pub(crate) fn take(&self, number: u64) -> Result<ParkedEntry, CallError> {
+    pub(crate) fn take(&self, number: u64) -> Result<PendingEntry, CallError> {
         let entry = self.entries.borrow_mut().remove(&number);
         let mut used = self.used.borrow_mut();
         let Some(entry) = entry else {
@@ -231,7 +231,7 @@ impl ParkedCalls {
     }
 
     /// Removes an entry; returns it if it was still there.
-    pub(crate) fn forget(&self, number: u64) -> Option<ParkedEntry> {
+    pub(crate) fn forget(&self, number: u64) -> Option<PendingEntry> {
         self.entries.borrow_mut().remove(&number)
     }
 
@@ -239,7 +239,7 @@ impl ParkedCalls {
     pub(crate) fn tied_to(&self, client: u64) -> Vec<Rc<PendingInput>> {
         let entries = self.entries.borrow();
         let calls = entries.values().filter_map(|entry| match entry {
-            ParkedEntry::Call(pending) if pending.ends_with_client && pending.client == client => {
+            PendingEntry::Call(pending) if pending.ends_with_client && pending.client == client => {
                 Some(pending.clone())
             }
             _ => None,
@@ -250,7 +250,7 @@ impl ParkedCalls {
     /// Removes a question that a server has cancelled.
     pub(crate) fn cancel_question(&self, by: &Rc<Connection>, id: &str) {
         for entry in self.entries.borrow().values() {
-            if let ParkedEntry::Call(pending) = entry
+            if let PendingEntry::Call(pending) = entry
                 && std::ptr::eq(pending.connection.as_ptr(), Rc::as_ptr(by))
             {
                 pending.cancel_question(id);

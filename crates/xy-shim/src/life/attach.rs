@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::{FINISH_TIMEOUT, Instance, MAX_PIPE_READS, Phase};
+use super::{FINISH_TIMEOUT, MAX_PIPE_READS, Phase, ServerLife};
 use crate::clock;
 use crate::control::Control;
 use crate::controller::Controller;
@@ -16,7 +16,7 @@ use crate::wire::{PROTOCOL, PastExit, Report, StatusReport};
 /// How long no connection is accepted after the system refused one.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(200);
 
-impl Instance {
+impl ServerLife {
     /// Handles a daemon that has left, and ends the life once no daemon needs it.
     pub(super) fn check_controller(&mut self) {
         if self.signals.is_termination_requested() {

@@ -44,9 +44,9 @@ const TRIM_AFTER: Duration = Duration::from_secs(1);
 /// Maximum number of reads that empty a full pipe. A dead process has written no more than that.
 const MAX_PIPE_READS: usize = 16;
 
-/// One life of an instance, from start to exit.
+/// One life of a server, from start to exit.
 #[derive(Debug)]
-pub(crate) struct Instance {
+pub(crate) struct ServerLife {
     phase: Phase,
     pid: u32,
     started_at: Instant,
@@ -121,7 +121,7 @@ const SOURCES: [Source; 6] = [
 
 const STREAMS: [Stream; 2] = [Stream::Out, Stream::Err];
 
-impl Instance {
+impl ServerLife {
     /// Reports the start to the daemon and gathers the processes into their control group.
     pub(crate) fn new(
         shim: Shim,
