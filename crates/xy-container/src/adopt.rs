@@ -427,7 +427,7 @@ fn status(
 mod tests {
     use super::*;
 
-    const KILLED: Exit = Exit { code: None, signal: Some(9), oom: None };
+    const KILLED: Exit = Exit { signal: Some(9), ..Exit::UNKNOWN };
 
     #[test]
     fn cut_off_differs_from_own_exit() {

@@ -288,14 +288,14 @@ pub(crate) fn exit(code: Option<i64>, is_oom: bool, memory: Option<u64>) -> Exit
     // An engine encodes a death by signal as a shell does.
     let signals = [1, 2, 3, 4, 6, 7, 8, 9, 11, 13, 15];
     match code.map(|code| code - 128).filter(|signal| signals.contains(signal)) {
-        Some(signal) => Exit { code: None, signal: Some(signal), oom },
-        None => Exit { code, signal: None, oom },
+        Some(signal) => Exit { signal: Some(signal), oom, ..Exit::UNKNOWN },
+        None => Exit { code, oom, ..Exit::UNKNOWN },
     }
 }
 
 /// Returns the exit status of a process that the kernel killed for lack of memory.
 pub(crate) fn killed_for_memory(memory: Option<u64>) -> Exit {
-    Exit { code: None, signal: Some(9), oom: Some(oom(memory)) }
+    Exit { signal: Some(9), oom: Some(oom(memory)), ..Exit::UNKNOWN }
 }
 
 /// Returns which memory was exhausted.

@@ -162,6 +162,8 @@ pub(crate) struct ContainerRunner {
     has_task: bool,
     is_ending: bool,
     is_probing: bool,
+    /// The calls that the server has left unanswered at its exit.
+    unanswered: usize,
     was_ready: bool,
     timers: Vec<(Instant, Timer)>,
     termination: Option<Termination>,
@@ -258,6 +260,7 @@ impl ContainerRunner {
             has_task: true,
             is_ending: false,
             is_probing: false,
+            unanswered: 0,
             was_ready: false,
             timers: Vec::new(),
             termination: None,

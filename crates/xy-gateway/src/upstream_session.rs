@@ -137,6 +137,7 @@ async fn run_on_pipes(router: Rc<Router>, connection: Connection) {
                     pipes.handle_rest(&upstream);
                 }
                 session.on_exit(exit).await;
+                report_left_calls(&upstream, exit, by_xy).await;
                 if exit != Exit::UNKNOWN {
                     pipes.mark_dead(); // The shim has killed the remaining processes.
                 }
@@ -437,6 +438,15 @@ fn read_answer(of: Hello, answer: Result<Box<str>, CallError>) -> ProbeAnswer {
             ProbeAnswer::Unreadable(SessionError::Hopeless(why))
         }
         Err(fault) => ProbeAnswer::Fatal(SessionError::Hopeless(fault.to_string())),
+    }
+}
+
+/// Reports the calls that a server has left unanswered by a clean exit of its own. Such an exit is a
+/// failure: many servers end with code 0 when their transport breaks.
+async fn report_left_calls(upstream: &Upstream, exit: Exit, by_xy: bool) {
+    let left = upstream.external_calls();
+    if !by_xy && exit.is_clean() && left > 0 {
+        upstream.report(DriverEvent::LeftCalls(left)).await;
     }
 }
 

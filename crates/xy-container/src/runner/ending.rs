@@ -136,7 +136,7 @@ impl ContainerRunner {
         let last = match start_failure {
             Some(fault) => LifeEvent::LaunchFailed(fault),
             None if self.is_probing => LifeEvent::ExitedOnProbe(exit),
-            None => LifeEvent::Exited(exit),
+            None => LifeEvent::Exited(Exit { unanswered: self.unanswered, ..exit }),
         };
         let _ = self.channels.events.send(last).await; // The task may have dropped the instance.
     }

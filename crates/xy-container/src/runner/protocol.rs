@@ -51,6 +51,7 @@ impl ContainerRunner {
             }
             DriverAction::Unusable(_) | DriverAction::RestartRequired(_) => {}
             DriverAction::SetProbing(is_probing) => self.is_probing = is_probing,
+            DriverAction::SetUnanswered(count) => self.unanswered = count,
             DriverAction::AwaitExit(_) if self.termination.is_some() => {}
             DriverAction::AwaitExit(time) => self.start_timer(time, Timer::StdoutClosed),
             DriverAction::Update(update) => self.apply_update(update),

@@ -17,7 +17,9 @@ use xy_upstream::connection::handshake::{Handshake, HandshakePlan, INITIALIZED, 
 
 use super::checkup::CheckupTask;
 use super::legacy_session::LegacySession;
-use super::{LearnError, capabilities, describe_end, end_loop, idle_stop, learn_lists};
+use super::{
+    LearnError, capabilities, describe_end, end_loop, idle_stop, learn_lists, report_left_calls,
+};
 use crate::backend::Backend;
 pub(super) use xy_upstream::connection::http_client::{
     ACCEPT_TIMEOUT, HttpClient, STABLE_AFTER, SessionError,
@@ -116,6 +118,7 @@ pub(super) async fn run(router: Rc<Router>, connection: Connection) {
                 break (LossReason::taken_over(), Some(reply));
             }
             Some(DriverCommand::Exited(exit)) => {
+                report_left_calls(&upstream, exit, by_xy).await;
                 break (describe_end(&upstream, exit, by_xy), None);
             }
             None => break (LossReason::server("has ended"), None),

@@ -81,6 +81,8 @@ pub(super) struct ProcessRunner {
     cleanup: OrphanCleanup,
     /// True during a probe that the server need not support.
     is_probing: bool,
+    /// The calls that the server has left unanswered at its exit.
+    unanswered: usize,
     /// Why it is stopped although it has started.
     refused: Option<LaunchFault>,
     /// The last event, and when the shim must have exited too.
@@ -139,6 +141,7 @@ impl ProcessRunner {
             is_ending: false,
             cleanup,
             is_probing: false,
+            unanswered: 0,
             refused: None,
             end: None,
         }
@@ -239,6 +242,9 @@ impl ProcessRunner {
         let last = match self.end {
             // Only now have all events of the protocol driver been handled.
             Some((LifeEvent::Exited(exit), _)) if self.is_probing => LifeEvent::ExitedOnProbe(exit),
+            Some((LifeEvent::Exited(exit), _)) => {
+                LifeEvent::Exited(Exit { unanswered: self.unanswered, ..exit })
+            }
             Some((event, _)) => event,
             None => LifeEvent::Exited(Exit::UNKNOWN),
         };
@@ -332,7 +338,7 @@ impl ProcessRunner {
         }
         let limits = self.order.settings.process().map(|it| it.limits).unwrap_or_default();
         let oom = limits::oom(exit.oom, limits);
-        let exit = Exit { code: exit.code, signal: exit.signal, oom };
+        let exit = Exit { code: exit.code, signal: exit.signal, oom, unanswered: 0 };
         // From here on only this daemon knows the exit, and it may be killed before it reports it.
         tracing::info!(server = %self.order.key, "{exit}");
         let last = self.refused.take().map_or(LifeEvent::Exited(exit), LifeEvent::LaunchFailed);

@@ -111,6 +111,8 @@ pub enum DriverAction {
     RestartRequired(String),
     /// A probe that the server need not support has begun or ended.
     SetProbing(bool),
+    /// The server has left this many calls unanswered at its exit.
+    SetUnanswered(usize),
     /// Wait this long for the server to exit by itself.
     AwaitExit(Duration),
     /// Record this.
@@ -143,6 +145,7 @@ pub fn action_for(event: DriverEvent, is_probed: bool) -> DriverAction {
         DriverEvent::Unusable(why) => DriverAction::Unusable(why),
         DriverEvent::RestartRequired(why) => DriverAction::RestartRequired(why),
         DriverEvent::Probing(is_probed) => DriverAction::SetProbing(is_probed),
+        DriverEvent::LeftCalls(count) => DriverAction::SetUnanswered(count),
         DriverEvent::StdoutClosed if is_probed => {
             DriverAction::AwaitExit(STDOUT_CLOSED_ON_PROBE_TIMEOUT)
         }
@@ -166,6 +169,7 @@ pub fn update_in(event: DriverEvent) -> Option<DriverUpdate> {
         | DriverAction::Unusable(_)
         | DriverAction::RestartRequired(_)
         | DriverAction::SetProbing(_)
+        | DriverAction::SetUnanswered(_)
         | DriverAction::AwaitExit(_) => None,
     }
 }

@@ -153,6 +153,7 @@ impl RemoteRunner {
             | DriverEvent::Idle(_)
             | DriverEvent::RestartRequired(_)
             | DriverEvent::Probing(_)
+            | DriverEvent::LeftCalls(_)
             | DriverEvent::StdoutClosed
             | DriverEvent::Note(_)
             | DriverEvent::WriteEnds => {}

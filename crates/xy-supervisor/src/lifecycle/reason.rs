@@ -22,6 +22,8 @@ pub struct Exit {
     pub signal: Option<i32>,
     /// The cause, if the OOM killer ended any of its processes.
     pub oom: Option<Oom>,
+    /// The number of clients' calls that it left unanswered, if it exited by itself.
+    pub unanswered: usize,
 }
 
 /// Why the OOM killer ended a process.
@@ -38,7 +40,7 @@ pub enum Oom {
 
 impl Exit {
     /// An exit that xy did not observe.
-    pub const UNKNOWN: Self = Self { code: None, signal: None, oom: None };
+    pub const UNKNOWN: Self = Self { code: None, signal: None, oom: None, unanswered: 0 };
 
     /// Returns an exit with this code.
     pub fn code(code: i32) -> Self {
@@ -53,15 +55,22 @@ impl Exit {
         self.signal.is_some_and(|signal| signals.iter().any(|it| it.as_raw() == signal))
     }
 
-    /// Returns true for exit code 0 only. An unrequested death by a signal is not clean.
+    /// Returns true for exit code 0 without an unanswered call. An unrequested death by a signal is
+    /// not clean.
     pub fn is_clean(self) -> bool {
-        self.code == Some(0)
+        self.code == Some(0) && self.unanswered == 0
     }
 }
 
 impl fmt::Display for Exit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.code, self.signal) {
+            (Some(0), _) if self.unanswered == 1 => {
+                write!(f, "exited with code 0 without answering a call")
+            }
+            (Some(0), _) if self.unanswered > 1 => {
+                write!(f, "exited with code 0 without answering {} calls", self.unanswered)
+            }
             (Some(code), _) => write!(f, "exited with code {code}"),
             (None, Some(signal)) => write!(f, "killed by signal {}", SignalName(signal)),
             (None, None) => write!(f, "ended with unknown exit status"),
@@ -375,6 +384,17 @@ mod tests {
         let expected =
             format!("not ready within 10s, and it wrote text to stdout that is not MCP: `{line}`");
         assert_eq!((text, hint.as_deref()), (expected, Some(LOG_TO_STDERR)));
+    }
+
+    #[test]
+    fn clean_exit_leaves_no_call_unanswered() {
+        let exits = [0, 1, 2].map(|unanswered| Exit { unanswered, ..Exit::code(0) });
+        assert_eq!(exits.map(Exit::is_clean), [true, false, false]);
+        insta::assert_snapshot!(exits.map(|exit| exit.to_string()).join("\n"), @"
+        exited with code 0
+        exited with code 0 without answering a call
+        exited with code 0 without answering 2 calls
+        ");
     }
 
     #[test]

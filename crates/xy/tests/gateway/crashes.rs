@@ -43,6 +43,25 @@ fn crash_during_a_call_has_an_unknown_outcome_and_the_next_call_works() {
     home.finish();
 }
 
+/// A server whose transport breaks often exits with code 0.
+#[test]
+fn clean_exit_during_a_call_is_a_failure() {
+    let home = home();
+    serve(&home, "one", &[]);
+    home.daemon();
+    ready(&home, &["one"]);
+    let client = local_client(&home);
+    client.tool_names();
+    let crash = client.call("one__crash", json!({ "code": 0 }));
+    assert_eq!(error_code(&crash), -32010, "{crash}");
+    assert_echo(&client, "one");
+    let now = status(&home, "one");
+    assert_eq!(now["restart_count"], 1, "{now}");
+    let shown = home.xy(&["events", "--history", "10", "--no-follow"]).stdout;
+    assert!(shown.contains("exited with code 0 without answering a call"), "{shown}");
+    home.finish();
+}
+
 #[test]
 fn last_response_before_a_crash_is_delivered() {
     let home = home();

@@ -94,6 +94,7 @@ impl ProcessRunner {
             }
             DriverAction::Unusable(_) | DriverAction::RestartRequired(_) => {}
             DriverAction::SetProbing(is_probing) => self.is_probing = is_probing,
+            DriverAction::SetUnanswered(count) => self.unanswered = count,
             DriverAction::AwaitExit(time) => self.start_timer(time, Timer::StdoutClosed),
             DriverAction::Update(update) => self.apply_update(update),
         }
