@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 const HTTP: &str = "crates/xy-http/src/limits.rs";
 
 /// Folders and files without production code.
-const TEST_CODE: [&str; 5] = ["xy-testkit", "tests", "harness", "examples", "benches"];
+const TEST_CODE: [&str; 6] = ["xy-testkit", "tests", "harness", "examples", "benches", "labelled"];
 
 /// The constants `MAX_…` and `…_MAX` that the guide need not list: those that refuse nothing to a
 /// user, a client or a server. A file is named without `src`.
@@ -112,7 +112,7 @@ xy-gateway/upstream_session/http.rs: MAX_RETRY_DELAY
 xy-gateway/upstream_session/lists.rs: MAX_RETRY_DELAY
 xy-http/session.rs: MAX_SWEEP_INTERVAL
 xy-shim/cgroup/groups.rs: MAX_REMOVE_ATTEMPTS MAX_GATHER_ROUNDS
-xy-shim/instance.rs: MAX_PIPE_READS
+xy-shim/life.rs: MAX_PIPE_READS
 xy-shim/leader.rs: MAX_KILL_ROUNDS
 xy-shim/stop.rs: MAX_STDIN_GRACE
 xy-supervisor/fleet.rs: MAX_HOLD_ATTEMPTS

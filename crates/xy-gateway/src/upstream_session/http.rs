@@ -19,6 +19,8 @@ use super::checkup::CheckupTask;
 use super::legacy_session::LegacySession;
 use super::{LearnError, capabilities, describe_end, end_loop, idle_stop, learn_lists};
 use crate::backend::Backend;
+
+mod second_session;
 pub(super) use xy_upstream::connection::http_client::{
     ACCEPT_TIMEOUT, HttpClient, STABLE_AFTER, SessionError,
 };
