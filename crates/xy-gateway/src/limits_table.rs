@@ -31,7 +31,7 @@ xy-gateway/local.rs: MAX_LISTED_PROFILES
 xy-gateway/router/profiles.rs: MAX_WARNINGS
 xy-http/failed_tokens.rs: MAX_ADDRESSES
 xy-http/service.rs: LOGGED_PATH_MAX
-xy-ipc/framing.rs: MAX_HEAD
+xy-protocol/framing.rs: MAX_HEAD
 xy-mcp/sse.rs: MAX_HEAD
 xy-supervisor/fleet/capacity.rs: MAX_NAMES
 xy-supervisor/health.rs: MAX_REASON_CHARS

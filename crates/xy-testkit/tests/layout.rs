@@ -22,18 +22,10 @@ const EDGES: &[(&str, &[&str])] = &[
     ("xy-container", &["xy-config", "xy-protocol", "xy-shim", "xy-supervisor"]),
     ("xy-transport", &["xy-mcp", "xy-protocol"]),
     ("xy-catalog", &["xy-config", "xy-mcp", "xy-protocol", "xy-search"]),
-    ("xy-http", &["xy-config", "xy-mcp", "xy-protocol", "xy-supervisor", "xy-transport"]),
+    ("xy-http", &["xy-config", "xy-mcp", "xy-protocol", "xy-transport"]),
     (
         "xy-upstream",
-        &[
-            "xy-catalog",
-            "xy-config",
-            "xy-ipc",
-            "xy-mcp",
-            "xy-protocol",
-            "xy-supervisor",
-            "xy-transport",
-        ],
+        &["xy-catalog", "xy-config", "xy-mcp", "xy-protocol", "xy-supervisor", "xy-transport"],
     ),
     (
         "xy-gateway",
