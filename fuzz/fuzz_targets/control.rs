@@ -4,7 +4,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use xy_ipc::framing::{Line, LineSplitter};
+use xy_protocol::framing::{Line, LineSplitter};
 use xy_protocol::control::Request;
 use xy_protocol::jsonrpc::Incoming;
 

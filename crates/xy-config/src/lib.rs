@@ -1,9 +1,10 @@
 //! Reads KDL files into validated settings: raw nodes (with spans) → checks (all problems at once)
 //! → settings.
 //!
-//! [`load()`] reads the files of [`Paths`] and is the only part that touches a disk. [`check()`]
-//! and [`check_text`] check texts that the caller has read.
+//! [`load()`] reads the files of [`Paths`]. [`check()`] and [`check_text`] check texts that the
+//! caller has read. [`trust`] and [`atomic_file`] open and write xy's own files.
 
+pub mod atomic_file;
 pub mod bad_files;
 pub mod check;
 pub mod environment;

@@ -64,8 +64,7 @@ impl SourceFile {
     }
 
     fn with_hidden(path: &Path, shown: &str, text: &str, is_json: bool) -> Arc<Self> {
-        let hidden =
-            if is_json { redact_json::secret_ranges(text) } else { redact::secret_ranges(text) };
+        let hidden = secret_ranges(text, is_json);
         let line_starts =
             std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
         Arc::new(Self {
@@ -218,6 +217,17 @@ fn number(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
+/// Returns the ranges of a text that must not be shown, in order. Users also paste JSON into files
+/// of KDL.
+fn secret_ranges(text: &str, is_json: bool) -> Vec<Range<usize>> {
+    let is_pasted = text.trim_start_matches('\u{feff}').trim_start().starts_with('{');
+    if is_json || is_pasted {
+        redact_json::secret_ranges(text)
+    } else {
+        redact::secret_ranges(text)
+    }
+}
+
 /// Replaces each of these ranges by a star.
 #[cfg(test)]
 fn starred(text: &str, hidden: Vec<Range<usize>>) -> String {
@@ -235,6 +245,13 @@ mod tests {
     fn place(text: &str, start: usize, end: usize) -> Location {
         let file = SourceFile::new(Path::new("/c/a.kdl"), "a.kdl", text);
         SourceSpan::new(&file, Span { start, end }).place()
+    }
+
+    #[test]
+    fn pasted_json_is_redacted_as_json() {
+        let text = "\u{feff} {\"env\": {\"API_KEY\": \"b\"}}";
+        let shown = starred(text, secret_ranges(text, false));
+        assert_eq!(shown, "\u{feff} {\"env\": {\"API_KEY\": *}}");
     }
 
     #[test]

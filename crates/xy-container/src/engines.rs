@@ -16,8 +16,8 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
+use xy_config::atomic_file::{quarantine, read_bounded};
 use xy_config::trust::open_own;
-use xy_supervisor::fs::atomic::{quarantine, read_bounded};
 
 /// Name of the file. No server can have this name, so it collides with no state file.
 const FILE: &str = "_engines.json";

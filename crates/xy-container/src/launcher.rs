@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 use tracing::Instrument;
-use xy_supervisor::launch::adopt::home_id;
+use xy_supervisor::launch::home::home_id;
 use xy_supervisor::launch::process::ProcessLauncher;
 use xy_supervisor::launch::{Launch, LaunchOrder, LifeHandle};
 use xy_supervisor::protocol::ProtocolDriver;

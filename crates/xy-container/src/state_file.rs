@@ -10,8 +10,8 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use xy_config::atomic_file::read_bounded;
 use xy_config::trust::open_own;
-use xy_supervisor::fs::atomic::read_bounded;
 use xy_supervisor::instance::InstanceKey;
 
 use crate::log::older;

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 use xy_config::settings::{ContainerSettings, Pull, ServerKind, ServerSettings};
 use xy_protocol::server::Wanted;
 use xy_supervisor::instance::InstanceKey;
-use xy_supervisor::launch::adopt::home_id;
+use xy_supervisor::launch::home::home_id;
 use xy_supervisor::launch::{
     Launch, LaunchOrder, LifeCommand, LifeEvent, LifeHandle, Progress, Shims,
 };
@@ -45,12 +45,12 @@ impl ProtocolDriver for HeldConnections {
 }
 
 /// The container side of a daemon.
-pub(crate) struct Stage {
+pub(crate) struct Fixture {
     folder: tempfile::TempDir,
     connections: Arc<HeldConnections>,
 }
 
-impl Stage {
+impl Fixture {
     pub(crate) fn new() -> Self {
         Self { folder: tempfile::tempdir().unwrap(), connections: Arc::default() }
     }
@@ -163,12 +163,12 @@ fn error(message: &str) -> serde_json::Value {
 
 #[tokio::test]
 async fn missing_init_at_create_falls_back() {
-    let stage = Stage::new();
+    let fixture = Fixture::new();
     let why = r#"container-init binary not found on the host: stat "/nowhere": no such file"#;
     let (engine, _streams) = Fake::start(None, |it| {
         (it.is_podman, it.no_init_made) = (true, Some(why));
     });
-    let mut handle = stage.launch(&engine, Pull::Never);
+    let mut handle = fixture.launch(&engine, Pull::Never);
     let events = events_until(&mut handle, |it| matches!(it, LifeEvent::Launched { .. })).await;
     assert_eq!(events, [LifeEvent::Launched { pid: 4711 }]);
     assert_eq!(engine.inits(), [true, false]);
@@ -177,10 +177,10 @@ async fn missing_init_at_create_falls_back() {
 
 #[tokio::test]
 async fn missing_init_at_start_falls_back() {
-    let stage = Stage::new();
+    let fixture = Fixture::new();
     let why = r#"failed to start: exec: "docker-init": executable file not found in $PATH"#;
     let (engine, _streams) = Fake::start(None, |it| it.no_init = Some(why));
-    let mut handle = stage.launch(&engine, Pull::Never);
+    let mut handle = fixture.launch(&engine, Pull::Never);
     let events = events_until(&mut handle, |it| matches!(it, LifeEvent::Launched { .. })).await;
     assert_eq!(events, [LifeEvent::Launched { pid: 4711 }]);
     assert_eq!(engine.inits(), [true, false]);
@@ -190,9 +190,9 @@ async fn missing_init_at_start_falls_back() {
 
 #[tokio::test]
 async fn pull_progress_is_reported_in_percent() {
-    let stage = Stage::new();
+    let fixture = Fixture::new();
     let (engine, _streams) = Fake::start(Some(Fetch::Stalls(vec![layer(45)])), |_| ());
-    let mut handle = stage.launch(&engine, Pull::Missing);
+    let mut handle = fixture.launch(&engine, Pull::Missing);
     let what = "pulling example.com/x:1".to_owned();
     let so_far = LifeEvent::Preparing(Progress { what, percent: Some(45) });
     assert_eq!(events_until(&mut handle, |it| *it == so_far).await, [so_far]);
@@ -203,25 +203,25 @@ async fn pull_progress_is_reported_in_percent() {
 
 #[tokio::test(start_paused = true)]
 async fn stalled_pull_is_given_up() {
-    let stage = Stage::new();
+    let fixture = Fixture::new();
     let (engine, _streams) = Fake::start(Some(Fetch::Stalls(vec![layer(45)])), |_| ());
-    let (why, is_permanent) = refusal(&mut stage.launch(&engine, Pull::Missing)).await;
+    let (why, is_permanent) = refusal(&mut fixture.launch(&engine, Pull::Missing)).await;
     let events = "the image `example.com/x:1` could not be fetched: no progress for 1m";
     assert_eq!((why.as_str(), is_permanent), (events, false));
 }
 
 #[tokio::test(start_paused = true)]
 async fn endless_pull_is_given_up() {
-    let stage = Stage::new();
+    let fixture = Fixture::new();
     let (engine, _streams) = Fake::start(Some(Fetch::NeverEnds(layer(45))), |_| ());
-    let (why, is_permanent) = refusal(&mut stage.launch(&engine, Pull::Missing)).await;
+    let (why, is_permanent) = refusal(&mut fixture.launch(&engine, Pull::Missing)).await;
     let events = "the image `example.com/x:1` could not be fetched: it took longer than 30m";
     assert_eq!((why.as_str(), is_permanent), (events, false));
 }
 
 #[tokio::test]
 async fn missing_image_fails_permanently() {
-    let stage = Stage::new();
+    let fixture = Fixture::new();
     for (says, is_unrecoverable) in [
         ("manifest for example.com/x:1 not found: manifest unknown", true),
         ("error parsing HTTP 404 response body: unexpected end of JSON input: \"\"", true),
@@ -229,7 +229,7 @@ async fn missing_image_fails_permanently() {
         ("dial tcp 127.0.0.1:9: connect: connection refused", false),
     ] {
         let (engine, _streams) = Fake::start(Some(Fetch::Delivers(vec![error(says)])), |_| ());
-        let (why, is_permanent) = refusal(&mut stage.launch(&engine, Pull::Missing)).await;
+        let (why, is_permanent) = refusal(&mut fixture.launch(&engine, Pull::Missing)).await;
         assert_eq!(is_permanent, is_unrecoverable, "{why}");
         assert!(why.contains("could not be fetched"), "{why}");
         assert!(engine.inits().is_empty(), "nothing is made");
@@ -238,11 +238,11 @@ async fn missing_image_fails_permanently() {
 
 #[tokio::test]
 async fn present_image_is_used_if_pull_fails() {
-    let stage = Stage::new();
+    let fixture = Fixture::new();
     let away = Fetch::Delivers(vec![error("dial tcp 127.0.0.1:9: connect: connection refused")]);
     let (engine, _streams) = Fake::start(Some(away), |_| ());
     engine.add_image();
-    let mut handle = stage.launch(&engine, Pull::Always);
+    let mut handle = fixture.launch(&engine, Pull::Always);
     let events = events_until(&mut handle, |it| matches!(it, LifeEvent::Launched { .. })).await;
     assert_eq!(events, [LifeEvent::Launched { pid: 4711 }]);
     assert!(engine.requests().contains(&"POST /images/create".to_owned()));
@@ -250,10 +250,10 @@ async fn present_image_is_used_if_pull_fails() {
 
 #[tokio::test]
 async fn stop_works_during_reattach() {
-    let stage = Stage::new();
+    let fixture = Fixture::new();
     let (engine, mut streams) = Fake::start(None, |_| ());
     engine.limit_streams(1);
-    let mut handle = stage.launch(&engine, Pull::Never);
+    let mut handle = fixture.launch(&engine, Pull::Never);
     events_until(&mut handle, |it| matches!(it, LifeEvent::Launched { .. })).await;
     drop(streams.recv().await); // It is cut, and the next one is never answered.
     engine.wait_for_request("/attach", 2).await;
@@ -264,18 +264,18 @@ async fn stop_works_during_reattach() {
         .await
         .unwrap();
     engine.wait_for_request("/stop", 1).await;
-    drop(stage.connections.0.lock().unwrap().pop_front()); // The protocol driver drops its connection.
+    drop(fixture.connections.0.lock().unwrap().pop_front()); // The protocol driver drops its connection.
     let events = events_until(&mut handle, |_| false).await;
     assert!(matches!(events[..], [LifeEvent::Exited(_)]), "nothing else came first: {events:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn missed_output_is_whole_for_slow_reader() {
-    let stage = Stage::new();
+    let fixture = Fixture::new();
     let (engine, mut streams) = Fake::start(None, |_| ());
-    let mut handle = stage.launch(&engine, Pull::Never);
+    let mut handle = fixture.launch(&engine, Pull::Never);
     events_until(&mut handle, |it| matches!(it, LifeEvent::Launched { .. })).await;
-    let (mut stdout, _rest) = stage.stdout();
+    let (mut stdout, _rest) = fixture.stdout();
     let message = [vec![b'x'; 1 << 20], b"\n".to_vec()].concat(); // Much more than a pipe holds.
     engine.said.lock().unwrap().clone_from(&message);
     drop(streams.recv().await);
@@ -353,15 +353,15 @@ async fn output_is_resumed_by_known_tail_after_engine_log_rotation() {
 #[tokio::test]
 async fn out_of_memory_kill_is_reported_after_adoption() {
     for is_podman in [false, true] {
-        let stage = Stage::new();
+        let fixture = Fixture::new();
         let (engine, _streams) = Fake::start(None, |it| it.is_podman = is_podman);
-        let mut handle = stage.launch(&engine, Pull::Never);
+        let mut handle = fixture.launch(&engine, Pull::Never);
         events_until(&mut handle, |it| matches!(it, LifeEvent::Launched { .. })).await;
         handle.commands.send(LifeCommand::HandOver).await.unwrap();
-        drop(stage.connections.0.lock().unwrap().pop_front());
+        drop(fixture.connections.0.lock().unwrap().pop_front());
         events_until(&mut handle, |_| false).await;
         engine.exit(137, true);
-        let (mut adopted, _) = stage.launcher().adopt_all().await;
+        let (mut adopted, _) = fixture.launcher().adopt_all().await;
         let adopted = adopted.pop().expect("it is known");
         assert!(!adopted.status.torn, "its end was its own");
         let report = &adopted.status.exited.as_ref().expect("it has ended").report;
@@ -409,19 +409,19 @@ impl Drop for ParentedProcess {
 #[tokio::test]
 async fn clean_exit_after_podman_cut_off_is_protocol_error() {
     for is_cut in [true, false] {
-        let stage = Stage::new();
+        let fixture = Fixture::new();
         let parented = is_cut.then(ParentedProcess::new);
         let (engine, mut streams) = Fake::start(None, |it| {
             (it.is_podman, it.hides_exits) = (true, true);
             it.pid = parented.as_ref().map_or(it.pid, |it| it.pid);
         });
-        let mut handle = stage.launch(&engine, Pull::Never);
+        let mut handle = fixture.launch(&engine, Pull::Never);
         events_until(&mut handle, |it| matches!(it, LifeEvent::Launched { .. })).await;
         engine.exit(0, false); // It exits after its stdin was closed, or on its own.
         drop(streams.recv().await);
         engine.wait_for_request("/logs", 1).await;
         // The protocol driver drops its connection.
-        drop(stage.connections.0.lock().unwrap().pop_front());
+        drop(fixture.connections.0.lock().unwrap().pop_front());
         let events = events_until(&mut handle, |_| false).await;
         let exited = LifeEvent::Exited(xy_supervisor::lifecycle::Exit::code(0));
         match &events[..] {
@@ -437,9 +437,9 @@ async fn clean_exit_after_podman_cut_off_is_protocol_error() {
 
 #[tokio::test]
 async fn running_container_cut_off_by_podman_is_protocol_error() {
-    let stage = Stage::new();
+    let fixture = Fixture::new();
     let (engine, mut streams) = Fake::start(None, |it| it.is_podman = true);
-    let mut handle = stage.launch(&engine, Pull::Never);
+    let mut handle = fixture.launch(&engine, Pull::Never);
     events_until(&mut handle, |it| matches!(it, LifeEvent::Launched { .. })).await;
     drop(streams.recv().await);
     let events = events_until(&mut handle, |it| matches!(it, LifeEvent::ProtocolError(_))).await;
@@ -451,14 +451,14 @@ async fn running_container_cut_off_by_podman_is_protocol_error() {
 #[tokio::test]
 async fn container_without_open_stdin_is_adopted_as_torn() {
     for is_podman in [false, true] {
-        let stage = Stage::new();
+        let fixture = Fixture::new();
         let (engine, _streams) = Fake::start(None, |it| it.is_podman = is_podman);
-        let mut handle = stage.launch(&engine, Pull::Never);
+        let mut handle = fixture.launch(&engine, Pull::Never);
         events_until(&mut handle, |it| matches!(it, LifeEvent::Launched { .. })).await;
         handle.commands.send(LifeCommand::HandOver).await.unwrap();
-        drop(stage.connections.0.lock().unwrap().pop_front());
+        drop(fixture.connections.0.lock().unwrap().pop_front());
         events_until(&mut handle, |_| false).await;
-        let (mut adopted, _) = stage.launcher().adopt_all().await;
+        let (mut adopted, _) = fixture.launcher().adopt_all().await;
         let adopted = adopted.pop().expect("it is known");
         assert!(adopted.status.exited.is_none(), "it still runs");
         assert_eq!(adopted.status.torn, is_podman);
@@ -468,25 +468,25 @@ async fn container_without_open_stdin_is_adopted_as_torn() {
 /// Docker keeps it running, and its stream had no holder.
 #[tokio::test]
 async fn adoption_with_lost_stderr_marks_gap_in_log() {
-    let stage = Stage::new();
+    let fixture = Fixture::new();
     let (engine, mut streams) = Fake::start(None, |_| ());
-    let mut handle = stage.launch(&engine, Pull::Never);
+    let mut handle = fixture.launch(&engine, Pull::Never);
     events_until(&mut handle, |it| matches!(it, LifeEvent::Launched { .. })).await;
     let mut stream = streams.recv().await.unwrap();
     let lines = b"a line on stderr\n".repeat(2000); // More than Docker may keep back.
     let mut said = frame(&lines);
     said[0] = 2;
     stream.write_all(&said).await.unwrap();
-    let log = || std::fs::read(stage.folder.path().join("one.log")).unwrap_or_default();
+    let log = || std::fs::read(fixture.folder.path().join("one.log")).unwrap_or_default();
     let count = |log: &[u8]| memchr::memchr_iter(b'\n', log).count();
     while count(&log()) < 2000 {
         sleep(Duration::from_millis(5)).await;
     }
     handle.commands.send(LifeCommand::HandOver).await.unwrap();
-    drop(stage.connections.0.lock().unwrap().pop_front());
+    drop(fixture.connections.0.lock().unwrap().pop_front());
     events_until(&mut handle, |_| false).await;
     // The engine has kept none of that.
-    let (mut adopted, _) = stage.launcher().adopt_all().await;
+    let (mut adopted, _) = fixture.launcher().adopt_all().await;
     let adopted = adopted.pop().expect("it is known");
     assert!(!adopted.status.torn, "stderr is not awaited");
     let told_of = b"[err] xy: some of its output may be missing in the engine's log\n";
@@ -498,9 +498,9 @@ async fn adoption_with_lost_stderr_marks_gap_in_log() {
 
 #[tokio::test]
 async fn podman_init_failure_is_permanent() {
-    let stage = Stage::new();
+    let fixture = Fixture::new();
     let (engine, mut streams) = Fake::start(None, |it| it.is_podman = true);
-    let mut handle = stage.launch(&engine, Pull::Never);
+    let mut handle = fixture.launch(&engine, Pull::Never);
     events_until(&mut handle, |it| matches!(it, LifeEvent::Launched { .. })).await;
     let mut stream = streams.recv().await.unwrap();
     let mut said = frame(b"ERROR (catatonit:2): failed to exec pid1: No such file or directory\n");
@@ -508,16 +508,16 @@ async fn podman_init_failure_is_permanent() {
     stream.write_all(&said).await.unwrap();
     drop(stream);
     engine.exit(1, false);
-    drop(stage.connections.0.lock().unwrap().pop_front());
+    drop(fixture.connections.0.lock().unwrap().pop_front());
     let (why, is_permanent) = refusal(&mut handle).await;
     assert!(is_permanent && why.ends_with("was not found in the image"), "{why}");
 }
 
 #[tokio::test]
 async fn unrunnable_command_is_reported_despite_stop() {
-    let stage = Stage::new();
+    let fixture = Fixture::new();
     let (engine, mut streams) = Fake::start(None, |it| it.is_podman = true);
-    let mut handle = stage.launch(&engine, Pull::Never);
+    let mut handle = fixture.launch(&engine, Pull::Never);
     events_until(&mut handle, |it| matches!(it, LifeEvent::Launched { .. })).await;
     engine.exit(127, false);
     drop(streams.recv().await);
@@ -527,17 +527,17 @@ async fn unrunnable_command_is_reported_despite_stop() {
         .send(LifeCommand::Stop { grace: Duration::from_secs(1), for_good: false, is_hung: false })
         .await
         .unwrap();
-    drop(stage.connections.0.lock().unwrap().pop_front());
+    drop(fixture.connections.0.lock().unwrap().pop_front());
     let (why, is_permanent) = refusal(&mut handle).await;
     assert!(is_permanent && why.contains("127"), "{why}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn stop_works_while_engine_is_silent() {
-    let stage = Stage::new();
+    let fixture = Fixture::new();
     let (engine, _streams) = Fake::start(None, |_| ());
     engine.set_silent(true);
-    let mut handle = stage.launch(&engine, Pull::Never);
+    let mut handle = fixture.launch(&engine, Pull::Never);
     // The second report comes while the start waits for the engine.
     for _ in 0..2 {
         events_until(&mut handle, |it| matches!(it, LifeEvent::Preparing(_))).await;
@@ -555,7 +555,7 @@ async fn stop_works_while_engine_is_silent() {
 
 #[tokio::test]
 async fn podman_rejects_image_for_other_platform() {
-    let stage = Stage::new();
+    let fixture = Fixture::new();
     let away = Fetch::Delivers(vec![error("dial tcp 127.0.0.1:9: connect: connection refused")]);
     let (engine, _streams) = Fake::start(Some(away), |it| it.is_podman = true);
     engine.add_image();
@@ -564,39 +564,39 @@ async fn podman_rejects_image_for_other_platform() {
             (container.pull, container.platform) = (pull, Some(platform.to_owned()));
         }
     };
-    let mut handle = stage.launch_with(&engine, wants("linux/arm64", Pull::Never));
+    let mut handle = fixture.launch_with(&engine, wants("linux/arm64", Pull::Never));
     let (why, is_permanent) = refusal(&mut handle).await;
     assert!(
         is_permanent && why.contains("is for linux/amd64, but `platform` asks for linux/arm64"),
         "{why}"
     );
-    let mut handle = stage.launch_with(&engine, wants("linux/arm64", Pull::Missing));
+    let mut handle = fixture.launch_with(&engine, wants("linux/arm64", Pull::Missing));
     let (why, is_permanent) = refusal(&mut handle).await;
     assert!(!is_permanent && why.contains("could not be fetched"), "{why}");
-    let mut handle = stage.launch_with(&engine, wants("linux/amd64", Pull::Never));
+    let mut handle = fixture.launch_with(&engine, wants("linux/amd64", Pull::Never));
     let events = events_until(&mut handle, |it| matches!(it, LifeEvent::Launched { .. })).await;
     assert_eq!(events, [LifeEvent::Launched { pid: 4711 }]);
 }
 
 /// Leaves a container to a later daemon.
-async fn leave_one(stage: &Stage, engine: &Fake) {
-    let mut handle = stage.launch(engine, Pull::Never);
+async fn leave_one(fixture: &Fixture, engine: &Fake) {
+    let mut handle = fixture.launch(engine, Pull::Never);
     events_until(&mut handle, |it| matches!(it, LifeEvent::Launched { .. })).await;
     handle.commands.send(LifeCommand::HandOver).await.unwrap();
-    drop(stage.connections.0.lock().unwrap().pop_front());
+    drop(fixture.connections.0.lock().unwrap().pop_front());
     events_until(&mut handle, |_| false).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn slow_engine_delays_adoption_without_second_container() {
-    let stage = Stage::new();
+    let fixture = Fixture::new();
     let (engine, _streams) = Fake::start(None, |_| ());
-    leave_one(&stage, &engine).await;
+    leave_one(&fixture, &engine).await;
     engine.set_silent(true);
-    let launcher = stage.launcher();
+    let launcher = fixture.launcher();
     let (adopted, mut late) = launcher.adopt_all().await;
     assert!(adopted.is_empty() && late.len() == 1, "the daemon does not wait for it");
-    let mut waits = stage.launch_by(&launcher, &engine, |it| it.pull = Pull::Never);
+    let mut waits = fixture.launch_by(&launcher, &engine, |it| it.pull = Pull::Never);
     sleep(Duration::from_secs(5)).await;
     engine.set_silent(false);
     let adopted = late.join_next().await.unwrap().unwrap().expect("it is taken over");
@@ -608,25 +608,25 @@ async fn slow_engine_delays_adoption_without_second_container() {
 
 #[tokio::test(start_paused = true)]
 async fn silent_engine_ends_adoption_and_frees_name() {
-    let stage = Stage::new();
+    let fixture = Fixture::new();
     let (engine, _streams) = Fake::start(None, |_| ());
-    leave_one(&stage, &engine).await;
+    leave_one(&fixture, &engine).await;
     engine.set_silent(true);
-    let launcher = stage.launcher();
+    let launcher = fixture.launcher();
     let (adopted, mut late) = launcher.adopt_all().await;
     assert!(adopted.is_empty());
     assert!(late.join_next().await.unwrap().unwrap().is_none());
     engine.set_silent(false);
-    let mut handle = stage.launch_by(&launcher, &engine, |it| it.pull = Pull::Never);
+    let mut handle = fixture.launch_by(&launcher, &engine, |it| it.pull = Pull::Never);
     let events = events_until(&mut handle, |it| matches!(it, LifeEvent::Launched { .. })).await;
     assert_eq!(events, [LifeEvent::Launched { pid: 4711 }]);
 
     // A container whose adoption is aborted does not stay owned either.
     handle.commands.send(LifeCommand::HandOver).await.unwrap();
-    drop(stage.connections.0.lock().unwrap().pop_front());
+    drop(fixture.connections.0.lock().unwrap().pop_front());
     events_until(&mut handle, |_| false).await;
     engine.set_silent(true);
-    let launcher = stage.launcher();
+    let launcher = fixture.launcher();
     let (_, mut late) = launcher.adopt_all().await;
     late.shutdown().await;
     let name = create::name(&launcher.shared.home, &InstanceKey::parse("one").unwrap());

@@ -16,7 +16,7 @@ use xy_protocol::control::Request;
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::{ServerName, ServerState};
 use xy_supervisor::instance::Holder;
-use xy_supervisor::launch::adopt::home_id;
+use xy_supervisor::launch::home::home_id;
 use xy_upstream::fault::ServerFault;
 
 use crate::audit::Actor;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use xy_config::LastGood;
-use xy_supervisor::fs::atomic::{quarantine, read_bounded, write_atomically};
+use xy_config::atomic_file::{quarantine, read_bounded, write_atomically};
 
 const FORMAT: u32 = 1;
 

@@ -10,6 +10,7 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use xy_config::Paths;
+use xy_config::atomic_file::{quarantine, read_bounded, write_atomically};
 use xy_http::{Digest, Secret, Token};
 use xy_protocol::control::{
     RotatedToken, TokenAdd, TokenAddResult, TokenEntry, TokenRotateResult, quoted,
@@ -17,7 +18,6 @@ use xy_protocol::control::{
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::ServerName;
 use xy_protocol::time::Timestamp;
-use xy_supervisor::fs::atomic::{quarantine, read_bounded, write_atomically};
 
 const FORMAT: u32 = 1;
 

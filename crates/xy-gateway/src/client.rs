@@ -44,6 +44,7 @@ mod frontend;
 mod inbound;
 mod listen;
 mod pending_input;
+mod request;
 mod routed_client;
 mod server_requests;
 mod visibility;

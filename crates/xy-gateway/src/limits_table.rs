@@ -31,7 +31,7 @@ xy-gateway/local.rs: MAX_LISTED_PROFILES
 xy-gateway/router/profiles.rs: MAX_WARNINGS
 xy-http/failed_tokens.rs: MAX_ADDRESSES
 xy-http/service.rs: LOGGED_PATH_MAX
-xy-ipc/framing.rs: MAX_HEAD
+xy-protocol/framing.rs: MAX_HEAD
 xy-mcp/sse.rs: MAX_HEAD
 xy-supervisor/fleet/capacity.rs: MAX_NAMES
 xy-supervisor/health.rs: MAX_REASON_CHARS
@@ -112,7 +112,7 @@ xy-gateway/upstream_session/http.rs: MAX_RETRY_DELAY
 xy-gateway/upstream_session/lists.rs: MAX_RETRY_DELAY
 xy-http/session.rs: MAX_SWEEP_INTERVAL
 xy-shim/cgroup/groups.rs: MAX_REMOVE_ATTEMPTS MAX_GATHER_ROUNDS
-xy-shim/instance.rs: MAX_PIPE_READS
+xy-shim/life.rs: MAX_PIPE_READS
 xy-shim/leader.rs: MAX_KILL_ROUNDS
 xy-shim/stop.rs: MAX_STDIN_GRACE
 xy-supervisor/fleet.rs: MAX_HOLD_ATTEMPTS

@@ -18,10 +18,10 @@ use xy_http::HttpStatus;
 use xy_http::frontend::{
     ClientSession, Disposition, Entry, Frontend, Lifetime, Refusal, Responder, Route, View,
 };
-use xy_ipc::framing::{Line, LineSplitter};
 use xy_mcp::edit::append_on_one_line;
 use xy_mcp::reply;
 use xy_protocol::control::quoted as shortened;
+use xy_protocol::framing::{Line, LineSplitter};
 use xy_protocol::handshake::{self, Answer, HANDSHAKE_VERSION, Hello};
 use xy_transport::error_log::FailedRequest;
 use xy_transport::large::{LARGE_THRESHOLD, LargeReader};

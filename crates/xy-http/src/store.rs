@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
+use xy_config::atomic_file::{quarantine, write_atomically};
 use xy_config::trust;
-use xy_supervisor::fs::atomic::{quarantine, write_atomically};
 
 use crate::record::{Change, FILE_BYTES_MAX, Journal, Record};
 use crate::session_id::{KeyBytes, Keyring, derive};

@@ -4,7 +4,6 @@
 //! is blocking and has no runtime, so that a command starts at once.
 
 pub mod client;
-pub mod framing;
 pub mod listen;
 pub mod server;
 mod socket;

@@ -6,6 +6,7 @@
 
 pub mod control;
 pub mod error;
+pub mod framing;
 pub mod handshake;
 pub mod jsonrpc;
 pub mod mask;

@@ -10,7 +10,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use xy_protocol::server::ServerName;
 
-use crate::fs::atomic::{quarantine, read_bounded, write_atomically};
+use xy_config::atomic_file::{quarantine, read_bounded, write_atomically};
 
 const FORMAT: u32 = 1;
 

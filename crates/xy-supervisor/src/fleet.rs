@@ -20,7 +20,9 @@ use xy_protocol::server::{ServerName, ServerState, Wanted};
 
 use self::fleet_task::FleetTask;
 use crate::desired::DesiredState;
-use crate::instance::{Holder, InstanceHandle, InstanceKey, Snapshot, StateChange};
+use crate::instance::{
+    Holder, InstanceHandle, InstanceKey, SECOND_IDLE_STOP, Snapshot, StateChange,
+};
 use crate::launch::Launch;
 use crate::launch::adopt::AdoptedLife;
 use crate::reload::{Plan, ServerMap};
@@ -450,6 +452,28 @@ impl Fleet {
     pub fn settings(&self) -> ServerMap {
         settings_of(&self.roster())
     }
+}
+
+/// Returns the settings of an instance. The second process of a server that speaks both eras
+/// sleeps while it is idle.
+fn settings_for(holder: Holder, settings: &Arc<ServerSettings>) -> Arc<ServerSettings> {
+    let mut settings = settings.clone();
+    if let Holder::Era(_) = holder {
+        let idle_stop = &mut Arc::make_mut(&mut settings).rules.idle_stop;
+        *idle_stop = idle_stop.or(Some(SECOND_IDLE_STOP));
+    }
+    settings
+}
+
+/// Returns the server whose instances a server with these settings shares, if there is one.
+fn owner_for(roster: &Roster, settings: &ServerSettings) -> Option<ServerName> {
+    let key = settings.share_key.as_ref()?;
+    let is_owner = |member: &&Member| {
+        member.settings.share_key.as_ref() == Some(key)
+            && member.owner.is_none()
+            && member.settings.name != settings.name
+    };
+    roster.values().find(is_owner).map(|member| member.settings.name.clone())
 }
 
 fn settings_of(roster: &Roster) -> ServerMap {

@@ -28,6 +28,7 @@ pub mod adopt;
 pub mod container_cli;
 pub mod direct;
 mod fault;
+pub mod home;
 mod limits;
 mod orphans;
 pub mod process;

@@ -9,7 +9,6 @@ pub mod desired;
 #[cfg(test)]
 mod fake;
 pub mod fleet;
-pub mod fs;
 pub mod health;
 pub mod instance;
 mod instance_key;

@@ -15,8 +15,8 @@ use tokio::time::sleep;
 use xy_protocol::server::ServerName;
 use xy_shim::identity::{Identity, MAX_IDENTITY};
 
-use crate::fs::open::{open_file, open_own};
 use crate::instance_key::{Holder, InstanceKey};
+use xy_config::trust::{open as open_file, open_own};
 
 /// How often a held lock is polled, as its release cannot be observed.
 pub(crate) const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(20);

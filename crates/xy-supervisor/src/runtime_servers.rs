@@ -10,8 +10,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use xy_config::settings::ServerSettings;
 
-use crate::fs::atomic::{quarantine, read_bounded, write_atomically};
 use crate::reload::ServerMap;
+use xy_config::atomic_file::{quarantine, read_bounded, write_atomically};
 
 const FORMAT: u32 = 1;
 

@@ -242,7 +242,7 @@ impl Home {
 
     /// Waits until `look` returns true or `Some`.
     #[track_caller]
-    pub fn wait_until<S: Sign>(&self, what: &str, look: impl FnMut() -> S) -> S::Seen {
+    pub fn wait_until<S: Sign>(&self, what: &str, look: impl FnMut() -> S) -> S::Output {
         poll(WAIT_TIMEOUT, look)
             .unwrap_or_else(|| panic!("not within {WAIT_TIMEOUT:?}: {what}; {}", self.last_words()))
     }

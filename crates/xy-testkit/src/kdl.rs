@@ -47,12 +47,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_without_args_is_one_line() {
+    fn command_without_args_is_one_line() {
         assert_eq!(command(Path::new("/bin/true"), &[]), "command \"/bin/true\"\n");
     }
 
     #[test]
-    fn a_file_says_when_its_server_is_ready() {
+    fn file_contains_the_readiness_probe() {
         let process = "ready { probe \"process\" }\n";
         assert_eq!(ready_once_it_runs("command \"x\""), format!("command \"x\"\n{process}"));
         let own = "command \"x\"\nready { within \"1s\" }\n";

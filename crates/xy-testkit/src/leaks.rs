@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_is_named_wherever_it_is() {
+    fn leaked_sockets_are_named() {
         let root = root_with(&["state/xy/logs/a.log"]);
         let _listener = UnixListener::bind(root.path().join("state/xy/logs/s")).unwrap();
         assert_eq!(files(root.path(), &[]), ["socket state/xy/logs/s"]);

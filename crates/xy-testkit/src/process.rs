@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_marked_child_is_found_and_killed_and_an_unmarked_one_is_not() {
+    fn only_marked_children_are_found_and_killed() {
         let mark = random_mark();
         let mut child = marked(&mark, "exec sleep 60");
         let found =
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_child_that_a_marked_process_does_not_reap_is_found() {
+    fn unreaped_child_of_a_marked_process_is_found() {
         let mark = random_mark();
         // `exec` replaces the shell by a program that does not reap the shell's child.
         let mut child = marked(&mark, "sleep 0 & exec sleep 60");
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_child_of_ours_is_not_alive() {
+    fn dead_child_is_not_alive() {
         let mark = random_mark();
         let mut child = marked(&mark, "exit 0");
         assert!(poll(SOON, || !is_alive(child.id())).is_some());

@@ -74,7 +74,7 @@ struct State {
     everything: Behaviour,
     calls: Behaviour,
     greetings: Behaviour,
-    heeds: Behaviour,
+    responses: Behaviour,
     sessions: BTreeSet<String>,
     begun: usize,
     /// The `message` arguments of all executed calls, in order.
@@ -133,7 +133,7 @@ impl Remote {
             everything: Behaviour::Normal,
             calls: Behaviour::Normal,
             greetings: Behaviour::Normal,
-            heeds: Behaviour::Normal,
+            responses: Behaviour::Normal,
             sessions: BTreeSet::new(),
             begun: 0,
             done: Vec::new(),
@@ -174,7 +174,7 @@ impl Remote {
             To::Everything => state.everything = behaviour,
             To::Calls => state.calls = behaviour,
             To::Greetings => state.greetings = behaviour,
-            To::Answers => state.heeds = behaviour,
+            To::Answers => state.responses = behaviour,
         }
     }
 
@@ -331,7 +331,7 @@ fn converse(shared: &Shared, connection: &TcpStream) -> io::Result<()> {
                 "tools/call" if state.everything == Behaviour::Normal => state.calls.clone(),
                 "initialize" if state.everything == Behaviour::Normal => state.greetings.clone(),
                 "" if head.method == "POST" && state.everything == Behaviour::Normal => {
-                    state.heeds.clone()
+                    state.responses.clone()
                 }
                 _ => state.everything.clone(),
             }

@@ -87,13 +87,13 @@ mod tests {
     }
 
     #[test]
-    fn a_death_by_signal_is_told_as_shells_do() {
+    fn death_by_signal_has_the_exit_code_of_shells() {
         assert_eq!(sh("kill -9 $$", Duration::from_secs(20)).code, 137);
     }
 
     #[test]
     #[should_panic(expected = "did not end within")]
-    fn a_command_that_does_not_end_is_a_fault() {
+    fn command_that_hangs_fails() {
         sh("echo before; exec sleep 60", Duration::from_millis(50));
     }
 }

@@ -184,7 +184,7 @@ mod tests {
     use super::{Text, differences};
 
     #[test]
-    fn a_text_is_read_as_it_was_written() {
+    fn text_is_parsed_unchanged() {
         for text in
             [r#"{"a":[1.0,-0.0,{"\u00e9":"\"]}\\"}],"b":{},"c":[],"a":null}"#, "1e3", "\"\""]
         {

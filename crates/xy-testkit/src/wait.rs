@@ -10,35 +10,35 @@ const STEP: Duration = Duration::from_millis(5);
 /// The result of a check: a `bool`, or an `Option` with a value.
 pub trait Sign {
     /// The value of a successful check.
-    type Seen;
+    type Output;
 
     /// Returns the value if the check succeeded.
-    fn seen(self) -> Option<Self::Seen>;
+    fn into_output(self) -> Option<Self::Output>;
 }
 
 impl Sign for bool {
-    type Seen = ();
+    type Output = ();
 
-    fn seen(self) -> Option<()> {
+    fn into_output(self) -> Option<()> {
         self.then_some(())
     }
 }
 
 impl<T> Sign for Option<T> {
-    type Seen = T;
+    type Output = T;
 
-    fn seen(self) -> Option<T> {
+    fn into_output(self) -> Option<T> {
         self
     }
 }
 
 /// Checks until it succeeds; returns `None` if it does not within `limit`.
-pub(crate) fn poll<S: Sign>(limit: Duration, mut look: impl FnMut() -> S) -> Option<S::Seen> {
+pub(crate) fn poll<S: Sign>(limit: Duration, mut look: impl FnMut() -> S) -> Option<S::Output> {
     let until = clock::now() + limit;
     loop {
         // The clock is read before the check, so the last check happens at the limit or later.
         let over = clock::now() >= until;
-        if let Some(seen) = look().seen() {
+        if let Some(seen) = look().into_output() {
             return Some(seen);
         }
         if over {
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sign_that_is_there_is_seen_at_the_first_look() {
+    fn true_condition_returns_at_the_first_check() {
         let mut looks = 0;
         let seen = poll(Duration::ZERO, || {
             looks += 1;

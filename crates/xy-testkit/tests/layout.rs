@@ -22,18 +22,10 @@ const EDGES: &[(&str, &[&str])] = &[
     ("xy-container", &["xy-config", "xy-protocol", "xy-shim", "xy-supervisor"]),
     ("xy-transport", &["xy-mcp", "xy-protocol"]),
     ("xy-catalog", &["xy-config", "xy-mcp", "xy-protocol", "xy-search"]),
-    ("xy-http", &["xy-config", "xy-mcp", "xy-protocol", "xy-supervisor", "xy-transport"]),
+    ("xy-http", &["xy-config", "xy-mcp", "xy-protocol", "xy-transport"]),
     (
         "xy-upstream",
-        &[
-            "xy-catalog",
-            "xy-config",
-            "xy-ipc",
-            "xy-mcp",
-            "xy-protocol",
-            "xy-supervisor",
-            "xy-transport",
-        ],
+        &["xy-catalog", "xy-config", "xy-mcp", "xy-protocol", "xy-supervisor", "xy-transport"],
     ),
     (
         "xy-gateway",
@@ -139,90 +131,198 @@ fn test_modules(text: &str) -> BTreeSet<String> {
     modules
 }
 
-/// Returns the text of a file without comments and without what follows its inline tests.
+/// Returns the text of a file without comments and without items for tests only.
 fn production_code(text: &str) -> String {
     let mut code = String::with_capacity(text.len());
-    let mut lines = text.lines().peekable();
+    let mut lines = text.lines().map(|line| line.split("//").next().unwrap());
     while let Some(line) = lines.next() {
-        let is_test = line == "#[cfg(test)]";
-        if is_test && lines.peek().is_some_and(|it| it.starts_with("mod ") && it.ends_with('{')) {
-            break;
+        if line.trim() != "#[cfg(test)]" {
+            code.push_str(line);
+            code.push('\n');
+            continue;
         }
-        code.push_str(line.split("//").next().unwrap());
-        code.push('\n');
+        // The item ends at its own indentation, whatever braces its strings contain.
+        let indent = line.len() - line.trim_start().len();
+        for line in lines.by_ref() {
+            let is_own = line.len() - line.trim_start().len() == indent;
+            if is_own && line.trim_end().ends_with([';', '}', ',']) {
+                break;
+            }
+        }
     }
     code
 }
 
-/// Returns the modules that follow `crate::` in `code`, also those in braces.
-fn used_modules(code: &str) -> BTreeSet<String> {
-    let mut used = BTreeSet::new();
-    for (at, _) in code.match_indices("crate::") {
-        let rest = &code[at + "crate::".len()..];
-        if let Some(list) = rest.strip_prefix('{') {
-            let mut depth = 0;
-            let mut is_first = true;
-            let mut word = String::new();
-            for character in list.chars() {
-                match character {
-                    '{' => depth += 1,
-                    '}' if depth == 0 => break,
-                    '}' => depth -= 1,
-                    ',' if depth == 0 => is_first = true,
-                    _ if depth == 0 && is_first && is_word(character) => {
-                        word.push(character);
-                        continue;
-                    }
-                    _ => {}
-                }
-                if !word.is_empty() {
-                    used.insert(std::mem::take(&mut word));
-                    is_first = false;
-                }
+/// The path of a module or an item, from the root of its crate.
+type ItemPath = Vec<String>;
+
+/// Splits a path with braces, such as `a::{b, c::{d, e}}`, into single paths. Returns them with
+/// the rest of `code`.
+fn expand_path<'c>(prefix: &ItemPath, code: &'c str) -> (Vec<ItemPath>, &'c str) {
+    let code = code.trim_start();
+    if let Some(mut list) = code.strip_prefix('{') {
+        let mut paths = Vec::new();
+        loop {
+            list = list.trim_start_matches(|it: char| it == ',' || it.is_whitespace());
+            if list.is_empty() {
+                return (paths, list);
             }
-            used.extend(Some(word).filter(|it| !it.is_empty()));
-        } else {
-            used.insert(rest.chars().take_while(|it| is_word(*it)).collect());
+            if let Some(rest) = list.strip_prefix('}') {
+                return (paths, rest);
+            }
+            let (more, rest) = expand_path(prefix, list);
+            // Skips what does not belong to a path, such as `as name`.
+            list = rest.trim_start_matches(|it: char| it != ',' && it != '}');
+            paths.extend(more);
         }
     }
-    used
+    let length = code.find(|it| !is_word(it)).unwrap_or(code.len());
+    let (word, rest) = code.split_at(length);
+    let mut path = prefix.clone();
+    path.extend(Some(word.to_owned()).filter(|it| !it.is_empty() && it != "self"));
+    match rest.strip_prefix("::") {
+        Some(rest) if length > 0 && !rest.starts_with('<') => expand_path(&path, rest),
+        _ => (vec![path], rest),
+    }
+}
+
+/// Returns the paths in `code` that begin with `crate`, `self` or `super`.
+fn paths_in(code: &str) -> Vec<ItemPath> {
+    let mut paths = Vec::new();
+    for start in ["crate::", "self::", "super::"] {
+        for (at, _) in code.match_indices(start) {
+            let before = code[..at].chars().next_back();
+            if before.is_none_or(|it| !is_word(it) && it != ':') {
+                let root = vec![start.trim_end_matches(':').to_owned()];
+                paths.extend(expand_path(&root, &code[at + start.len()..]).0);
+            }
+        }
+    }
+    paths
+}
+
+/// Returns the paths that the `use` declarations of `code` import.
+fn imports_in(code: &str) -> Vec<ItemPath> {
+    let mut imports = Vec::new();
+    for (at, _) in code.match_indices("use ") {
+        let line = code[..at].rsplit('\n').next().unwrap();
+        if line.is_empty() || line.starts_with("pub") {
+            imports.extend(expand_path(&Vec::new(), &code[at + "use ".len()..]).0);
+        }
+    }
+    imports
 }
 
 fn is_word(character: char) -> bool {
     character.is_ascii_alphanumeric() || character == '_'
 }
 
-/// Returns which top module of a crate uses which others, in a normal build.
-fn module_graph(name: &str) -> BTreeMap<String, BTreeSet<String>> {
-    let src = workspace().join("crates").join(name).join("src");
-    let modules = modules(name);
-    let mut graph: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    let files = rust_files(&src);
-    let mut test_files = BTreeSet::new();
-    for file in &files {
-        let text = fs::read_to_string(file).unwrap();
-        let stem = file.file_stem().unwrap();
-        let folder = if matches!(stem.to_str(), Some("lib" | "main" | "mod")) {
-            file.parent().unwrap().to_owned()
-        } else {
-            file.with_extension("")
-        };
-        test_files.extend(test_modules(&text).into_iter().map(|it| folder.join(it)));
-    }
-    for file in &files {
-        let without_ending = file.with_extension("");
-        if without_ending.ancestors().any(|it| test_files.contains(it)) {
-            continue;
+/// The modules of one crate that are part of a normal build.
+#[derive(Default)]
+struct ModuleTree {
+    /// The code of each module.
+    code: BTreeMap<ItemPath, String>,
+    /// The imports of each module by name, which its children see through `super`.
+    imports: BTreeMap<ItemPath, BTreeMap<String, ItemPath>>,
+}
+
+impl ModuleTree {
+    /// Reads the modules of a crate, except programs in `src/bin`.
+    fn read(name: &str) -> Self {
+        let src = workspace().join("crates").join(name).join("src");
+        let mut texts = BTreeMap::new();
+        for file in rust_files(&src) {
+            let path = file.strip_prefix(&src).unwrap().with_extension("");
+            let mut path: ItemPath =
+                path.iter().map(|it| it.to_str().unwrap().to_owned()).collect();
+            if path[0] == "bin" {
+                continue;
+            }
+            if path.last().is_some_and(|it| matches!(&**it, "lib" | "main" | "mod")) {
+                path.pop();
+            }
+            texts.insert(path, fs::read_to_string(file).unwrap());
         }
-        let Some(module) = top_module(&src, file) else { continue };
-        // `super` means the crate in a file of `src`, `super::super` in a folder of it.
-        let depth = file.strip_prefix(&src).unwrap().components().count();
-        let code = production_code(&fs::read_to_string(file).unwrap());
-        let mut used = used_modules(&code.replace(&"super::".repeat(depth), "crate::"));
-        used.retain(|it| *it != module && modules.contains(it));
-        graph.entry(module).or_default().extend(used);
+        Self::of(texts)
     }
-    graph
+
+    /// Creates the tree of modules with these texts.
+    fn of(texts: BTreeMap<ItemPath, String>) -> Self {
+        let mut test_only = BTreeSet::new();
+        for (path, text) in &texts {
+            test_only.extend(test_modules(text).into_iter().map(|it| joined(path, &it)));
+        }
+        let mut tree = Self::default();
+        for (path, text) in texts {
+            if !(1..=path.len()).any(|length| test_only.contains(&path[..length])) {
+                tree.code.insert(path, production_code(&text));
+            }
+        }
+        for (path, code) in &tree.code {
+            let imports = imports_in(code).into_iter();
+            let named = imports.filter_map(|it| Some((it.last()?.clone(), it)));
+            tree.imports.insert(path.clone(), named.collect());
+        }
+        tree
+    }
+
+    /// Returns the module that defines what `from` calls `path`, or `None` if that is in another
+    /// crate.
+    fn find(&self, from: &[String], path: &[String], depth: usize) -> Option<ItemPath> {
+        let mut at = from.to_owned();
+        for (index, word) in path.iter().enumerate() {
+            match &**word {
+                "crate" => at.clear(),
+                "self" => {}
+                "super" => drop(at.pop()),
+                _ => {
+                    let child = joined(&at, word);
+                    if self.code.contains_key(&child) {
+                        at = child;
+                        continue;
+                    }
+                    let import = self.imports.get(&at).and_then(|it| it.get(word));
+                    return match import {
+                        Some(import) if depth < 8 => self.find(&at, import, depth + 1),
+                        _ => (index > 0).then_some(at),
+                    };
+                }
+            }
+        }
+        Some(at)
+    }
+
+    /// Returns which children of each module use which of their siblings. A use of a parent or of
+    /// a child is none.
+    fn sibling_graphs(&self) -> BTreeMap<ItemPath, BTreeMap<String, BTreeSet<String>>> {
+        let mut graphs: BTreeMap<ItemPath, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
+        for (from, code) in &self.code {
+            for path in paths_in(code) {
+                let Some(to) = self.find(from, &path, 0) else { continue };
+                let common = from.iter().zip(&to).take_while(|(a, b)| a == b).count();
+                if common < from.len() && common < to.len() {
+                    let graph = graphs.entry(from[..common].to_owned()).or_default();
+                    graph.entry(from[common].clone()).or_default().insert(to[common].clone());
+                }
+            }
+        }
+        graphs
+    }
+
+    /// Returns the cycles among siblings, such as `launch/{adopt, process}`.
+    fn cycles(&self) -> BTreeSet<String> {
+        let mut found = BTreeSet::new();
+        for (parent, graph) in self.sibling_graphs() {
+            for cycle in cycles(&graph) {
+                found.insert(format!("{}/{{{}}}", parent.join("/"), cycle.join(", ")));
+            }
+        }
+        found
+    }
+}
+
+fn joined(path: &[String], name: &str) -> ItemPath {
+    [path, &[name.to_owned()]].concat()
 }
 
 /// Returns everything that can be reached from `start` by at least one step.
@@ -254,17 +354,35 @@ fn cycles(graph: &BTreeMap<String, BTreeSet<String>>) -> BTreeSet<Vec<String>> {
     cycles
 }
 
+/// Returns the crates of the workspace that a manifest depends on, on any platform. Dependencies
+/// of tests do not count.
+fn dependencies(manifest: &str) -> impl Iterator<Item = &str> {
+    let sections = manifest.split("\n[").filter_map(|it| it.split_once("]\n"));
+    let is_used = |title: &str| {
+        title == "dependencies" || title.starts_with("target.") && title.ends_with(".dependencies")
+    };
+    let sections = sections.filter(move |(title, _)| is_used(title));
+    let lines = sections.flat_map(|(_, section)| section.lines());
+    lines.filter(|it| it.starts_with("xy-")).map(|it| it.split(['.', ' ', '=']).next().unwrap())
+}
+
+#[test]
+fn dependencies_of_all_platforms_count() {
+    let manifest = "[package]\nname = \"a\"\n\n[dependencies]\nxy-b.workspace = true\nlibc = \"1\"\n\n\
+        [target.'cfg(target_os = \"linux\")'.dependencies]\nxy-c = { path = \"c\" }\n\n\
+        [dev-dependencies]\nxy-d.workspace = true\n\n\
+        [target.'cfg(unix)'.dev-dependencies]\nxy-e.workspace = true\n";
+    let found: Vec<&str> = dependencies(manifest).collect();
+    assert_eq!(found, ["xy-b", "xy-c"]);
+}
+
 #[test]
 fn crates_use_only_what_their_layer_allows() {
     assert_eq!(crates(), EDGES.iter().map(|(name, _)| (*name).to_owned()).collect());
     for (name, allowed) in EDGES {
         let manifest = workspace().join("crates").join(name).join("Cargo.toml");
         let manifest = fs::read_to_string(manifest).unwrap();
-        let section = manifest.split("\n[dependencies]\n").nth(1).unwrap_or_default();
-        let section = section.split("\n[").next().unwrap();
-        let used = section.lines().filter(|it| it.starts_with("xy-"));
-        let used: BTreeSet<&str> =
-            used.map(|it| it.split(['.', ' ', '=']).next().unwrap()).collect();
+        let used: BTreeSet<&str> = dependencies(&manifest).collect();
         let allowed: BTreeSet<&str> = allowed.iter().copied().collect();
         assert_eq!(used, allowed, "the dependencies of {name}");
     }
@@ -272,27 +390,62 @@ fn crates_use_only_what_their_layer_allows() {
 
 #[test]
 fn modules_form_no_cycle() {
+    let mut found = Vec::new();
     for name in crates() {
-        assert_eq!(cycles(&module_graph(&name)), BTreeSet::new(), "the cycles of {name}");
+        let cycles = ModuleTree::read(&name).cycles();
+        found.extend(cycles.into_iter().map(|it| format!("{name}: {it}")));
     }
+    assert!(found.is_empty(), "modules that use one another:\n{}", found.join("\n"));
+}
+
+/// Returns the cycles of a crate with these modules, such as `("a/b", "use super::c;")`.
+fn cycles_of(modules: &[(&str, &str)]) -> Vec<String> {
+    let path = |it: &str| it.split('/').filter(|it| !it.is_empty()).map(str::to_owned).collect();
+    let texts = modules.iter().map(|(module, text)| (path(module), (*text).to_owned()));
+    ModuleTree::of(texts.collect()).cycles().into_iter().collect()
 }
 
 #[test]
-fn cycle_in_a_made_graph_is_found() {
-    let edges = [("a", "b"), ("b", "c"), ("c", "a"), ("c", "d"), ("d", "e")];
-    let mut graph: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for (from, to) in edges {
-        graph.entry(from.to_owned()).or_default().insert(to.to_owned());
-    }
-    let found: Vec<Vec<String>> = cycles(&graph).into_iter().collect();
-    assert_eq!(found, [["a", "b", "c"]]);
+fn cycles_are_found_at_every_depth() {
+    let top =
+        [("a", "use crate::b::B;"), ("b", "fn f() { crate::c::run() }"), ("c", "use super::a;")];
+    assert_eq!(cycles_of(&top), ["/{a, b, c}"]);
+    let deep =
+        [("a", ""), ("a/b", "use super::{x::{self, Y}, c};"), ("a/c", "use crate::a::b::B;")];
+    assert_eq!(cycles_of(&deep), ["a/{b, c}"]);
+    let below =
+        [("a", ""), ("a/b", ""), ("a/b/d", "use super::super::c;"), ("a/c", "use super::b;")];
+    assert_eq!(cycles_of(&below), ["a/{b, c}"]);
 }
 
 #[test]
-fn uses_are_found_in_paths_and_braces() {
-    let code = "use crate::one::{Two, three};\nuse crate::{\n    four::Five,\n    six::{seven, Eight},\n    nine,\n};\nfn f() { crate::ten::run() }\n";
-    let used: Vec<String> = used_modules(code).into_iter().collect();
-    assert_eq!(used, ["four", "nine", "one", "six", "ten"]);
+fn cycles_through_imports_of_a_parent_are_found() {
+    let root = [
+        ("", "pub use b::B;\nuse c::{C as D, E};"),
+        ("a", "use crate::B;"),
+        ("b", "use crate::a;"),
+    ];
+    assert_eq!(cycles_of(&root), ["/{a, b}"]);
+    let parent =
+        [("p", "mod a;\nuse a::{self, A};"), ("p/a", "use super::b;"), ("p/b", "use super::A;")];
+    assert_eq!(cycles_of(&parent), ["p/{a, b}"]);
+}
+
+#[test]
+fn parents_tests_and_other_crates_make_no_cycle() {
+    let family = [("a", "mod b;\nuse b::B;"), ("a/b", "use super::A;\nuse crate::a::A;")];
+    assert_eq!(cycles_of(&family), [""; 0]);
+    let tests = [
+        ("a", "use crate::b;"),
+        ("b", "// crate::a\n#[cfg(test)]\nmod tests {\n    use crate::a;\n}"),
+    ];
+    assert_eq!(cycles_of(&tests), [""; 0]);
+    let files =
+        [("a", "use crate::b;"), ("b", "#[cfg(test)]\nmod tests;"), ("b/tests", "use crate::a;")];
+    assert_eq!(cycles_of(&files), [""; 0]);
+    let other =
+        [("a", "use crate::b;"), ("b", "use std::fs;\nuse super::fs;"), ("", "use std::a::fs;")];
+    assert_eq!(cycles_of(&other), [""; 0]);
 }
 
 #[test]

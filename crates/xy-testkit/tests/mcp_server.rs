@@ -309,16 +309,16 @@ fn server_dies_once() {
 }
 
 #[test]
-fn diary_holds_every_line_unchanged() {
+fn input_log_holds_every_line_unchanged() {
     let folder = tempfile::tempdir().unwrap();
-    let diary = folder.path().join("diary");
-    let client = start(&["--diary", diary.to_str().unwrap()]);
+    let input_log = folder.path().join("input_log");
+    let client = start(&["--input-log", input_log.to_str().unwrap()]);
     client.send_raw(r#"{"jsonrpc":"2.0", "id":1,"method":"ping"}"#);
     client.wait_answer(1);
     client.send_bytes(b"\xffhalf a line");
     client.close();
     let expected = b"{\"jsonrpc\":\"2.0\", \"id\":1,\"method\":\"ping\"}\n\xffhalf a line";
-    assert_eq!(fs::read(diary).unwrap(), expected);
+    assert_eq!(fs::read(input_log).unwrap(), expected);
 }
 
 #[test]

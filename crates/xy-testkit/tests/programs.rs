@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use xy_testkit::group_and_session;
 
-const DIARY: &str = env!("CARGO_BIN_EXE_xy-test-diary");
+const RUN_LOG: &str = env!("CARGO_BIN_EXE_xy-test-run-log");
 const EXIT: &str = env!("CARGO_BIN_EXE_xy-test-exit");
 const IGNORE_TERM: &str = env!("CARGO_BIN_EXE_xy-test-ignore-term");
 const MIRROR: &str = env!("CARGO_BIN_EXE_xy-test-mirror");
@@ -350,16 +350,16 @@ mod trees {
     }
 }
 
-/// Runs the server `a` once, with its diary in `folder`.
+/// Runs the server `a` once, with its run log in `folder`.
 fn run_once(folder: &Path) -> Output {
     let args = ["--every", "1", "--width", "60", "--at-most", "3", "--ends-after", "20"];
-    let mut command = Command::new(DIARY);
-    command.arg("--diary").arg(folder).args(args).env("XY_SERVER", "a");
+    let mut command = Command::new(RUN_LOG);
+    command.arg("--run-log").arg(folder).args(args).env("XY_SERVER", "a");
     command.stdin(Stdio::null()).output().unwrap()
 }
 
 #[test]
-fn diary_records_output_and_end_of_each_run() {
+fn run_log_records_output_and_end_of_each_run() {
     let folder = tempfile::tempdir().unwrap();
     for number in 1..=2 {
         let ended = run_once(folder.path());

@@ -51,7 +51,7 @@ use event_subscription::EventSubscription;
 use ids::Ids;
 pub use inbound::{Inbound, ServerMessage, ServerResponse, complete_request};
 pub use own_request::{InternalRequest, ResponseResult};
-pub use response::result_of;
+pub use response::{code_of, result_of};
 pub use round_trip::RoundTrip;
 use wire::Wire;
 

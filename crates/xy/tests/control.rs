@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use xy_testkit::Home;
 
-#[path = "control/crowds.rs"]
-mod crowds;
 #[path = "control/hostile.rs"]
 mod hostile;
 #[path = "control/journal.rs"]
 mod journal;
+#[path = "control/many_clients.rs"]
+mod many_clients;
 #[path = "control/redact.rs"]
 mod redact;
 #[path = "control/streams.rs"]

@@ -205,7 +205,7 @@ fn unread_call_of_a_busy_server_fails_in_time() {
 }
 
 #[test]
-fn server_behind_an_engine_cli_is_left_alone_in_a_call() {
+fn engine_cli_server_is_not_probed_during_a_call() {
     let home = home();
     // xy sees only the CLI of such a server, which is idle itself.
     let cli = home.root().join("harness/docker");
@@ -236,14 +236,14 @@ fn server_behind_an_engine_cli_is_left_alone_in_a_call() {
 #[test]
 fn server_that_ignores_pings_is_not_restarted() {
     let home = home();
-    let diary = home.root().join("harness/one.diary");
-    let flags = ["--ignore-ping", "--dull", "--diary", diary.to_str().unwrap()];
+    let input_log = home.root().join("harness/one.input");
+    let flags = ["--ignore-ping", "--dull", "--input-log", input_log.to_str().unwrap()];
     serve(&home, "one", &flags, FAST_PROBES);
     home.daemon();
     let first = running(&home, "one");
     // The file may not exist yet.
-    let diary_now = || std::fs::read_to_string(&diary).unwrap_or_default();
-    let pings = || diary_now().matches("\"ping\"").count();
+    let input_log_now = || std::fs::read_to_string(&input_log).unwrap_or_default();
+    let pings = || input_log_now().matches("\"ping\"").count();
     home.wait_until("it was probed often enough", || pings() >= 3);
     // Not even while it is idle in a call.
     let client = client(&home, "one");
@@ -296,10 +296,10 @@ fn unused_http_server_that_hangs_is_restarted() {
     for (era, handshake, next) in table {
         let home = home();
         let frozen = home.root().join("harness/frozen");
-        let diary = home.root().join("harness/one.diary");
+        let input_log = home.root().join("harness/one.input");
         let port = free_port().to_string();
         let flags = ["--era", era, "--http", &port, "--freeze-once", frozen.to_str().unwrap()];
-        let flags = [&flags[..], &["--diary", diary.to_str().unwrap()]].concat();
+        let flags = [&flags[..], &["--input-log", input_log.to_str().unwrap()]].concat();
         serve(&home, "one", &flags, &format!("port {port}\ntransport \"http\"\n{FAST_PROBES}"));
         home.daemon();
         home.wait_until("it is stopped", || frozen.exists());
@@ -308,9 +308,9 @@ fn unused_http_server_that_hangs_is_restarted() {
         assert!(reported.contains("unhealthy: 3 probes in a row failed"), "{era}: {reported}");
         wait_for_health(&home, "one", "healthy");
         // The first life has received the handshake, and nothing else.
-        let diary = std::fs::read_to_string(&diary).unwrap();
+        let input_log = std::fs::read_to_string(&input_log).unwrap();
         let method = |line: &str| serde_json::from_str::<Value>(line).unwrap()["method"].clone();
-        let methods: Vec<Value> = diary.lines().map(method).collect();
+        let methods: Vec<Value> = input_log.lines().map(method).collect();
         assert_eq!(methods[..=handshake.len()], [handshake, &[next]].concat(), "{era}");
         let answer = client(&home, "one").call_text("echo", json!({ "message": "hi" }));
         assert_eq!(answer, "hi", "{era}");
@@ -321,12 +321,12 @@ fn unused_http_server_that_hangs_is_restarted() {
 #[test]
 fn modern_server_is_probed_with_discover() {
     let home = home();
-    let diary = home.root().join("harness/one.diary");
-    let flags = ["--era", "modern", "--diary", diary.to_str().unwrap()];
+    let input_log = home.root().join("harness/one.input");
+    let flags = ["--era", "modern", "--input-log", input_log.to_str().unwrap()];
     serve(&home, "one", &flags, FAST_PROBES);
     home.daemon();
     let now = wait_for_health(&home, "one", "healthy");
-    assert!(!std::fs::read_to_string(&diary).unwrap().contains("\"ping\""));
+    assert!(!std::fs::read_to_string(&input_log).unwrap().contains("\"ping\""));
     signal(pid_in(&now), Signal::STOP);
     let now = running_after(&home, "one", 1);
     assert!(now["transitions"].to_string().contains("`server/discover` was not answered"));

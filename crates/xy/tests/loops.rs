@@ -120,7 +120,7 @@ fn server_that_is_xy_itself_is_not_added() {
 }
 
 #[test]
-fn xy_behind_a_script_or_a_copy_fails_at_the_first_hop() {
+fn hidden_xy_fails_at_the_first_hop() {
     let home = home();
     home.mcp_server("one", &["--only-tools"]);
     let (wrapper, copy) = (wrapper(&home, ""), copy(&home));

@@ -8,8 +8,6 @@
 
 #[path = "rounds/client.rs"]
 mod client;
-#[path = "rounds/diary.rs"]
-mod diary;
 #[path = "rounds/exit_recorder.rs"]
 mod exit_recorder;
 #[path = "rounds/fleet.rs"]
@@ -28,6 +26,8 @@ mod replaced;
 mod restarts;
 #[path = "rounds/rng.rs"]
 mod rng;
+#[path = "rounds/run_log.rs"]
+mod run_log;
 mod support;
 
 use std::time::Duration;

@@ -95,7 +95,7 @@ fn start_clients<T: Send + 'static>(
 }
 
 #[test]
-fn clients_share_one_process_per_lazy_server_and_all_sleep_afterwards() {
+fn lazy_servers_are_shared_and_sleep_afterwards() {
     let home = home();
     let serve_all = |idle: &str| {
         for number in 0..SERVERS {
@@ -346,14 +346,14 @@ fn killed_daemon_leaves_awake_and_sleeping_servers_as_they_were() {
 #[test]
 fn killed_lazy_server_restarts_only_for_waiting_calls() {
     let home = home();
-    let diary = home.root().join("harness/lazy.diary");
-    serve(&home, "lazy", &["--diary", diary.to_str().unwrap()], LAZY);
+    let input_log = home.root().join("harness/lazy.input");
+    serve(&home, "lazy", &["--input-log", input_log.to_str().unwrap()], LAZY);
     home.daemon();
     let one = client(&home);
     let pid = who(&one, "lazy");
     let call = one.start_call("lazy__never", json!({}));
     home.wait_until("it has the call", || {
-        fs::read_to_string(&diary).is_ok_and(|it| it.contains("\"never\""))
+        fs::read_to_string(&input_log).is_ok_and(|it| it.contains("\"never\""))
     });
     signal(pid, Signal::KILL);
     let answer = one.wait_answer(call);

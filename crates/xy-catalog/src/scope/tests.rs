@@ -141,7 +141,7 @@ fn managing_tools_are_hidden_one_by_one_or_all() {
 }
 
 #[test]
-fn server_is_completely_shown_only_if_no_rule_can_hide_anything() {
+fn server_is_complete_if_no_rule_hides_items() {
     let table = [
         ("", true),
         ("servers \"git\"", true),

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use super::read::{Reader, Spanned};
 use super::words::{Word, word};
-use super::{PathKind, environment, fields};
+use super::{PathKind, environment};
 use crate::raw::{RawNode, Value};
 use crate::report::{Problem, quote};
 use crate::settings::{ContainerSettings, EngineKind, Mount, MountSource, Pull, Tmpfs};
@@ -123,7 +123,7 @@ pub(super) fn read(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Conta
     let mut engine_at = None;
     for (node, word) in known {
         match word.name {
-            "port" => fields.port = fields::port(reader, node, word),
+            "port" => fields.port = reader.port(node, word),
             "network" => {
                 fields.network =
                     text_that(reader, node, word, is_word, "use a name without spaces");

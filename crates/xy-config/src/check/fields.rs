@@ -15,46 +15,18 @@ use super::limits::{self, LimitFields};
 use super::program;
 use super::read::{Reader, Spanned};
 use super::values::Zero;
-use super::words::{Word, word};
+use super::words::{SERVER_WORDS, Word, word};
 use super::{environment, remote};
 use crate::raw::RawNode;
 use crate::settings::{Isolation, Start};
 use crate::source::SourceSpan;
 
-/// Every field of a server file.
-pub(super) const SERVER_WORDS: [Word; 20] = [
-    word("command", r#"command "npx""#),
-    word("args", r#"args "-y" "some-server""#),
-    word("transport", r#"transport "stdio""#),
-    word("port", "port 8421"),
-    word("path", r#"path "/mcp""#),
-    word("env", r#"env { RUST_LOG "info" }"#),
-    word("working-dir", r#"working-dir "/srv/x""#),
-    word("restart", r#"restart { policy "always" }"#),
-    word("stop", r#"stop { grace "10s" }"#),
-    word("ready", r#"ready { within "10s" }"#),
-    word("calls", r#"calls { idle "5m" }"#),
-    word("health", r#"health { probe "mcp" }"#),
-    word("isolation", r#"isolation "shared""#),
-    word("era", r#"era "legacy""#),
-    word("share-key", r#"share-key "x""#),
-    word("start", r#"start "eager""#),
-    word("idle-stop", r#"idle-stop "10m""#),
-    word("limits", "limits { nofile 4096 }"),
-    word("container", r#"container { image "x" }"#),
-    word("url", r#"url "https://example.com/mcp""#),
-];
 /// A field that is only valid with `url`.
 const HEADERS: Word = word("headers", r#"headers { Authorization "Bearer …" }"#);
 
 /// Fields that identify a single server, so `defaults` cannot set them.
 const OWN_FIELDS: [&str; 7] =
     ["command", "args", "port", "container", "url", "headers", "share-key"];
-
-/// Returns true if a text is the name of a field.
-pub(super) fn begins_field(written: &str) -> bool {
-    SERVER_WORDS.iter().any(|word| word.name == written)
-}
 
 /// The scope of fields: one server, or `defaults`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -132,7 +104,7 @@ impl Fields {
             "transport" => {
                 self.transport = reader.choice(node, word, "transport", &TRANSPORTS);
             }
-            "port" => self.port = port(reader, node, word),
+            "port" => self.port = reader.port(node, word),
             "path" => self.path = reader.url_path(node, word),
             "env" => self.env = environment::read(reader, node, word),
             "working-dir" => self.working_dir = program::working_dir(reader, node, word),
@@ -205,9 +177,4 @@ const ZERO_IDLE_STOP: Zero = Zero::Forbidden("leave it out to disable it");
 fn args(reader: &mut Reader<'_>, node: &RawNode) -> Vec<Spanned<String>> {
     let values = reader.values(node);
     values.into_iter().filter_map(|value| reader.as_text(value, "args")).collect()
-}
-
-pub(super) fn port(reader: &mut Reader<'_>, node: &RawNode, word: Word) -> Option<Spanned<u16>> {
-    let port = reader.count(node, word, 1..=u32::from(u16::MAX))?;
-    Some(port.map(|number| u16::try_from(number).unwrap_or(u16::MAX)))
 }

@@ -6,9 +6,8 @@ use std::path::{Path, PathBuf};
 
 use xy_protocol::mask;
 
-use super::fields::begins_field;
 use super::read::{Reader, Spanned};
-use super::words::Word;
+use super::words::{Word, begins_field};
 use super::{Machine, PathKind};
 use crate::raw::mistakes::command_and_args;
 use crate::raw::{RawNode, Value};

@@ -6,9 +6,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::Machine;
-use super::fields::begins_field;
 use super::problems::Problems;
-use super::words::{Word, listed, nearest};
+use super::words::{Word, begins_field, listed, nearest};
 use crate::raw::{RawNode, RawProp, RawValue};
 use crate::references::{self, Holder};
 use crate::report::{Problem, quote};

@@ -125,6 +125,12 @@ impl Reader<'_> {
         None
     }
 
+    /// Reads a port.
+    pub(super) fn port(&mut self, node: &RawNode, word: Word) -> Option<Spanned<u16>> {
+        let port = self.count(node, word, 1..=u32::from(u16::MAX))?;
+        Some(port.map(|number| u16::try_from(number).unwrap_or(u16::MAX)))
+    }
+
     /// Reads a node with one duration.
     pub(super) fn duration(
         &mut self,

@@ -12,6 +12,30 @@ pub(super) const fn word(name: &'static str, example: &'static str) -> Word {
     Word { name, example }
 }
 
+/// Every field of a server file, except `headers`.
+pub(super) const SERVER_WORDS: [Word; 20] = [
+    word("command", r#"command "npx""#),
+    word("args", r#"args "-y" "some-server""#),
+    word("transport", r#"transport "stdio""#),
+    word("port", "port 8421"),
+    word("path", r#"path "/mcp""#),
+    word("env", r#"env { RUST_LOG "info" }"#),
+    word("working-dir", r#"working-dir "/srv/x""#),
+    word("restart", r#"restart { policy "always" }"#),
+    word("stop", r#"stop { grace "10s" }"#),
+    word("ready", r#"ready { within "10s" }"#),
+    word("calls", r#"calls { idle "5m" }"#),
+    word("health", r#"health { probe "mcp" }"#),
+    word("isolation", r#"isolation "shared""#),
+    word("era", r#"era "legacy""#),
+    word("share-key", r#"share-key "x""#),
+    word("start", r#"start "eager""#),
+    word("idle-stop", r#"idle-stop "10m""#),
+    word("limits", "limits { nofile 4096 }"),
+    word("container", r#"container { image "x" }"#),
+    word("url", r#"url "https://example.com/mcp""#),
+];
+
 /// Names that other tools use, and xy's names for them.
 const OTHER_NAMES: [(&str, &str); 14] = [
     ("cmd", "command"),
@@ -29,6 +53,11 @@ const OTHER_NAMES: [(&str, &str); 14] = [
     ("docker", "container"),
     ("no", "never"),
 ];
+
+/// Returns true if a text is the name of a field of a server file.
+pub(super) fn begins_field(written: &str) -> bool {
+    SERVER_WORDS.iter().any(|word| word.name == written)
+}
 
 /// Maximum length of a text that is compared with known words.
 const MAX_WORD_BYTES: usize = 40;

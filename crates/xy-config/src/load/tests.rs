@@ -64,7 +64,7 @@ fn servers_are_read_by_name() {
 }
 
 #[test]
-fn the_daemons_file_gives_the_defaults() {
+fn file_of_the_daemon_sets_defaults() {
     let home = Home::new();
     home.server("a.kdl", GOOD);
     fs::write(&home.paths.daemon_file, "defaults { stop { grace \"3s\" } }").unwrap();
@@ -429,7 +429,7 @@ fn bad_profile_is_replaced_by_its_last_good_text_or_closed() {
 }
 
 #[test]
-fn files_that_another_user_may_have_removed_keep_their_last_good_texts() {
+fn files_removed_by_others_keep_their_last_good_texts() {
     let home = Home::new();
     home.server("a.kdl", GOOD);
     fs::create_dir(&home.paths.profiles_dir).unwrap();

@@ -2,7 +2,7 @@ use tokio::time::sleep;
 
 use super::*;
 use crate::owned_names::OwnedNames;
-use crate::tests::Stage;
+use crate::tests::Fixture;
 use crate::tests::fake::Fake;
 
 /// The id of another home.
@@ -15,7 +15,7 @@ fn key(text: &str) -> InstanceKey {
 #[tokio::test]
 async fn only_own_containers_without_owner_are_removed() {
     let (engine, _streams) = Fake::start(None, |_| ());
-    let launcher = Stage::new().launcher();
+    let launcher = Fixture::new().launcher();
     let shared = &launcher.shared;
     let home = shared.home.as_str();
     engine.add_container("own", &[(LABEL_HOME, home), (LABEL_INSTANCE, "git")]);
@@ -42,7 +42,7 @@ async fn only_own_containers_without_owner_are_removed() {
 #[tokio::test(start_paused = true)]
 async fn cli_containers_are_kept_until_adoption_timeout() {
     let (engine, _streams) = Fake::start(None, |_| ());
-    let launcher = Stage::new().launcher();
+    let launcher = Fixture::new().launcher();
     let shared = &launcher.shared;
     let run = |home: &str, server: &str| format!("{home}/{server}");
     engine.add_container("own", &[(LABEL_RUN, &run(&shared.home, "git"))]);
@@ -60,10 +60,10 @@ async fn cli_containers_are_kept_until_adoption_timeout() {
 
 #[tokio::test(start_paused = true)]
 async fn leftovers_at_absent_engine_are_removed_later() {
-    let stage = Stage::new();
+    let fixture = Fixture::new();
     let (engine, _streams) = Fake::start(None, |_| ());
-    stage.launcher().shared.engines.record_use(&engine.socket);
-    let later = stage.launcher();
+    fixture.launcher().shared.engines.record_use(&engine.socket);
+    let later = fixture.launcher();
     engine.add_container("left", &[(LABEL_HOME, &later.shared.home), (LABEL_INSTANCE, "left")]);
     engine.set_silent(true);
     let reconciling = tokio::spawn(later.reconcile());

@@ -83,7 +83,7 @@ fn files_for_all_servers_are_fatal_without_a_last_good_version() {
 }
 
 #[test]
-fn folder_that_others_may_write_costs_its_servers_and_not_the_daemon() {
+fn writable_folder_fails_its_servers_but_not_the_daemon() {
     let lenient = Strictness { flag: None, is_foreground: false };
     let strict = Strictness { flag: Some(true), is_foreground: false };
     let good = [("xy.kdl", "strict #false"), ("profiles/p.kdl", "servers \"a\"")];
@@ -129,7 +129,7 @@ fn home_settings(home: &Home, folder: &Path) -> ServerMap {
 }
 
 #[test]
-fn only_files_that_were_bad_before_may_be_bad_at_a_reload() {
+fn reload_accepts_only_files_that_were_already_bad() {
     let home = Home::new(&[("servers/a.kdl", GOOD), ("servers/b.kdl", BAD)]);
     let loaded = home.load(&[]);
     assert!(!may_reload(&loaded, &Faults::default()));

@@ -22,7 +22,7 @@ use xy_protocol::error::{CallError, ErrorKind};
 
 mod table;
 
-pub(crate) use table::{NewPendingInput, PendingEntry, PendingInputs, call_gone, rejected_state};
+pub(crate) use table::{NewPendingInput, PendingEntry, PendingInputs, call_gone};
 
 use xy_http::frontend::StreamNo;
 use xy_mcp::modern::{RequestMeta, SERVER_INFO};

@@ -6,6 +6,8 @@ use std::fmt::Write as _;
 use ring::digest::{self, SHA256};
 use ring::hmac;
 use xy_mcp::members::Members;
+use xy_mcp::reply;
+use xy_protocol::error::CallError;
 
 /// The prefix of every state.
 const PREFIX: &str = "xy1.";
@@ -93,6 +95,23 @@ pub(crate) enum StateError {
     OtherClient,
     /// It was issued for another request.
     OtherRequest,
+}
+
+impl StateError {
+    /// Returns the error for a client that sent this state.
+    pub(crate) fn call_error(self) -> CallError {
+        let why = match self {
+            Self::Unknown => "it was not issued here, or was altered",
+            Self::Expired => "it expired after 10 minutes, and the call was cancelled",
+            Self::OtherClient => "it was issued to another client or endpoint",
+            Self::OtherRequest => "it was issued for another request",
+        };
+        let hint = match self {
+            Self::Expired => "check whether the call was executed before repeating it",
+            Self::Unknown | Self::OtherClient | Self::OtherRequest => "repeat the call without it",
+        };
+        reply::invalid("`requestState` is not accepted").cause(why).hint(hint)
+    }
 }
 
 /// Verifies a state; returns the number of its pending input.

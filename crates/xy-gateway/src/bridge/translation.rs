@@ -11,7 +11,7 @@ use xy_protocol::error::{CallError, ErrorKind};
 use xy_transport::budget::Reservation;
 use xy_transport::message_text::StoredText;
 
-use super::{StateBinding, StateError, pending_input};
+use super::{StateBinding, StateError};
 use crate::call::{CallClient, CallRequest, Rounds};
 use crate::limit_hits;
 
@@ -73,7 +73,7 @@ pub(crate) fn translation_for(
         (Some(_), Era::Modern) | (None, Era::Legacy) => return Ok(None),
         (Some(_), Era::Legacy) => {
             if request.has_state {
-                return Err(pending_input::rejected_state(StateError::Unknown));
+                return Err(StateError::Unknown.call_error());
             }
             let binding =
                 can_request_input(method).then(|| binding(client.entry(), method, request.params));

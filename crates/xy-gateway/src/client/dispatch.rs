@@ -17,13 +17,14 @@ use xy_mcp::era::Era;
 use xy_mcp::kind::Kind;
 use xy_mcp::level::Level;
 use xy_mcp::modern::{self, DISCOVER, LISTEN, RequestError, RequestMeta};
-use xy_mcp::params::{Params, Reference};
+use xy_mcp::params::Reference;
 use xy_mcp::{reply, via};
 use xy_protocol::control::quoted as shortened;
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_transport::message_text::MessageText;
 
 use super::error_log::RequestLog;
+use super::request::Request;
 use super::{Client, OpenRequest, RequestPhase};
 use crate::backend::{Backend, STOPPED};
 use crate::call::{CallClient, RetryState, outcome_unknown};
@@ -42,22 +43,6 @@ use send::is_task_method;
 
 /// How long a list waits for servers that are not known yet.
 pub(crate) const LIST_TIMEOUT: Duration = Duration::from_secs(4);
-
-/// One parsed request.
-pub(super) struct Request<'t> {
-    pub(super) text: MessageText<'t>,
-    pub(super) id: &'t str,
-    pub(super) method: &'t str,
-    pub(super) params: Params<'t>,
-    /// The text of `params`.
-    pub(super) params_text: Option<&'t str>,
-    /// The client metadata of a modern request.
-    #[expect(clippy::struct_field_names, reason = "the type has this name")]
-    pub(super) request_meta: Option<Rc<RequestMeta>>,
-    pub(super) stream: StreamNo,
-    /// The retry history.
-    pub(super) retry_state: RetryState,
-}
 
 /// The result of dispatching a request.
 pub(super) enum Outcome {

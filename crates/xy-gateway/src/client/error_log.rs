@@ -9,9 +9,9 @@ use xy_mcp::reply;
 use xy_protocol::control::quoted;
 use xy_protocol::error::CallError;
 use xy_transport::error_log::{self, FailedRequest};
-use xy_upstream::connection::probe::code_of;
+use xy_upstream::connection::code_of;
 
-use super::dispatch::Request;
+use super::request::Request;
 use super::{Client, RequestPhase};
 use crate::call::CallClient;
 

@@ -9,7 +9,8 @@ use xy_mcp::params::{MAX_ID_BYTES, Params};
 use xy_mcp::{modern, reply, revision, via};
 use xy_transport::message_text::MessageText;
 
-use super::{Client, MAX_OPEN_REQUESTS, RequestPhase, dispatch};
+use super::request::Request;
+use super::{Client, MAX_OPEN_REQUESTS, RequestPhase};
 use crate::call::{CallClient, RetryState};
 
 impl Client {
@@ -145,7 +146,7 @@ impl Client {
         if request_meta.is_some() {
             self.request_meta.replace(request_meta.clone());
         }
-        self.request(&dispatch::Request {
+        self.request(&Request {
             text,
             id,
             method,

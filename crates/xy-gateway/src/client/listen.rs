@@ -19,7 +19,8 @@ use xy_supervisor::instance::InstanceKey;
 use xy_transport::budget::Reservation;
 use xy_upstream::connection::EventFilter;
 
-use super::dispatch::{Outcome, Request};
+use super::dispatch::Outcome;
+use super::request::Request;
 use super::{Client, RequestPhase};
 use crate::backend::Backend;
 use crate::call::CallClient;

@@ -5,7 +5,8 @@ use std::rc::Rc;
 use xy_mcp::reply;
 use xy_protocol::error::CallError;
 
-use super::dispatch::{Outcome, Request};
+use super::dispatch::Outcome;
+use super::request::Request;
 use super::{Client, RequestPhase};
 use crate::bridge::pending_input::{
     self, NewPendingInput, PendingEntry, PendingInput, ReplyTo, ResumeAction,
@@ -26,7 +27,7 @@ impl Client {
         let number = match self.router.pending_inputs.verify(state, &binding) {
             Ok(number) => number,
             Err(StateError::Unknown) => return Ok(None),
-            Err(error) => return Err(pending_input::rejected_state(error)),
+            Err(error) => return Err(error.call_error()),
         };
         match self.router.pending_inputs.take(number)? {
             PendingEntry::Call(pending) => self.resume_call(request, &pending).map(Some),

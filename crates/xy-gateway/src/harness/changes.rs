@@ -135,7 +135,7 @@ async fn unchanged_list_is_not_announced() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn process_that_does_not_list_keeps_old_tools_and_is_asked_again() {
+async fn unanswered_list_keeps_old_tools_and_is_retried() {
     run_local(async {
         let mut fixture = Fixture::begin().await;
         fixture.harness.restart().await;

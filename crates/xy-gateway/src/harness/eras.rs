@@ -136,7 +136,7 @@ async fn settle() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn legacy_server_sees_no_modern_meta_and_client_gets_a_complete_result() {
+async fn modern_meta_is_removed_and_result_completed() {
     run_local(async {
         let harness = Harness::begin().await;
         let client = harness.modern_call(1, &json!({}));

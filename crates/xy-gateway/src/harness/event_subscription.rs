@@ -156,7 +156,7 @@ async fn unsupported_subscription_is_not_retried() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn ended_subscription_is_retried_with_back_off_and_lists_are_refreshed() {
+async fn ended_subscription_backs_off_and_refreshes_lists() {
     run_local(async {
         let (harness, _keeping) = modern(CHANGING).await;
         let mut waited = Vec::new();

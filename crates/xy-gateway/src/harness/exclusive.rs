@@ -48,7 +48,7 @@ async fn one_client_runs_and_others_wait_in_order() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn client_that_waits_too_long_is_told_the_reason_and_remedy() {
+async fn queue_timeout_names_reason_and_remedy() {
     run_local(async {
         let harness = with_server_request().await;
         let (busy, other) = (harness.client(&json!({})), harness.client(&json!({})));

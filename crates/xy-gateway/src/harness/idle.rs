@@ -186,7 +186,7 @@ async fn unused_server_stops_and_the_next_call_wakes_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn open_call_keeps_server_running_and_its_end_restarts_the_timer() {
+async fn open_call_delays_idle_stop_and_restarts_its_timer() {
     run_local(async {
         let mut one = IdleServer::begin().await;
         let client = one.harness.client(&json!({}));

@@ -21,6 +21,8 @@ use super::{
     LearnError, capabilities, describe_end, end_loop, idle_stop, learn_lists, report_left_calls,
 };
 use crate::backend::Backend;
+
+mod second_session;
 pub(super) use xy_upstream::connection::http_client::{
     ACCEPT_TIMEOUT, HttpClient, STABLE_AFTER, SessionError,
 };

@@ -18,7 +18,7 @@ use xy_mcp::modern::UNSUPPORTED_VERSION;
 use xy_mcp::param_headers;
 use xy_mcp::revision::MODERN;
 use xy_mcp::via::{self, Daemons};
-use xy_upstream::connection::probe::code_of;
+use xy_upstream::connection::code_of;
 use xy_upstream::connection::result_of;
 
 use crate::router::Router;

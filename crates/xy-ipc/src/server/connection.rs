@@ -23,7 +23,7 @@ use super::{
     Answer, FINISH_TIMEOUT, FLUSH_TIMEOUT, Feed, LINE_TIMEOUT, MAX_OPEN_REQUESTS,
     MAX_SUBSCRIPTIONS, Outbox, Service, channel, encode,
 };
-use crate::framing::{Line, MAX_REQUEST_LINE};
+use xy_protocol::framing::{Line, MAX_REQUEST_LINE};
 
 /// While a connection is not read, a hang-up is only noticed by polling.
 const HANG_UP_POLL_INTERVAL: Duration = Duration::from_millis(200);

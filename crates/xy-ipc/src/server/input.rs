@@ -7,8 +7,8 @@ use tokio::net::unix::OwnedReadHalf;
 use tokio::time::Instant;
 
 use super::LINE_TIMEOUT;
-use crate::framing::{Line, LineSplitter, MAX_REQUEST_LINE};
 use crate::socket;
+use xy_protocol::framing::{Line, LineSplitter, MAX_REQUEST_LINE};
 
 /// Size of one read. Requests are small, and every idle connection keeps this buffer.
 const CHUNK: usize = 8 * 1024;

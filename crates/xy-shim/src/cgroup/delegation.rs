@@ -11,22 +11,10 @@
 
 use std::fs;
 use std::io;
-use std::path::PathBuf;
 
 use super::group::Group;
-use super::hierarchies::Hierarchies;
+use super::hierarchies::{DAEMON_GROUP, Hierarchies};
 use super::{Controller, Version};
-
-/// The subgroup that a daemon moves to.
-const DAEMON_GROUP: &str = "xy-daemon";
-
-/// Returns the group in which a process of group `own` creates groups.
-pub(super) fn parent_of(own: PathBuf) -> PathBuf {
-    match (own.file_name(), own.parent()) {
-        (Some(name), Some(parent)) if name == DAEMON_GROUP => parent.to_owned(),
-        _ => own,
-    }
-}
 
 /// Enables limits, if this process is alone in a group that it may change.
 ///
@@ -68,19 +56,5 @@ fn move_to_subgroup(parent: &Group, pid: u32, wanted: &[&str]) {
         // No controller could be enabled: undo the move.
         let _ = parent.write("cgroup.procs", &pid.to_string());
         let _ = subgroup.remove();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn moved_daemon_creates_groups_beside_its_own() {
-        let table =
-            [("/cg/x.service/xy-daemon", "/cg/x.service"), ("/cg/x.service", "/cg/x.service")];
-        for (own, parent) in table {
-            assert_eq!(parent_of(own.into()), PathBuf::from(parent));
-        }
     }
 }

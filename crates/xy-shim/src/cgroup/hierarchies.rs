@@ -7,7 +7,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::Controller;
-use super::delegation;
+
+/// The subgroup that a daemon moves to.
+pub(super) const DAEMON_GROUP: &str = "xy-daemon";
 
 /// The two interfaces of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,7 +64,7 @@ impl Hierarchies {
             location => location,
         };
         Self {
-            unified: found.unified.filter(is_group).map(delegation::parent_of),
+            unified: found.unified.filter(is_group).map(parent_of),
             memory: reachable(found.memory),
             pids: reachable(found.pids),
         }
@@ -95,6 +97,14 @@ impl Hierarchies {
         all.extend([legacy(&self.memory), legacy(&self.pids)].into_iter().flatten());
         all.dedup(); // Two controllers may share a hierarchy.
         all
+    }
+}
+
+/// Returns the group in which a process of group `own` creates groups.
+fn parent_of(own: PathBuf) -> PathBuf {
+    match (own.file_name(), own.parent()) {
+        (Some(name), Some(parent)) if name == DAEMON_GROUP => parent.to_owned(),
+        _ => own,
     }
 }
 
@@ -293,5 +303,14 @@ mod tests {
             assert_eq!(find(line, "0::/\n::::\n0\n"), Hierarchies::default(), "{line}");
         }
         assert_eq!(unescape(r"/a\040b\zzz\04\377é"), Path::new(r"/a b\zzz\04\377é"));
+    }
+
+    #[test]
+    fn moved_daemon_creates_groups_beside_its_own() {
+        let table =
+            [("/cg/x.service/xy-daemon", "/cg/x.service"), ("/cg/x.service", "/cg/x.service")];
+        for (own, parent) in table {
+            assert_eq!(parent_of(own.into()), PathBuf::from(parent));
+        }
     }
 }

@@ -8,11 +8,10 @@ use xy_config::settings::ServerSettings;
 use xy_protocol::server::{ServerName, Wanted};
 
 use super::fleet_task::FleetTask;
-use super::hold::settings_for;
 use super::share::keeps_instances;
 use super::{
     AddError, AddReply, EstablishError, MAX_SERVERS, Member, ReloadOutcome, RemovedServer, Roster,
-    settings_of,
+    settings_for, settings_of,
 };
 use crate::instance::{Holder, InstanceHandle};
 use crate::lifecycle::{Event, Retirement, State};

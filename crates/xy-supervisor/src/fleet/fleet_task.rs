@@ -9,8 +9,7 @@ use xy_config::settings::{Isolation, ServerSettings};
 use xy_protocol::server::{ServerName, Wanted};
 
 use super::capacity::Usage;
-use super::{Command, FleetParts, Member, Roster};
-use super::{hold, share};
+use super::{Command, FleetParts, Member, Roster, owner_for, settings_for};
 use crate::desired::DesiredState;
 use crate::instance::{Holder, InstanceHandle, InstanceKey, StateChange};
 use crate::lifecycle::{Event, Retirement, State};
@@ -136,7 +135,7 @@ impl FleetTask {
         roster: &mut Roster,
         settings: &Arc<ServerSettings>,
     ) -> Option<InstanceHandle> {
-        if let Some(owner) = share::owner_for(roster, settings) {
+        if let Some(owner) = owner_for(roster, settings) {
             self.member(roster, settings).owner = Some(owner);
             return None;
         }
@@ -175,7 +174,7 @@ impl FleetTask {
     ) -> InstanceHandle {
         let logs = Arc::new(LogBook::new(History::note(&instance_log(&self.parts.logs_dir, key))));
         let origin = self.predecessor_of(key, settings).map_or(Origin::New, Origin::Replacement);
-        let handle = self.spawn_task(key, hold::settings_for(key.holder, settings), logs, origin);
+        let handle = self.spawn_task(key, settings_for(key.holder, settings), logs, origin);
         self.member(roster, settings).instances.insert(key.holder, handle.clone());
         handle
     }

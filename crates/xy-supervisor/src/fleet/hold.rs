@@ -7,7 +7,7 @@ use xy_protocol::server::{ServerState, Wanted};
 
 use super::fleet_task::FleetTask;
 use super::{FailedInstance, HoldError, MAX_CLIENT_INSTANCES, Member, Roster, capacity};
-use crate::instance::{Holder, InstanceHandle, InstanceKey, SECOND_IDLE_STOP};
+use crate::instance::{Holder, InstanceHandle, InstanceKey};
 use crate::lifecycle::{Event, Retirement, State};
 use crate::logs;
 use crate::wait::time_of_day;
@@ -105,17 +105,6 @@ impl FleetTask {
         }
         self.publish(roster);
     }
-}
-
-/// Returns the settings of an instance. The second process of a server that speaks both eras
-/// sleeps while it is idle.
-pub(super) fn settings_for(holder: Holder, settings: &Arc<ServerSettings>) -> Arc<ServerSettings> {
-    let mut settings = settings.clone();
-    if let Holder::Era(_) = holder {
-        let idle_stop = &mut Arc::make_mut(&mut settings).rules.idle_stop;
-        *idle_stop = idle_stop.or(Some(SECOND_IDLE_STOP));
-    }
-    settings
 }
 
 /// Keeps a failing instance whose client leaves. Returns the one that was kept before.

@@ -14,20 +14,9 @@ use xy_config::settings::ServerSettings;
 use xy_protocol::server::{ServerName, Wanted};
 
 use super::fleet_task::FleetTask;
-use super::{Member, Roster};
+use super::{Member, Roster, owner_for};
 use crate::instance::{InstanceHandle, InstanceKey};
 use crate::lifecycle::Event;
-
-/// Returns the server whose instances a server with these settings shares, if there is one.
-pub(super) fn owner_for(roster: &Roster, settings: &ServerSettings) -> Option<ServerName> {
-    let key = settings.share_key.as_ref()?;
-    let is_owner = |member: &&Member| {
-        member.settings.share_key.as_ref() == Some(key)
-            && member.owner.is_none()
-            && member.settings.name != settings.name
-    };
-    roster.values().find(is_owner).map(|member| member.settings.name.clone())
-}
 
 /// Returns the servers whose owner was removed or has another key.
 fn orphans(roster: &Roster) -> Vec<Arc<ServerSettings>> {

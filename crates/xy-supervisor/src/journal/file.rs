@@ -7,8 +7,8 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::entry::Entry;
-use crate::fs::atomic::read_bounded;
-use crate::fs::open::open_own;
+use xy_config::atomic_file::read_bounded;
+use xy_config::trust::open_own;
 
 /// Maximum size of each of the two files.
 pub const MAX_FILE: u64 = 1024 * 1024;

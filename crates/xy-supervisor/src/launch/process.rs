@@ -17,8 +17,8 @@ use xy_protocol::server::Transport;
 use xy_shim::env_mark::MARK;
 use xy_shim::wire::{self, EnforcedBy, LogOrder, Order, OrphanPolicy, StartOrder, StatusReport};
 
-use super::adopt::home_id;
 use super::fault::is_transient;
+use super::home::home_id;
 use super::limits;
 use super::orphans::{self, Shims};
 use super::process_runner::{OrphanCleanup, ProcessRunner};

@@ -10,8 +10,8 @@ use xy_protocol::server::Transport;
 use xy_shim::wire::{ExitReport, Order, OrphanPolicy, Report, StatusReport};
 
 use self::protocol::Pipes;
-use super::adopt::is_of_home;
 use super::fault::explain;
+use super::home::is_of_home;
 use super::limits;
 use super::orphans::{LifeFilter, Shims};
 use super::protocol_link::{ProtocolLink, next_driver_event};

@@ -15,7 +15,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 use xy_shim::env_mark;
 
-use super::adopt::is_of_home;
+use super::home::is_of_home;
 use super::orphans::LifeFilter;
 use super::process::ProcessLauncher;
 

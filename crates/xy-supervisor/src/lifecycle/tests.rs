@@ -46,7 +46,7 @@ fn tireless(change: impl FnOnce(&mut Rules)) -> Rules {
 }
 
 /// One server with a clock.
-struct Play {
+struct TestServer {
     rules: Rules,
     life: Life,
     now: Instant,
@@ -54,7 +54,7 @@ struct Play {
     is_remote: bool,
 }
 
-impl Play {
+impl TestServer {
     /// A server without any event.
     fn new(rules: Rules) -> Self {
         let life = Life::new(Wanted::Down);
@@ -63,32 +63,32 @@ impl Play {
 
     /// A server that was started and is not ready yet.
     fn starting(rules: Rules) -> Self {
-        let mut play = Self::new(rules);
-        assert_eq!(play.apply(Event::StartRequested), Some(Effect::Launch));
-        play
+        let mut server = Self::new(rules);
+        assert_eq!(server.apply(Event::StartRequested), Some(Effect::Launch));
+        server
     }
 
     /// A server that was started and is ready.
     fn running(rules: Rules) -> Self {
-        let mut play = Self::starting(rules);
-        play.apply(Event::Ready);
-        play
+        let mut server = Self::starting(rules);
+        server.apply(Event::Ready);
+        server
     }
 
     /// A server that has crashed and waits for its next life.
     fn in_backoff(rules: Rules) -> Self {
-        let mut play = Self::running(rules);
-        play.apply(crash());
-        assert!(matches!(play.life.state, State::Backoff { .. }));
-        play
+        let mut server = Self::running(rules);
+        server.apply(crash());
+        assert!(matches!(server.life.state, State::Backoff { .. }));
+        server
     }
 
     /// A server that was given up.
     fn failed() -> Self {
-        let mut play = Self::starting(steady());
-        play.apply(Event::LaunchFailed(permanent_fault()));
-        assert_eq!(play.life.state, State::Failed);
-        play
+        let mut server = Self::starting(steady());
+        server.apply(Event::LaunchFailed(permanent_fault()));
+        assert_eq!(server.life.state, State::Failed);
+        server
     }
 
     fn apply(&mut self, event: Event) -> Option<Effect> {
@@ -252,36 +252,36 @@ fn every_reason_has_a_text() {
 
 #[test]
 fn interrupted_write_restarts_server_uncounted() {
-    let mut play = Play::running(steady());
-    play.lives_for(2 * SECOND);
-    assert_eq!(play.waits_for_deadline().1, Some(Effect::Launch));
-    play.apply(Event::Ready);
-    let before = play.life.tally.clone();
-    assert_eq!(play.apply(Event::WriteInterrupted), Some(Effect::Stop));
-    assert_eq!(play.apply(crash()), Some(Effect::Launch));
-    assert_eq!(play.life.tally, before);
-    assert_eq!(play.life.reason, Reason::WriteInterrupted);
+    let mut server = TestServer::running(steady());
+    server.lives_for(2 * SECOND);
+    assert_eq!(server.waits_for_deadline().1, Some(Effect::Launch));
+    server.apply(Event::Ready);
+    let before = server.life.tally.clone();
+    assert_eq!(server.apply(Event::WriteInterrupted), Some(Effect::Stop));
+    assert_eq!(server.apply(crash()), Some(Effect::Launch));
+    assert_eq!(server.life.tally, before);
+    assert_eq!(server.life.reason, Reason::WriteInterrupted);
 }
 
 #[test]
 fn restart_required_by_driver_is_immediate_and_uncounted() {
-    for mut play in [Play::starting(steady()), Play::running(steady())] {
-        let before = play.life.tally.clone();
-        assert_eq!(play.apply(Event::RestartRequired("why".into())), Some(Effect::Stop));
-        assert_eq!(play.apply(Event::RestartRequired("why".into())), None, "it is ending");
-        assert_eq!(play.apply(crash()), Some(Effect::Launch));
-        assert_eq!(play.life.tally, before);
-        assert_eq!(play.life.reason, Reason::RestartRequired("why".into()));
+    for mut server in [TestServer::starting(steady()), TestServer::running(steady())] {
+        let before = server.life.tally.clone();
+        assert_eq!(server.apply(Event::RestartRequired("why".into())), Some(Effect::Stop));
+        assert_eq!(server.apply(Event::RestartRequired("why".into())), None, "it is ending");
+        assert_eq!(server.apply(crash()), Some(Effect::Launch));
+        assert_eq!(server.life.tally, before);
+        assert_eq!(server.life.reason, Reason::RestartRequired("why".into()));
     }
 }
 
 #[test]
 fn stop_after_interrupted_write_wins() {
-    let mut play = Play::running(steady());
-    play.apply(Event::WriteInterrupted);
-    play.apply(Event::StopRequested);
-    assert_eq!(play.apply(crash()), None);
-    assert_eq!(play.life.state, State::Stopped);
+    let mut server = TestServer::running(steady());
+    server.apply(Event::WriteInterrupted);
+    server.apply(Event::StopRequested);
+    assert_eq!(server.apply(crash()), None);
+    assert_eq!(server.life.state, State::Stopped);
 }
 
 // Failures on the protocol probe.
@@ -290,39 +290,39 @@ fn stop_after_interrupted_write_wins() {
 fn exit_on_probe_is_forgiven_once() {
     let dies = || Event::ExitedOnProbe(Exit::code(1));
     for policy in [RestartPolicy::Never, RestartPolicy::OnFailure, RestartPolicy::Always] {
-        for mut play in [Play::starting, Play::running]
+        for mut server in [TestServer::starting, TestServer::running]
             .map(|begin| begin(rules(|it| it.restart.policy = policy)))
         {
-            assert_eq!(play.apply(dies()), Some(Effect::Launch), "{policy:?}");
-            assert_eq!(play.life.reason, Reason::ProtocolProbeFailed);
+            assert_eq!(server.apply(dies()), Some(Effect::Launch), "{policy:?}");
+            assert_eq!(server.life.reason, Reason::ProtocolProbeFailed);
             assert_eq!(
-                (play.life.tally.restarts_total, play.life.tally.recent_exits.len()),
+                (server.life.tally.restarts_total, server.life.tally.recent_exits.len()),
                 (0, 0)
             );
-            play.apply(dies());
+            server.apply(dies());
             assert_eq!(
-                play.life.state.on_wire() == ServerState::Failed,
+                server.life.state.on_wire() == ServerState::Failed,
                 policy == RestartPolicy::Never
             );
-            assert!(!matches!(play.life.state, State::Starting { .. }), "the second counts");
+            assert!(!matches!(server.life.state, State::Starting { .. }), "the second counts");
         }
     }
 }
 
 #[test]
 fn protocol_error_on_probe_is_forgiven() {
-    let mut play = Play::starting(steady());
+    let mut server = TestServer::starting(steady());
     let silent = || Event::ProtocolErrorOnProbe("it closed its stdout".into());
-    assert_eq!(play.apply(silent()), Some(Effect::Stop));
-    assert_eq!(play.apply(crash()), Some(Effect::Launch));
+    assert_eq!(server.apply(silent()), Some(Effect::Stop));
+    assert_eq!(server.apply(crash()), Some(Effect::Launch));
     assert_eq!(
-        (play.life.reason.clone(), play.life.tally.recent_exits.len()),
+        (server.life.reason.clone(), server.life.tally.recent_exits.len()),
         (Reason::ProtocolProbeFailed, 0)
     );
-    assert_eq!(play.apply(silent()), Some(Effect::Stop));
-    assert_eq!(play.apply(crash()), None);
+    assert_eq!(server.apply(silent()), Some(Effect::Stop));
+    assert_eq!(server.apply(crash()), None);
     assert_eq!(
-        (play.says().as_str(), play.life.tally.recent_exits.len()),
+        (server.says().as_str(), server.life.tally.recent_exits.len()),
         ("it closed its stdout", 1)
     );
 }
@@ -330,40 +330,40 @@ fn protocol_error_on_probe_is_forgiven() {
 #[test]
 fn unusable_process_is_stopped_and_never_restarted() {
     let always = rules(|it| it.restart.policy = RestartPolicy::Always);
-    for mut play in [Play::starting(always.clone()), Play::running(always)] {
+    for mut server in [TestServer::starting(always.clone()), TestServer::running(always)] {
         let unusable = || Event::Unrecoverable("it leads back to this daemon".into());
-        assert_eq!(play.apply(unusable()), Some(Effect::Stop));
-        assert_eq!(play.apply(unusable()), None, "it still runs");
-        assert!(play.life.state.is_live());
-        assert_eq!(play.apply(crash()), None);
-        assert_eq!(play.life.state, State::Failed);
-        assert_eq!(play.life.reason.to_string(), "it leads back to this daemon");
-        assert_eq!(play.apply(Event::StartRequested), Some(Effect::Launch));
+        assert_eq!(server.apply(unusable()), Some(Effect::Stop));
+        assert_eq!(server.apply(unusable()), None, "it still runs");
+        assert!(server.life.state.is_live());
+        assert_eq!(server.apply(crash()), None);
+        assert_eq!(server.life.state, State::Failed);
+        assert_eq!(server.life.reason.to_string(), "it leads back to this daemon");
+        assert_eq!(server.apply(Event::StartRequested), Some(Effect::Launch));
     }
 }
 
 #[test]
 fn exit_on_probe_during_stop_stays_stopped() {
-    let mut play = Play::starting(steady());
-    play.apply(Event::StopRequested);
-    assert_eq!(play.apply(Event::ExitedOnProbe(Exit::code(1))), None);
-    assert_eq!(play.life.state, State::Stopped);
+    let mut server = TestServer::starting(steady());
+    server.apply(Event::StopRequested);
+    assert_eq!(server.apply(Event::ExitedOnProbe(Exit::code(1))), None);
+    assert_eq!(server.life.state, State::Stopped);
 }
 
 #[test]
 fn kill_during_probe_counts() {
-    let mut play = Play::starting(steady());
-    assert_eq!(play.apply(Event::ExitedOnProbe(KILLED)), None);
-    assert!(matches!(play.life.state, State::Backoff { .. }));
+    let mut server = TestServer::starting(steady());
+    assert_eq!(server.apply(Event::ExitedOnProbe(KILLED)), None);
+    assert!(matches!(server.life.state, State::Backoff { .. }));
 }
 
 #[test]
 fn requested_start_forgives_probe_again() {
-    let mut play = Play::starting(steady());
-    play.apply(Event::ExitedOnProbe(Exit::code(1)));
-    play.apply(Event::RestartRequested);
-    play.apply(crash());
-    assert_eq!(play.apply(Event::ExitedOnProbe(Exit::code(1))), Some(Effect::Launch));
+    let mut server = TestServer::starting(steady());
+    server.apply(Event::ExitedOnProbe(Exit::code(1)));
+    server.apply(Event::RestartRequested);
+    server.apply(crash());
+    assert_eq!(server.apply(Event::ExitedOnProbe(Exit::code(1))), Some(Effect::Launch));
 }
 
 // Protocol errors.
@@ -374,43 +374,43 @@ fn protocol_error() -> Event {
 
 #[test]
 fn protocol_error_is_counted_and_shown() {
-    for mut play in [Play::starting(steady()), Play::running(steady())] {
-        assert_eq!(play.apply(protocol_error()), Some(Effect::Stop));
-        assert_eq!(play.says(), "it speaks gibberish");
-        assert_eq!(play.apply(clean_exit()), None);
-        assert!(matches!(play.life.state, State::Backoff { .. }));
-        assert_eq!(play.says(), "it speaks gibberish");
-        assert_eq!(play.life.tally.recent_exits.len(), 1);
+    for mut server in [TestServer::starting(steady()), TestServer::running(steady())] {
+        assert_eq!(server.apply(protocol_error()), Some(Effect::Stop));
+        assert_eq!(server.says(), "it speaks gibberish");
+        assert_eq!(server.apply(clean_exit()), None);
+        assert!(matches!(server.life.state, State::Backoff { .. }));
+        assert_eq!(server.says(), "it speaks gibberish");
+        assert_eq!(server.life.tally.recent_exits.len(), 1);
     }
 }
 
 #[test]
 fn protocol_error_keeps_its_reason_until_forced_stop() {
-    let mut play = Play::running(steady());
-    play.apply(protocol_error());
-    assert_eq!(play.waits_for_deadline().1, Some(Effect::Kill));
-    play.apply(Event::Exited(KILLED));
-    assert_eq!(play.says(), "it speaks gibberish");
+    let mut server = TestServer::running(steady());
+    server.apply(protocol_error());
+    assert_eq!(server.waits_for_deadline().1, Some(Effect::Kill));
+    server.apply(Event::Exited(KILLED));
+    assert_eq!(server.says(), "it speaks gibberish");
 }
 
 #[test]
 fn protocol_error_after_stable_uptime_resets_attempts() {
-    let mut play = Play::running(steady());
-    play.lives_for(2 * SECOND);
-    play.waits_for_deadline();
-    play.apply(Event::Ready);
-    assert_eq!(play.life.tally.in_a_row, 1);
-    play.waits(play.rules.restart.reset_after);
-    play.apply(protocol_error());
-    play.apply(crash());
-    assert_eq!(play.life.tally.in_a_row, 0);
+    let mut server = TestServer::running(steady());
+    server.lives_for(2 * SECOND);
+    server.waits_for_deadline();
+    server.apply(Event::Ready);
+    assert_eq!(server.life.tally.in_a_row, 1);
+    server.waits(server.rules.restart.reset_after);
+    server.apply(protocol_error());
+    server.apply(crash());
+    assert_eq!(server.life.tally.in_a_row, 0);
 }
 
 #[test]
 fn stop_after_protocol_error_wins() {
-    let mut play = Play::running(steady());
-    play.apply(protocol_error());
-    play.apply(Event::StopRequested);
-    assert_eq!(play.apply(crash()), None);
-    assert_eq!(play.life.state, State::Stopped);
+    let mut server = TestServer::running(steady());
+    server.apply(protocol_error());
+    server.apply(Event::StopRequested);
+    assert_eq!(server.apply(crash()), None);
+    assert_eq!(server.life.state, State::Stopped);
 }

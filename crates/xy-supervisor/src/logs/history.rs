@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use xy_shim::wire::LogPosition;
 
 use super::{FILE_GENERATIONS, Line};
-use crate::fs::open::open_file;
+use xy_config::trust::open as open_file;
 
 /// Maximum bytes of history that are read.
 const MAX_HISTORY_BYTES: u64 = 256 * 1024;

@@ -387,7 +387,7 @@ async fn server_that_is_never_ready_is_restarted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_program_that_cannot_be_started_fails_at_once() {
+async fn program_that_cannot_start_fails_at_once() {
     let script = Script::Fails { after: Duration::ZERO, fault: permanent_fault() };
     let launcher = FakeLauncher::with_scripts([script]);
     let began = Instant::now();

@@ -385,7 +385,7 @@ fn interrupted_write_restarts_server_uncounted() {
 }
 
 #[test]
-fn stuck_driver_is_not_awaited_and_its_torn_write_is_known() {
+fn stuck_driver_is_left_with_its_torn_write_recorded() {
     let home = Home::new();
     let mut daemon = home.daemon();
     daemon.apply(script(LIVES));

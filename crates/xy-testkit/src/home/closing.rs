@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_that_ends_well_when_asked_is_no_matter() {
+    fn daemon_that_ends_on_request_is_no_problem() {
         let folder = tempfile::tempdir().unwrap();
         let good =
             daemon(&folder, "trap 'exit 0' TERM; echo ready >&2; while :; do sleep 0.05; done");
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_that_ends_badly_when_asked_is_named() {
+    fn daemon_that_exits_with_an_error_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let bad =
             daemon(&folder, "trap 'exit 9' TERM; echo ready >&2; while :; do sleep 0.05; done");
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_that_does_not_end_is_killed_and_named() {
+    fn hanging_daemon_is_killed_and_named() {
         let folder = tempfile::tempdir().unwrap();
         let deaf = daemon(&folder, "trap '' TERM; echo ready >&2; exec sleep 60");
         let told = end(&deaf, Duration::from_millis(50)).unwrap();

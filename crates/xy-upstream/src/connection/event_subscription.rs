@@ -18,8 +18,7 @@ use xy_protocol::control::quoted;
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_transport::retained::Retained;
 
-use super::probe::code_of;
-use super::{Connection, InternalRequest, Origin, ids};
+use super::{Connection, InternalRequest, Origin, code_of, ids};
 use crate::fault::ServerFault;
 
 const ACKNOWLEDGED: &str = "notifications/subscriptions/acknowledged";

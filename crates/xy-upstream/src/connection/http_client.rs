@@ -35,6 +35,7 @@ use xy_transport::budget::Reservation;
 use super::Connection;
 
 mod call;
+mod call_text;
 mod endpoint;
 mod fetch;
 mod headers;
@@ -45,10 +46,10 @@ mod response_class;
 mod send_order;
 mod wire;
 
+use call_text::CallText;
 use fetch::{FetchError, OutgoingRequest, RequestSender};
 use headers::ToolHeaders;
 use ordered_send::SendOrders;
-use wire::Body;
 
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");

@@ -20,7 +20,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::unix::pipe;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
-use xy_ipc::framing::{Line, LineSplitter};
+use xy_protocol::framing::{Line, LineSplitter};
 use xy_supervisor::protocol::DriverEvent;
 use xy_transport::chunks::Chunks;
 use xy_transport::large::{self, LARGE_THRESHOLD};

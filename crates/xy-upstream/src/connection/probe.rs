@@ -21,7 +21,7 @@ use xy_mcp::revision::{LATEST, MODERN, VERSIONS};
 use xy_mcp::via;
 
 use super::http_client::SessionError;
-use super::response::ErrorObject;
+use super::response::{ErrorObject, code_of};
 
 /// Maximum time between the answers to `server/discover` and to `initialize`.
 pub(crate) const INITIALIZE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -349,15 +349,6 @@ struct Error {
     code: Value,
     #[serde(default)]
     data: Value,
-}
-
-/// Returns the code of the error in a whole response.
-pub fn code_of(answer: &[u8]) -> Option<i64> {
-    let Ok(Message::Response { outcome: Outcome::Error(error), .. }) = envelope::parse(answer)
-    else {
-        return None;
-    };
-    serde_json::from_str::<Error>(error).ok()?.code.as_i64()
 }
 
 fn discovered(answer: &str) -> ProbeAnswer {

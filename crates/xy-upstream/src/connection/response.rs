@@ -20,6 +20,19 @@ pub fn result_of(answer: &str) -> Result<&str, String> {
     }
 }
 
+/// Returns the code of the error in a whole response.
+pub fn code_of(answer: &[u8]) -> Option<i64> {
+    #[derive(Deserialize)]
+    struct Code {
+        code: serde_json::Value,
+    }
+    let Ok(Message::Response { outcome: Outcome::Error(error), .. }) = envelope::parse(answer)
+    else {
+        return None;
+    };
+    serde_json::from_str::<Code>(error).ok()?.code.as_i64()
+}
+
 #[derive(Debug, Deserialize)]
 pub(super) struct ErrorObject<'t> {
     code: serde_json::Number,

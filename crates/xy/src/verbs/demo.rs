@@ -13,10 +13,10 @@ use crate::link::{Link, read};
 use crate::output::Output;
 use crate::render;
 
+mod demo_home;
 mod home;
-mod stage;
 
-use stage::Stage;
+use demo_home::DemoHome;
 
 /// How long to wait until the sample servers have started.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(3);
@@ -44,13 +44,13 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     let interrupts = Interrupts::listen()
         .map_err(|cause| Failure::internal("the demo could not listen for signals", cause))?;
     let end = args.lasts.map_or(Deadline::never(), Deadline::after);
-    let mut stage = Stage::set_up()?;
-    let shown = stage.open(&interrupts).and_then(|link| match link {
-        Some(link) => show(&stage, link, &interrupts, end, output),
+    let mut demo = DemoHome::set_up()?;
+    let shown = demo.open(&interrupts).and_then(|link| match link {
+        Some(link) => show(&demo, link, &interrupts, end, output),
         None => Ok(()), // Interrupted before the daemon was ready.
     });
     let spinner = output.spinner("stopping the servers and the daemon");
-    let torn_down = stage.tear_down();
+    let torn_down = demo.tear_down();
     drop(spinner);
     shown?;
     torn_down?;
@@ -58,7 +58,7 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
 }
 
 fn show(
-    stage: &Stage,
+    demo: &DemoHome,
     mut link: Link,
     interrupts: &Interrupts,
     end: Deadline,
@@ -74,7 +74,7 @@ fn show(
     output.print(&format!(
         "\nTo talk to this daemon from another terminal:\n{}  xy list\n\n\
          State changes follow; press Ctrl-C to end the demo.\n",
-        stage.exports()
+        demo.exports()
     ))?;
     follow(&mut link, interrupts, end, output)
 }

@@ -260,8 +260,8 @@ fn successively_killed_daemons_change_nothing() {
 }
 
 /// Returns how often a server received this method, according to its record.
-fn count_received(diary: &Path, method: &str) -> usize {
-    let text = std::fs::read_to_string(diary).unwrap_or_default();
+fn count_received(input_log: &Path, method: &str) -> usize {
+    let text = std::fs::read_to_string(input_log).unwrap_or_default();
     let messages = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     messages.filter(|it| it["method"] == method).count()
 }
@@ -274,8 +274,8 @@ fn http_server_keeps_session_without_new_handshake() {
     ] {
         let home = home();
         let port = free_port().to_string();
-        let diary = home.root().join("harness/web.diary");
-        let noting = ["--only-tools", "--http", &port, "--diary", diary.to_str().unwrap()];
+        let input_log = home.root().join("harness/web.input");
+        let noting = ["--only-tools", "--http", &port, "--input-log", input_log.to_str().unwrap()];
         let kdl = home.kdl_mcp(&[&noting, flags].concat());
         // In the newer era a probe uses the method of the handshake.
         home.server("web", &format!("{kdl}port {port}\nhealth {{ probe \"off\" }}\n"));
@@ -288,15 +288,15 @@ fn http_server_keeps_session_without_new_handshake() {
             client.close();
         };
         wait_for_line("first");
-        assert_eq!(count_received(&diary, greeting), 1);
+        assert_eq!(count_received(&input_log, greeting), 1);
         for round in ["second", "third"] {
             daemon.kill9();
             daemon = home.daemon();
             assert_eq!(running(&home, "web"), pid);
             wait_for_line(round);
-            assert_eq!(count_received(&diary, greeting), 1, "{greeting}: it never noticed");
+            assert_eq!(count_received(&input_log, greeting), 1, "{greeting}: it never noticed");
         }
-        assert_eq!(count_received(&diary, "tools/call"), 3);
+        assert_eq!(count_received(&input_log, "tools/call"), 3);
         assert_eq!(status(&home, "web")["restarts_total"], 0);
         home.finish();
     }

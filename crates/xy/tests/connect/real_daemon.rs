@@ -178,8 +178,8 @@ fn client_continues_with_a_restarted_daemon() {
 #[test]
 fn only_read_only_calls_are_retried_after_a_killed_daemon() {
     let home = home();
-    let diary = home.root().join("diary");
-    home.mcp_server("one", &["--diary", diary.to_str().unwrap()]);
+    let input_log = home.root().join("input_log");
+    home.mcp_server("one", &["--input-log", input_log.to_str().unwrap()]);
     let daemon = home.daemon();
     home.wait_for_state("one", "running");
     let mut client = Client::start(&home, &[]);
@@ -194,8 +194,8 @@ fn only_read_only_calls_are_retried_after_a_killed_daemon() {
         client.send(&call.to_string());
     }
     let calls = |tool: &str| {
-        let diary = fs::read_to_string(&diary).unwrap_or_default();
-        diary.matches(&format!(r#""name":"{tool}""#)).count()
+        let input_log = fs::read_to_string(&input_log).unwrap_or_default();
+        input_log.matches(&format!(r#""name":"{tool}""#)).count()
     };
     home.wait_until("the server has both calls", || (calls("mutating") == 1).then_some(()));
     daemon.kill9();
@@ -208,12 +208,12 @@ fn only_read_only_calls_are_retried_after_a_killed_daemon() {
     assert_eq!(answer["result"]["content"][0]["text"], "one__read_only", "{answer}");
     assert_eq!((calls("read_only"), calls("mutating")), (2, 1));
     client.kill();
-    fs::remove_file(&diary).unwrap();
+    fs::remove_file(&input_log).unwrap();
     home.finish();
 }
 
 #[test]
-fn profile_client_sees_its_profile_and_an_unknown_profile_is_refused() {
+fn client_sees_its_profile_and_unknown_ones_are_refused() {
     let home = home();
     home.mcp_server("one", &[]);
     home.mcp_server("two", &[]);

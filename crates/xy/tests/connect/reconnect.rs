@@ -197,7 +197,7 @@ fn log_level_and_subscriptions_are_restored() {
 }
 
 #[test]
-fn answers_for_the_old_daemon_do_not_reach_the_new_one() {
+fn stale_responses_do_not_reach_the_new_daemon() {
     let home = home();
     let daemon = FakeDaemon::open(&home);
     let (mut client, mut bridge) = connected(&home, &daemon);

@@ -86,7 +86,7 @@ fn last_requests_are_answered_without_a_daemon() {
 }
 
 #[test]
-fn daemon_that_ends_after_the_client_closed_stdin_still_owes_answers() {
+fn shutdown_after_closed_stdin_still_answers_calls() {
     let home = home();
     let daemon = FakeDaemon::open(&home);
     let (mut client, mut bridge) = connected(&home, &daemon);

@@ -118,10 +118,10 @@ fn flood_without_daemon_arrives_once_and_whole(engine: &Engine) {
 #[track_caller]
 fn assert_arrives_once_and_whole(engine: &Engine, lines: usize) {
     let home = home();
-    let folder = home.root().join("harness/diary");
+    let folder = home.root().join("harness/input-log");
     std::fs::create_dir_all(&folder).unwrap();
-    let volume = format!("network \"none\"; volumes \"{}:/diary\"", folder.display());
-    let kdl = engine.kdl(&home, &["xy-test-mcp", "--diary", "/diary/heard"], &volume);
+    let volume = format!("network \"none\"; volumes \"{}:/input-log\"", folder.display());
+    let kdl = engine.kdl(&home, &["xy-test-mcp", "--input-log", "/input-log/lines"], &volume);
     home.write_config("servers/one.kdl", &format!("{kdl}health {{ probe \"off\"; }}\n"));
     let daemon = home.daemon();
     running(&home, "one");
@@ -227,10 +227,10 @@ fn container_survives_two_killed_daemons(engine: &Engine) {
 /// the stream.
 fn daemon_killed_during_large_answer_tears_nothing(engine: &Engine) {
     let home = home();
-    let folder = home.root().join("harness/diary");
+    let folder = home.root().join("harness/input-log");
     std::fs::create_dir_all(&folder).unwrap();
-    let volume = format!("network \"none\"; volumes \"{}:/diary\"", folder.display());
-    let kdl = engine.kdl(&home, &["xy-test-mcp", "--diary", "/diary/heard"], &volume);
+    let volume = format!("network \"none\"; volumes \"{}:/input-log\"", folder.display());
+    let kdl = engine.kdl(&home, &["xy-test-mcp", "--input-log", "/input-log/lines"], &volume);
     home.write_config("servers/one.kdl", &kdl);
     let mut daemon = home.daemon();
     let first = running(&home, "one");

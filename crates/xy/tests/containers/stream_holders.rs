@@ -212,10 +212,10 @@ fn podman_stream_holder_of_unknown_container_is_ended() {
 fn podman_kills_container_with_full_stream_and_leaves_nothing() {
     let (engine, home) = (Engine::podman(), home());
     let rules = "health { probe \"off\"; }\nrestart { policy \"never\"; }\n";
-    let folder = home.root().join("harness/diary");
+    let folder = home.root().join("harness/input-log");
     fs::create_dir_all(&folder).unwrap();
-    let volume = format!("network \"none\"; volumes \"{}:/diary\"", folder.display());
-    let kdl = engine.kdl(&home, &["xy-test-mcp", "--diary", "/diary/heard"], &volume);
+    let volume = format!("network \"none\"; volumes \"{}:/input-log\"", folder.display());
+    let kdl = engine.kdl(&home, &["xy-test-mcp", "--input-log", "/input-log/lines"], &volume);
     home.write_config("servers/one.kdl", &format!("{kdl}{rules}"));
     let daemon = home.daemon();
     running(&home, "one");

@@ -220,7 +220,7 @@ fn stale_sockets_are_ignored() {
 
 /// A known limit of the README: daemons with different state folders are separate.
 #[test]
-fn daemon_of_another_state_folder_is_found_only_through_the_runtime_folder() {
+fn daemon_elsewhere_is_found_through_the_runtime_folder() {
     let home = home();
     home.daemon();
     for state_home in [None, Some("elsewhere")] {

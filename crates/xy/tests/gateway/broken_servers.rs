@@ -142,8 +142,13 @@ fn unrelated_flood_reaches_no_client_and_delays_none() {
 #[test]
 fn call_over_its_time_limit_is_cancelled_at_the_server() {
     let home = home();
-    let diary = crate::fixtures::diary_file(&home, "bad");
-    serve_with(&home, "bad", &["--diary", diary.to_str().unwrap()], "calls { within \"2s\" }\n");
+    let input_log = crate::fixtures::input_log_file(&home, "bad");
+    serve_with(
+        &home,
+        "bad",
+        &["--input-log", input_log.to_str().unwrap()],
+        "calls { within \"2s\" }\n",
+    );
     serve_recorded(&home, "good", &[]);
     home.daemon();
     ready(&home, &["good", "bad"]);

@@ -14,7 +14,7 @@ use crate::support::{pid_in, running, running_after, signal, status};
 const CHANGED: &str = "notifications/tools/list_changed";
 
 #[test]
-fn crash_during_a_call_has_an_unknown_outcome_and_the_next_call_works() {
+fn crash_makes_outcome_unknown_and_next_call_works() {
     let home = home();
     serve(&home, "good", &[]);
     serve(&home, "bad", &[]);

@@ -9,8 +9,8 @@ use xy_testkit::remote::Remote;
 use xy_testkit::{Home, free_port};
 
 use crate::fixtures::{
-    assert_echo, diary_file, home, http_client, linger, local_client, ready, received, received_of,
-    serve_recorded, serve_with,
+    assert_echo, home, http_client, input_log_file, linger, local_client, ready, received,
+    received_of, serve_recorded, serve_with,
 };
 use crate::support::{running, running_after, signal, status};
 
@@ -29,8 +29,8 @@ fn home_with(flags: &[&str]) -> Home {
 
 /// Writes a server that records its messages, without health probes.
 fn serve_unprobed(home: &Home, flags: &[&str]) {
-    let file = diary_file(home, "s");
-    let flags = [flags, &["--diary", file.to_str().unwrap()]].concat();
+    let file = input_log_file(home, "s");
+    let flags = [flags, &["--input-log", file.to_str().unwrap()]].concat();
     serve_with(home, "s", &flags, "health { probe \"off\" }\n");
 }
 
@@ -187,10 +187,10 @@ fn subscription_at_a_modern_server_survives_its_death() {
     signal(running(&home, "s"), Signal::KILL);
     running_after(&home, "s", 1);
     home.wait_until("the subscription is renewed", || {
-        let ears = received_of(&home, "s", "subscriptions/listen");
-        ears.last().unwrap()["params"]["notifications"]["resourceSubscriptions"][0]
+        let listens = received_of(&home, "s", "subscriptions/listen");
+        listens.last().unwrap()["params"]["notifications"]["resourceSubscriptions"][0]
             == "test://counter"
-            && ears.len() == 3
+            && listens.len() == 3
     });
     client.call_text("s__bump", json!({}));
     assert_eq!(client.wait_notification(updated)["params"], uri);
@@ -224,7 +224,7 @@ fn server_of_both_eras_is_learned_once_in_one_process() {
 }
 
 #[test]
-fn server_of_both_eras_is_greeted_legacy_over_pipes_and_modern_over_http() {
+fn era_of_dual_server_depends_on_the_transport() {
     let home = home();
     let port = free_port().to_string();
     for (name, way, more) in [
@@ -289,7 +289,7 @@ fn late_discover_response_counts() {
 }
 
 #[test]
-fn server_that_dies_on_discover_is_greeted_in_the_legacy_era_without_a_count() {
+fn crash_on_discover_falls_back_to_legacy_uncounted() {
     for how in ["dies", "mute"] {
         let home = home_with(&["--discover", how]);
         let now = status(&home, "s");
@@ -312,7 +312,7 @@ fn server_that_dies_on_discover_is_greeted_in_the_legacy_era_without_a_count() {
 }
 
 #[test]
-fn server_that_dies_on_every_request_is_counted_from_the_second_time() {
+fn crash_on_every_request_counts_from_the_second() {
     let home = home();
     let flags = ["--discover", "dies", "--die-on", "initialize"];
     let once = "restart { max-attempts 1; backoff-initial \"0s\" }\n";
@@ -327,8 +327,8 @@ fn server_that_dies_on_every_request_is_counted_from_the_second_time() {
 fn unreadable_discover_response_falls_back_to_the_legacy_era_once() {
     for how in ["huge", "odd", "garbage"] {
         let home = home();
-        let diary = diary_file(&home, "s");
-        let flags = ["--discover", how, "--diary", diary.to_str().unwrap()];
+        let input_log = input_log_file(&home, "s");
+        let flags = ["--discover", how, "--input-log", input_log.to_str().unwrap()];
         serve_with(&home, "s", &flags, LONG_READY_TIMEOUT);
         home.daemon();
         ready(&home, &["s"]);
@@ -400,9 +400,12 @@ fn server_without_a_common_revision_fails_with_a_reason() {
 /// Writes a script that starts the server, so that an upgrade keeps the config file.
 fn upgradable(home: &Home, flags: &str) {
     let script = home.root().join("harness/upgradable");
-    let (program, diary) = (home.program("xy-test-mcp"), home.root().join("harness/s.diary"));
-    let line =
-        format!("#!/bin/sh\nexec {} --diary {} {flags}\n", program.display(), diary.display());
+    let (program, input_log) = (home.program("xy-test-mcp"), home.root().join("harness/s.input"));
+    let line = format!(
+        "#!/bin/sh\nexec {} --input_log {} {flags}\n",
+        program.display(),
+        input_log.display()
+    );
     fs::write(&script, line).unwrap();
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     fs::set_permissions(&script, mode).unwrap();
@@ -447,9 +450,9 @@ fn adopted_modern_server_is_not_probed_again() {
     home.wait_until("the subscription of the earlier daemon is cancelled", || {
         received_of(&home, "s", "notifications/cancelled").len() == 1
     });
-    let ears = received_of(&home, "s", "subscriptions/listen");
+    let listens = received_of(&home, "s", "subscriptions/listen");
     let ended = &received_of(&home, "s", "notifications/cancelled")[0]["params"]["requestId"];
-    assert_eq!((ears.len(), &ears[0]["id"]), (2, ended));
+    assert_eq!((listens.len(), &listens[0]["id"]), (2, ended));
     home.finish();
 }
 

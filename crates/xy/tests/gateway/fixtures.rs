@@ -33,17 +33,17 @@ pub(crate) fn serve(home: &Home, name: &str, flags: &[&str]) {
 /// Writes the config file of a test server that records its messages.
 #[track_caller]
 pub(crate) fn serve_recorded(home: &Home, name: &str, flags: &[&str]) {
-    let file = diary_file(home, name);
-    serve(home, name, &[flags, &["--diary", file.to_str().unwrap()]].concat());
+    let file = input_log_file(home, name);
+    serve(home, name, &[flags, &["--input-log", file.to_str().unwrap()]].concat());
 }
 
-pub(crate) fn diary_file(home: &Home, name: &str) -> PathBuf {
-    home.root().join(format!("harness/{name}.diary"))
+pub(crate) fn input_log_file(home: &Home, name: &str) -> PathBuf {
+    home.root().join(format!("harness/{name}.input"))
 }
 
 /// Returns the lines that a server has received, as they arrived.
 pub(crate) fn received_lines(home: &Home, name: &str) -> Vec<String> {
-    let text = fs::read_to_string(diary_file(home, name)).unwrap_or_default();
+    let text = fs::read_to_string(input_log_file(home, name)).unwrap_or_default();
     text.lines().map(str::to_owned).collect()
 }
 

@@ -258,7 +258,7 @@ fn subscription_waits_for_an_instance_to_start() {
 }
 
 #[test]
-fn retry_without_an_answer_is_asked_again_and_a_state_serves_one_retry() {
+fn retry_without_input_is_asked_again_with_a_new_state() {
     let (home, _daemon) = home_with_requesting_server();
     let client = modern(&home);
     let given = ask(&client, "who?");
@@ -316,10 +316,10 @@ fn concurrent_clients_get_their_own_input_requests() {
         reply("one")
     );
     let all_at_once = Barrier::new(CONCURRENT_CLIENTS);
-    thread::scope(|crowd| {
+    thread::scope(|scope| {
         for number in 0..CONCURRENT_CLIENTS {
             let (home, all_at_once) = (&home, &all_at_once);
-            crowd.spawn(move || {
+            scope.spawn(move || {
                 let (message, name) = (format!("question {number}"), format!("name {number}"));
                 let (local, web) = (uninitialized_client(home), modern(home));
                 let call = |params: Value| match number % 3 {
@@ -352,10 +352,10 @@ fn isolated_clients_of_one_token_take_turns() {
         reply("one")
     );
     let all_at_once = Barrier::new(CONCURRENT_CLIENTS);
-    thread::scope(|crowd| {
+    thread::scope(|scope| {
         for number in 0..CONCURRENT_CLIENTS {
             let (home, all_at_once) = (&home, &all_at_once);
-            crowd.spawn(move || {
+            scope.spawn(move || {
                 let (message, name) = (format!("question {number}"), format!("name {number}"));
                 let client = modern(home);
                 all_at_once.wait();

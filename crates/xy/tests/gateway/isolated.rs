@@ -114,8 +114,8 @@ fn instance_knows_the_capabilities_of_a_modern_client() {
 #[test]
 fn roots_change_reaches_the_clients_own_instance() {
     let home = home();
-    let diary = crate::fixtures::diary_file(&home, "own");
-    let flags = ["--diary", diary.to_str().unwrap()];
+    let input_log = crate::fixtures::input_log_file(&home, "own");
+    let flags = ["--input-log", input_log.to_str().unwrap()];
     serve_with(&home, "own", &flags, "isolation \"client\"\n");
     home.daemon();
     let client = capable_client(&home);
@@ -244,7 +244,7 @@ fn assert_secret_hidden(client: &McpClient) {
 }
 
 #[test]
-fn tools_of_one_instance_stay_private_also_for_the_next_daemon() {
+fn private_tools_stay_private_for_the_next_daemon() {
     let home = home();
     serve_with(&home, "own", &[], "isolation \"client\"\n");
     let profile = "tools \"search\"\nmanage #false\npin \"own__secret\"\n";

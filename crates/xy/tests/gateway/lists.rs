@@ -198,7 +198,7 @@ fn tools_disappear_and_return_with_their_server() {
 }
 
 #[test]
-fn prompt_and_resource_changes_are_announced_to_clients_that_listed_them() {
+fn list_changes_reach_clients_that_read_the_list() {
     let home = home_of_two();
     let (socket, http) = (local_client(&home), http_client(&home));
     assert_eq!(http.open_stream(), 200);

@@ -96,7 +96,7 @@ fn text(value: &Value) -> String {
 }
 
 #[test]
-fn task_belongs_to_its_token_and_ambiguous_ids_reach_no_server() {
+fn task_needs_its_token_and_a_unique_id() {
     let home = home_of_tasks(["same", "same"]);
     let client = modern(&home);
     let one = begin(&client, "a__job", json!({ "message": "mine" }));

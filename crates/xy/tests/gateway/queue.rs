@@ -181,7 +181,7 @@ fn unread_calls_run_once_in_order_at_the_successor() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn unread_calls_of_an_adopted_server_run_once_at_the_successor() {
+fn adopted_unread_calls_run_once_at_the_successor() {
     let home = home();
     serve_recorded(&home, "a", &[]);
     let daemon = home.daemon();
@@ -369,8 +369,8 @@ fn connections_to(port: u16) -> usize {
 fn waiting_calls_reach_a_restarted_http_server_in_order() {
     let home = home();
     let port = free_port().to_string();
-    let diary = crate::fixtures::diary_file(&home, "a");
-    let flags = ["--http", &port, "--diary", diary.to_str().unwrap()];
+    let input_log = crate::fixtures::input_log_file(&home, "a");
+    let flags = ["--http", &port, "--input-log", input_log.to_str().unwrap()];
     let kdl = format!("{}port {port}\n", home.kdl_mcp(&flags));
     let slow = "restart { backoff-initial \"5s\"; jitter #false }\n";
     home.write_config("servers/a.kdl", &format!("{kdl}{slow}"));
@@ -423,8 +423,8 @@ fn broken_remote_call_is_retried_once_if_idempotent() {
 fn killed_http_server_is_waited_for() {
     let home = home();
     let port = free_port().to_string();
-    let diary = crate::fixtures::diary_file(&home, "a");
-    let flags = ["--http", &port, "--diary", diary.to_str().unwrap()];
+    let input_log = crate::fixtures::input_log_file(&home, "a");
+    let flags = ["--http", &port, "--input-log", input_log.to_str().unwrap()];
     serve_with(&home, "a", &flags, &format!("port {port}\n"));
     home.daemon();
     ready(&home, &["a"]);

@@ -8,8 +8,8 @@ use xy_testkit::remote::{Behaviour, Remote, Tls, To};
 use xy_testkit::{Home, McpClient, free_port};
 
 use crate::fixtures::{
-    assert_echo, capable_client, diary_file, error_code, error_message, home, http_client, linger,
-    local_client, ready, received_of, serve, serve_with,
+    assert_echo, capable_client, error_code, error_message, home, http_client, input_log_file,
+    linger, local_client, ready, received_of, serve, serve_with,
 };
 
 const REMOTE: &str = "far";
@@ -616,8 +616,13 @@ fn call_over_its_time_limit_is_cancelled_with_a_reason() {
     let home = home();
     let limits = "calls { idle \"2s\"; within \"1h\" }\n";
     home.write_config("servers/far.kdl", &format!("{}{limits}", remote.kdl()));
-    let diary = diary_file(&home, "near");
-    serve_with(&home, "near", &["--diary", diary.to_str().unwrap()], "calls { within \"2s\" }\n");
+    let input_log = input_log_file(&home, "near");
+    serve_with(
+        &home,
+        "near",
+        &["--input-log", input_log.to_str().unwrap()],
+        "calls { within \"2s\" }\n",
+    );
     home.daemon();
     ready(&home, &[REMOTE, "near"]);
     let client = local_client(&home);
@@ -658,7 +663,7 @@ fn server_without_a_stream_keeps_its_session() {
 }
 
 #[test]
-fn tool_that_answers_404_with_a_json_rpc_body_has_answered() {
+fn json_rpc_body_with_status_404_is_a_response() {
     let remote = Remote::start();
     let home = running(&remote);
     let client = local_client(&home);

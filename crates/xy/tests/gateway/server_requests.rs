@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use xy_testkit::{Daemon, Home, McpClient};
 
 use crate::fixtures::{
-    capable_client, diary_file, home, http_client, linger, local_client, metrics, ready,
+    capable_client, home, http_client, input_log_file, linger, local_client, metrics, ready,
     received_of, serve, serve_recorded, wait_until_idle,
 };
 use crate::support::ask;
@@ -207,7 +207,7 @@ fn adopted_server_is_known_to_send_requests() {
 #[test]
 fn server_without_requests_is_called_concurrently() {
     let home = home();
-    serve(&home, "a", &["--diary", diary_file(&home, "a").to_str().unwrap()]);
+    serve(&home, "a", &["--input-log", input_log_file(&home, "a").to_str().unwrap()]);
     home.daemon();
     ready(&home, &["a"]);
     let (one, other) = (local_client(&home), local_client(&home));

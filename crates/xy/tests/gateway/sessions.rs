@@ -156,7 +156,7 @@ fn late_answer_to_a_dead_daemon_is_ignored() {
 }
 
 #[test]
-fn call_of_a_killed_daemon_has_an_unknown_outcome_and_is_not_repeated() {
+fn killed_daemon_makes_outcome_unknown_without_retry() {
     let (home, daemon) = home_with_port("");
     let client = http_client(&home);
     let call = client.start_call("a__slow_echo", json!({ "message": "late", "ms": 600_000 }));

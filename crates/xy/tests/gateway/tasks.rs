@@ -229,8 +229,8 @@ fn task_capable_client(home: &Home) -> xy_testkit::McpSocket {
 fn task_of_a_client_belongs_to_the_asking_server() {
     let home = home();
     for name in ["own", "other"] {
-        let diary = crate::fixtures::diary_file(&home, name);
-        let flags = ["--talks", "--diary", diary.to_str().unwrap()];
+        let input_log = crate::fixtures::input_log_file(&home, name);
+        let flags = ["--talks", "--input-log", input_log.to_str().unwrap()];
         serve_with(&home, name, &flags, "isolation \"client\"\n");
     }
     home.daemon();

@@ -7,7 +7,7 @@ use serde_json::json;
 use xy_testkit::{Home, McpClient, McpHttp, free_port};
 
 use crate::fixtures::{
-    bridge_client, diary_file, home, http_client, http_client_at, local_client, ready,
+    bridge_client, home, http_client, http_client_at, input_log_file, local_client, ready,
     received_lines, serve_recorded, serve_with, single_server_client,
 };
 
@@ -142,8 +142,9 @@ fn serve_at(home: &Home, has_port: bool) {
     if !has_port {
         return serve_recorded(home, "a", &["--pass-unknown"]);
     }
-    let (port, diary) = (free_port(), diary_file(home, "a"));
-    let flags = ["--pass-unknown", "--http", &port.to_string(), "--diary", diary.to_str().unwrap()];
+    let (port, input_log) = (free_port(), input_log_file(home, "a"));
+    let flags =
+        ["--pass-unknown", "--http", &port.to_string(), "--input-log", input_log.to_str().unwrap()];
     serve_with(home, "a", &flags, &format!("transport \"http\"\nport {port}\npath \"/mcp\"\n"));
 }
 

@@ -141,12 +141,12 @@ fn own_tools_can_be_called() {
 #[test]
 fn interrupted_call_is_cancelled() {
     let home = home();
-    let diary = home.root().join("harness/diary");
-    home.mcp_server("one", &["--only-tools", "--diary", diary.to_str().unwrap()]);
+    let input_log = home.root().join("harness/input-log");
+    home.mcp_server("one", &["--only-tools", "--input-log", input_log.to_str().unwrap()]);
     home.daemon();
     home.wait_for_state("one", "running");
     let has_received =
-        |what: &str| std::fs::read_to_string(&diary).unwrap_or_default().contains(what);
+        |what: &str| std::fs::read_to_string(&input_log).unwrap_or_default().contains(what);
     let mut calling = home.command(&["call", "one__never"]).spawn().unwrap();
     home.wait_until("the call has come", || has_received("\"never\""));
     calling.kill().unwrap();

@@ -105,7 +105,7 @@ fn timeout_death_and_broken_pipe_have_different_errors() {
 }
 
 #[test]
-fn broken_connection_and_death_of_an_http_server_have_different_errors() {
+fn lost_connection_and_server_exit_differ() {
     let remote = Remote::start();
     let port = free_port().to_string();
     let home = home();

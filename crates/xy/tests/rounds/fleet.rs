@@ -2,8 +2,8 @@
 
 use xy_testkit::Home;
 
-use crate::diary::{self, Tally};
 use crate::is_full;
+use crate::run_log::{self, Tally};
 
 /// The role of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,8 +89,8 @@ fn fleet_of(parts: &[(usize, Kind, Pace)]) -> Vec<Server> {
 impl Server {
     /// Returns the server's file.
     pub(crate) fn kdl(&self, home: &Home) -> String {
-        let diary = diary::folder(home);
-        let mut args = vec!["--diary".to_owned(), diary.to_str().unwrap().to_owned()];
+        let run_log = run_log::folder(home);
+        let mut args = vec!["--run-log".to_owned(), run_log.to_str().unwrap().to_owned()];
         let mut flag = |name: &str, value: u64| args.extend([name.to_owned(), value.to_string()]);
         flag("--width", u64::try_from(self.width).unwrap());
         flag("--at-most", u64::try_from(MAX_BYTES / 2 / self.width).unwrap());
@@ -101,7 +101,7 @@ impl Server {
             flag("--ends-after", millis);
         }
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        let command = home.kdl_command("xy-test-diary", &args);
+        let command = home.kdl_command("xy-test-run-log", &args);
         let port = if self.is_http { format!("port {}\n", self.port) } else { String::new() };
         format!("{command}{port}{RESTART}")
     }
@@ -128,7 +128,7 @@ pub(crate) fn write_files(home: &Home, fleet: &[Server]) {
 pub(crate) fn check_logs(home: &Home, fleet: &[Server]) -> Tally {
     let mut all = Tally::default();
     for server in fleet {
-        let one = diary::check_log(home, &server.name, server.width);
+        let one = run_log::check_log(home, &server.name, server.width);
         assert!(one.lives > 0, "`{}` has never lived", server.name);
         assert!(server.every == 0 || one.lines > 0, "`{}` has printed nothing", server.name);
         all.lives += one.lives;

@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 use xy_testkit::{Daemon, Home};
 
 use crate::client::Client;
-use crate::diary;
 use crate::exit_recorder::{Exit, ExitRecorder, exits_in, exits_in_log};
 use crate::fleet::{Kind, Server, check_logs, fleet, write_files};
 use crate::processes::{assert_runs_once, leaders, list_by_name};
 use crate::rng::Rng;
+use crate::run_log;
 use crate::support::{ask, home, status};
 use crate::{pause, print_figure, rounds};
 
@@ -73,7 +73,7 @@ fn killed_daemon_duplicates_and_loses_no_server() {
         }
         daemon = home.daemon();
         settle(&home, &fleet, &mut known, &touched);
-        diary::assert_no_overlap(&home);
+        run_log::assert_no_overlap(&home);
         if round % 20 == 19 {
             print_figure(&format!("round {}", round + 1));
         }
@@ -87,7 +87,7 @@ fn killed_daemon_duplicates_and_loses_no_server() {
     logged.extend(exits_in_log(&daemon.stderr()));
     assert!(daemon.terminate().success(), "{}", daemon.stderr());
     assert_exits_reported(&home, &mortals, &told, &logged);
-    diary::assert_no_overlap(&home);
+    run_log::assert_no_overlap(&home);
     let tally = check_logs(&home, &fleet);
     print_figure(&format!("{kills} kills, {request_count} requests beside them: {tally:?}"));
     assert!(tally.rotated > 0, "no log was rotated: {tally:?}");
@@ -203,7 +203,7 @@ fn assert_exits_reported(
 ) {
     let mut ended: BTreeSet<Exit> = BTreeSet::new();
     for name in mortals {
-        let life_records = diary::life_records(home, name);
+        let life_records = run_log::life_records(home, name);
         ended.extend(life_records.iter().filter_map(|record| Some((name.clone(), record.code?))));
         // All other lives end by the final stop only.
         let unended = life_records.iter().filter(|record| record.code.is_none()).count();

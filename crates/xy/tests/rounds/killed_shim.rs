@@ -8,9 +8,9 @@ use serde_json::json;
 use xy_testkit::{Daemon, Home, is_alive};
 
 use crate::client::Client;
-use crate::diary;
 use crate::processes::{ServerProcess, assert_runs_once, leaders, list_by_name, server_processes};
 use crate::rng::Rng;
+use crate::run_log;
 use crate::support::home;
 use crate::{pause, print_figure, rounds};
 
@@ -46,7 +46,7 @@ fn killed_shims_and_servers_are_restarted_once() {
             daemon = home.daemon();
         }
         assert_all_run_once(&home, &names);
-        diary::assert_no_overlap(&home);
+        run_log::assert_no_overlap(&home);
     }
     print_figure(&format!("shims, both, in a start, in the first start: {how_often:?}"));
     assert!(daemon.terminate().success());
@@ -56,8 +56,11 @@ fn killed_shims_and_servers_are_restarted_once() {
 
 fn kdl(home: &Home, number: usize) -> String {
     let command = if number.is_multiple_of(2) {
-        let diary = diary::folder(home);
-        home.kdl_command("xy-test-diary", &["--diary", diary.to_str().unwrap(), "--every", "5"])
+        let run_log = run_log::folder(home);
+        home.kdl_command(
+            "xy-test-run-log",
+            &["--run-log", run_log.to_str().unwrap(), "--every", "5"],
+        )
     } else {
         format!("command \"bash\"\nargs \"-c\" #\"{ESCAPES}\"#\nstop {{ grace \"200ms\" }}\n")
     };

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use xy_testkit::{Home, Ran, is_alive};
 
-use crate::diary;
 use crate::pause;
 use crate::processes::{assert_runs_once, leaders, list_by_name};
+use crate::run_log;
 use crate::support::{home, running};
 
 const NAMES: [&str; 3] = ["one", "two", "three"];
@@ -30,10 +30,10 @@ fn other() -> PathBuf {
 fn home_with_servers() -> Home {
     let home = home();
     home.expect_left("home/");
-    let diary = diary::folder(&home);
+    let run_log = run_log::folder(&home);
     for (name, port) in NAMES.into_iter().zip(["", "port 8421\n", "port 8422\n"]) {
-        let args = ["--diary", diary.to_str().unwrap(), "--every", "50"];
-        home.server(name, &format!("{}{port}", home.kdl_command("xy-test-diary", &args)));
+        let args = ["--run-log", run_log.to_str().unwrap(), "--every", "50"];
+        home.server(name, &format!("{}{port}", home.kdl_command("xy-test-run-log", &args)));
     }
     home
 }
@@ -59,8 +59,8 @@ fn daemon_with_incompatible_shims_is_not_replaced() {
     assert!(first.is_running());
     assert_eq!(NAMES.map(|name| running(&home, name)), before);
     assert!(first.terminate().success());
-    diary::assert_no_overlap(&home);
-    assert!(NAMES.iter().all(|name| diary::life_records(&home, name).len() == 1));
+    run_log::assert_no_overlap(&home);
+    assert!(NAMES.iter().all(|name| run_log::life_records(&home, name).len() == 1));
     home.finish();
 }
 
@@ -85,7 +85,7 @@ fn incompatible_servers_are_reported_and_restarted() {
     // The servers are asked to end, and no start waits for the timeout.
     home.wait_until("all have restarted", || {
         pause(Duration::from_millis(5));
-        diary::assert_no_overlap(&home);
+        run_log::assert_no_overlap(&home);
         let list = list_by_name(&home);
         let renewed = |(name, before): (&str, u32)| {
             let entry = &list[name];
@@ -98,9 +98,9 @@ fn incompatible_servers_are_reported_and_restarted() {
     let (list, leaders) = (list_by_name(&home), leaders(&home));
     for name in NAMES {
         assert_runs_once(&home, name, &leaders[name], &list[name]);
-        assert_eq!(diary::life_records(&home, name).len(), 2);
+        assert_eq!(run_log::life_records(&home, name).len(), 2);
     }
     assert!(second.terminate().success());
-    diary::assert_no_overlap(&home);
+    run_log::assert_no_overlap(&home);
     home.finish();
 }

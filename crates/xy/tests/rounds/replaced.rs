@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 use xy_testkit::Home;
 
 use crate::client::{Client, Received};
-use crate::diary;
 use crate::fleet::{Kind, Server, check_logs, immortals, write_files};
 use crate::processes::{assert_runs_once, leaders, list_by_name};
+use crate::run_log;
 use crate::support::home;
 use crate::{pause, print_figure, rounds};
 
@@ -48,7 +48,7 @@ fn servers_survive_repeated_daemon_replacement() {
     }
     let (answers, lines) = crowd.stop();
     assert!(daemon.terminate().success(), "{}", daemon.stderr());
-    diary::assert_no_overlap(&home);
+    run_log::assert_no_overlap(&home);
     let tally = check_logs(&home, &fleet);
     assert_eq!(tally.lives, 20, "a server began again");
     print_figure(&format!("{answers} lists, {lines} lines followed; {tally:?}"));

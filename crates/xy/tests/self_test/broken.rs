@@ -164,10 +164,11 @@ fn crash_looping_server_is_tried_and_its_exits_reported() {
 #[test]
 fn calls_of_a_hanging_server_are_answered_after_repair() {
     let home = home_without_gateway();
-    let diary = home.root().join("harness/hangs.diary");
+    let input_log = home.root().join("harness/hangs.input");
     // Without probes the monitor would not find it.
     let rest = "health { probe \"off\" }\nstop { grace \"1s\" }\n";
-    let flags = ["--only-tools", "--unbuffered", "--dull", "--diary", diary.to_str().unwrap()];
+    let flags =
+        ["--only-tools", "--unbuffered", "--dull", "--input-log", input_log.to_str().unwrap()];
     home.write_config("servers/hangs.kdl", &format!("{}{rest}", home.kdl_mcp(&flags)));
     home.daemon();
     let hangs = running(&home, "hangs");
@@ -178,7 +179,7 @@ fn calls_of_a_hanging_server_are_answered_after_repair() {
         client.start_call(&format!("hangs__{tool}"), json!({ "message": message, "ms": ms }))
     };
     let outcome = |said: &str| {
-        let text = std::fs::read_to_string(&diary).unwrap_or_default();
+        let text = std::fs::read_to_string(&input_log).unwrap_or_default();
         text.matches(&format!("\"message\":\"{said}\"")).count()
     };
     // Both calls take longer than the self-test of a server that does not answer.

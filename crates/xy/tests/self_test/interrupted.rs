@@ -26,10 +26,15 @@ fn wait_for_end(home: &Home, mut child: Child) -> Output {
 #[test]
 fn interrupted_self_test_breaks_nothing() {
     let home = home_without_gateway();
-    let diary = home.root().join("harness/deaf.diary");
+    let input_log = home.root().join("harness/deaf.input");
     // The server answers no probe, so that its test takes a while, and it records each request.
-    let flags =
-        ["--only-tools", "--ignore-ping", "--list-never", "--diary", diary.to_str().unwrap()];
+    let flags = [
+        "--only-tools",
+        "--ignore-ping",
+        "--list-never",
+        "--input-log",
+        input_log.to_str().unwrap(),
+    ];
     let kdl = format!("{}health {{ probe \"off\" }}\n", home.kdl_mcp(&flags));
     home.write_config("servers/deaf.kdl", &kdl); // Ready after its handshake.
     let daemon = home.daemon();
@@ -37,7 +42,7 @@ fn interrupted_self_test_breaks_nothing() {
     let (leaves, stays) = (begin(&home), begin(&home));
     home.wait_until("the test is under way", || {
         // The file may not exist yet.
-        fs::read_to_string(&diary).unwrap_or_default().contains("\"ping\"")
+        fs::read_to_string(&input_log).unwrap_or_default().contains("\"ping\"")
     });
 
     signal(leaves.id(), Signal::INT);

@@ -88,7 +88,7 @@ fn calls_and_servers_survive_killed_daemons() {
 }
 
 #[test]
-fn open_calls_of_a_killed_daemon_are_answered_once_and_reads_are_retried() {
+fn killed_daemon_answers_calls_once_and_retries_reads() {
     let mut fixture = Fixture::new();
     let server = fixture.serve("one", &["--unbuffered"], "health { probe \"off\" }\n");
     let daemon = fixture.home.daemon();

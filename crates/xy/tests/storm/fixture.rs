@@ -76,8 +76,9 @@ impl Fixture {
     #[track_caller]
     pub(crate) fn serve_as(&mut self, name: &str, flags: &[&str], more: &str) -> usize {
         let file = |kind: &str| self.home.root().join(format!("harness/{name}.{kind}"));
-        let (record, diary) = (file("record"), file("diary"));
-        let noting = ["--record", record.to_str().unwrap(), "--diary", diary.to_str().unwrap()];
+        let (record, input_log) = (file("record"), file("input"));
+        let noting =
+            ["--record", record.to_str().unwrap(), "--input-log", input_log.to_str().unwrap()];
         let kdl = format!("{}{more}", self.home.kdl_mcp(&[flags, &noting].concat()));
         self.home.write_config(&format!("servers/{name}.kdl"), &kdl);
         self.names.push(name.to_owned());
@@ -249,7 +250,7 @@ impl Fixture {
 
     /// Returns how many messages of one method a server has received.
     pub(crate) fn received_count(&self, server: usize, method: &str) -> usize {
-        let file = self.home.root().join(format!("harness/{}.diary", self.names[server]));
+        let file = self.home.root().join(format!("harness/{}.input", self.names[server]));
         let text = fs::read_to_string(file).unwrap_or_default();
         let messages = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         messages.filter(|it| it["method"] == method).count()

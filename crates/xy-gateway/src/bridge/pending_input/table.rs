@@ -266,23 +266,6 @@ fn seconds_now() -> u64 {
     since.map_or(0, |since| since.as_secs())
 }
 
-/// Returns the error for a rejected state.
-pub(crate) fn rejected_state(error: StateError) -> CallError {
-    let why = match error {
-        StateError::Unknown => "it was not issued here, or was altered",
-        StateError::Expired => "it expired after 10 minutes, and the call was cancelled",
-        StateError::OtherClient => "it was issued to another client or endpoint",
-        StateError::OtherRequest => "it was issued for another request",
-    };
-    let hint = match error {
-        StateError::Expired => "check whether the call was executed before repeating it",
-        StateError::Unknown | StateError::OtherClient | StateError::OtherRequest => {
-            "repeat the call without it"
-        }
-    };
-    reply::invalid("`requestState` is not accepted").cause(why).hint(hint)
-}
-
 fn used_before() -> CallError {
     reply::invalid("`requestState` is not accepted")
         .cause("it has been used, and is valid only once")

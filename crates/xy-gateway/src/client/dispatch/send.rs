@@ -11,7 +11,7 @@ use xy_protocol::error::CallError;
 use super::handshake::introduction_of;
 use super::{Outcome, Request};
 use crate::backend::{Backend, CallStatus, STOPPED};
-use crate::bridge::{StateError, pending_input, rounds};
+use crate::bridge::{StateError, rounds};
 use crate::call::{CallClient, CallRequest, ResponseKind};
 use crate::client::{Client, RequestPhase};
 use crate::upstream::Upstream;
@@ -130,7 +130,7 @@ impl Client {
         // Only a modern server issues a `requestState` of its own.
         let is_legacy = || introduction_of(server, self).is_some_and(|(_, era)| era == Era::Legacy);
         if outgoing.has_state && outgoing.request_meta.is_some() && is_legacy() {
-            return Err(pending_input::rejected_state(StateError::Unknown));
+            return Err(StateError::Unknown.call_error());
         }
         if outgoing.response_kind == ResponseKind::NewTask && outgoing.request_meta.is_none() {
             self.router.check_room_for_task(self)?;

@@ -250,7 +250,7 @@ async fn server_request_while_two_calls_wait_for_input_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn abandoned_calls_do_not_block_their_client_and_end_with_it() {
+async fn abandoned_calls_do_not_block_their_client() {
     run_local(async {
         for (harness, client) in [shared().await, private().await] {
             for id in 1..=20 {

@@ -57,7 +57,7 @@ impl Harness {
 }
 
 #[tokio::test(start_paused = true)]
-async fn thousand_calls_wait_for_input_and_a_quarter_for_one_group() {
+async fn pending_inputs_are_limited_in_total_and_per_group() {
     run_local(async {
         let harness = Harness::begin().await;
         let clients: Vec<_> =
@@ -110,7 +110,7 @@ async fn limits_for_pending_input_come_from_the_config() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn server_request_beyond_the_limit_is_refused_and_the_call_goes_on() {
+async fn excess_server_request_is_refused_and_call_continues() {
     run_local(async {
         let harness = Harness::begin().await;
         let clients: Vec<_> =

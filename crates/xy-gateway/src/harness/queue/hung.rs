@@ -62,7 +62,7 @@ impl Harness {
 }
 
 #[tokio::test(start_paused = true)]
-async fn unread_call_of_a_busy_server_times_out_with_the_queue() {
+async fn unread_call_of_busy_server_has_the_queue_timeout() {
     run_local(async {
         let mut harness = Harness::known().await;
         let (a, b) = (harness.client(&json!({})), harness.client(&json!({})));

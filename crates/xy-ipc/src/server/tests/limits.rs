@@ -1,7 +1,7 @@
 //! Tests of each limit, and that other clients are not affected.
 
 use super::*;
-use crate::framing::MAX_REQUEST_LINE;
+use xy_protocol::framing::MAX_REQUEST_LINE;
 
 #[tokio::test(start_paused = true)]
 async fn connection_over_the_limit_is_rejected() {

@@ -19,110 +19,110 @@ fn at_most_attempts(limit: u32) -> Rules {
 
 #[test]
 fn too_many_exits_within_a_minute_fail_server() {
-    let mut play = Play::starting(at_most_exits(3));
-    play.delays_between_lives_of(SECOND, 3);
-    play.lives_for(SECOND);
-    assert_eq!(play.life.state, State::Failed);
-    insta::assert_snapshot!(play.says(), @"exited with code 1; 4 unexpected exits within 60 s (max-retries-per-minute is 3)");
+    let mut server = TestServer::starting(at_most_exits(3));
+    server.delays_between_lives_of(SECOND, 3);
+    server.lives_for(SECOND);
+    assert_eq!(server.life.state, State::Failed);
+    insta::assert_snapshot!(server.says(), @"exited with code 1; 4 unexpected exits within 60 s (max-retries-per-minute is 3)");
 }
 
 #[test]
 fn old_exits_leave_the_window() {
-    let mut play = Play::starting(at_most_exits(3));
+    let mut server = TestServer::starting(at_most_exits(3));
     // Exits at 20 s, 40 s, 60 s, 80 s …: never more than three within 60 s.
-    let delays = play.delays_between_lives_of(20 * SECOND, 10);
+    let delays = server.delays_between_lives_of(20 * SECOND, 10);
     assert_eq!(delays, [Duration::ZERO; 10]);
 }
 
 #[test]
 fn exit_exactly_one_window_ago_does_not_count() {
-    let mut play = Play::starting(at_most_exits(1));
-    play.delays_between_lives_of(WINDOW, 3);
-    play.lives_for(almost(WINDOW));
-    assert_eq!(play.life.state, State::Failed);
+    let mut server = TestServer::starting(at_most_exits(1));
+    server.delays_between_lives_of(WINDOW, 3);
+    server.lives_for(almost(WINDOW));
+    assert_eq!(server.life.state, State::Failed);
 }
 
 #[test]
 fn window_is_checked_at_exit() {
-    let mut play = Play::starting(rules(|it| {
+    let mut server = TestServer::starting(rules(|it| {
         it.restart.max_retries_per_minute = 1;
         it.restart.backoff_initial = 30 * SECOND;
     }));
-    play.delays_between_lives_of(31 * SECOND, 1);
+    server.delays_between_lives_of(31 * SECOND, 1);
     // The exit is 59 s after the last one. The delay before the next life does not matter.
-    play.lives_for(29 * SECOND);
-    assert_eq!(play.life.state, State::Failed);
+    server.lives_for(29 * SECOND);
+    assert_eq!(server.life.state, State::Failed);
 }
 
 #[test]
 fn exits_are_unlimited_without_limit() {
-    let mut play = Play::starting(at_most_exits(0));
-    play.delays_between_lives_of(MILLI, 500);
-    assert!(play.life.tally.recent_exits.len() <= 1, "unneeded exits are not kept");
+    let mut server = TestServer::starting(at_most_exits(0));
+    server.delays_between_lives_of(MILLI, 500);
+    assert!(server.life.tally.recent_exits.len() <= 1, "unneeded exits are not kept");
 }
 
 #[test]
 fn remembered_exits_are_bounded_by_limit() {
-    let mut play = Play::starting(at_most_exits(4));
+    let mut server = TestServer::starting(at_most_exits(4));
     for _ in 0..50 {
-        play.lives_for(15 * SECOND);
-        assert!(play.life.tally.recent_exits.len() <= 5);
-        play.waits_for_deadline();
+        server.lives_for(15 * SECOND);
+        assert!(server.life.tally.recent_exits.len() <= 5);
+        server.waits_for_deadline();
     }
 }
 
 #[test]
 fn server_is_given_up_after_max_attempts() {
-    let mut play = Play::starting(at_most_attempts(2));
-    assert_eq!(seconds(&play.delays_between_lives_of(SECOND, 2)), [1.0, 2.0]);
-    play.lives_for(SECOND);
-    assert_eq!(play.life.state, State::Failed);
-    insta::assert_snapshot!(play.says(), @"exited with code 1; gave up after 2 restarts in a row (max-attempts)");
+    let mut server = TestServer::starting(at_most_attempts(2));
+    assert_eq!(seconds(&server.delays_between_lives_of(SECOND, 2)), [1.0, 2.0]);
+    server.lives_for(SECOND);
+    assert_eq!(server.life.state, State::Failed);
+    insta::assert_snapshot!(server.says(), @"exited with code 1; gave up after 2 restarts in a row (max-attempts)");
 }
 
 #[test]
 fn restarts_are_unlimited_without_limit() {
-    Play::starting(at_most_attempts(0)).delays_between_lives_of(SECOND, 500);
+    TestServer::starting(at_most_attempts(0)).delays_between_lives_of(SECOND, 500);
 }
 
 #[test]
 fn stable_uptime_resets_attempts() {
-    let mut play = Play::starting(at_most_attempts(2));
-    play.delays_between_lives_of(SECOND, 2);
-    assert_eq!(seconds(&play.delays_between_lives_of(60 * SECOND, 1)), [1.0]);
-    assert_eq!(seconds(&play.delays_between_lives_of(SECOND, 1)), [2.0]);
-    play.lives_for(SECOND);
-    assert_eq!(play.life.state, State::Failed);
+    let mut server = TestServer::starting(at_most_attempts(2));
+    server.delays_between_lives_of(SECOND, 2);
+    assert_eq!(seconds(&server.delays_between_lives_of(60 * SECOND, 1)), [1.0]);
+    assert_eq!(seconds(&server.delays_between_lives_of(SECOND, 1)), [2.0]);
+    server.lives_for(SECOND);
+    assert_eq!(server.life.state, State::Failed);
 }
 
 #[test]
 fn reason_names_last_attempt() {
-    let mut play = Play::starting(at_most_attempts(3));
+    let mut server = TestServer::starting(at_most_attempts(3));
     let mut texts = Vec::new();
     for _ in 0..3 {
-        play.delays_between_lives_of(SECOND, 1);
-        texts.push(play.says());
+        server.delays_between_lives_of(SECOND, 1);
+        texts.push(server.says());
     }
     assert_eq!(texts, ["attempt 1 of 3", "attempt 2 of 3", "final restart attempt (3 of 3)"]);
 }
 
 #[test]
 fn start_after_failure_resets_attempts() {
-    let mut play = Play::starting(at_most_attempts(1));
-    play.delays_between_lives_of(SECOND, 1);
-    play.lives_for(SECOND);
-    assert_eq!(play.life.state, State::Failed);
-    assert_eq!(play.apply(Event::StartRequested), Some(Effect::Launch));
-    assert_eq!(seconds(&play.delays_between_lives_of(SECOND, 1)), [1.0]);
+    let mut server = TestServer::starting(at_most_attempts(1));
+    server.delays_between_lives_of(SECOND, 1);
+    server.lives_for(SECOND);
+    assert_eq!(server.life.state, State::Failed);
+    assert_eq!(server.apply(Event::StartRequested), Some(Effect::Launch));
+    assert_eq!(seconds(&server.delays_between_lives_of(SECOND, 1)), [1.0]);
 }
 
 #[test]
 fn requested_end_never_counts() {
-    let mut play = Play::running(rules(|it| it.restart.max_retries_per_minute = 1));
+    let mut server = TestServer::running(rules(|it| it.restart.max_retries_per_minute = 1));
     for _ in 0..10 {
-        assert_eq!(play.apply(Event::RestartRequested), Some(Effect::Stop));
-        assert_eq!(play.apply(Event::Exited(KILLED)), Some(Effect::Launch));
-        play.apply(Event::Ready);
+        assert_eq!(server.apply(Event::RestartRequested), Some(Effect::Stop));
+        assert_eq!(server.apply(Event::Exited(KILLED)), Some(Effect::Launch));
+        server.apply(Event::Ready);
     }
-    assert_eq!(play.life.tally, Tally::default());
+    assert_eq!(server.life.tally, Tally::default());
 }

@@ -67,7 +67,7 @@ fn serve_client(server: &Arc<Server>, client: TcpStream) -> io::Result<()> {
             writer.write_all(&out)?;
             continue;
         }
-        write_diary(server, &body)?;
+        log_input(server, &body)?;
         let answer =
             if server.handle(&body, &responder) { wait_for_answer(&answered) } else { None };
         match answer {
@@ -102,12 +102,12 @@ fn completes_handshake(options: &Options, body: &[u8]) -> bool {
     method_of(body) == last
 }
 
-/// Appends a message to the diary, as a line, before it is handled.
-fn write_diary(server: &Server, body: &[u8]) -> io::Result<()> {
-    let Some(diary) = server.options.diary.as_ref().filter(|_| !body.is_empty()) else {
+/// Appends a message to the input log, as a line, before it is handled.
+fn log_input(server: &Server, body: &[u8]) -> io::Result<()> {
+    let Some(input_log) = server.options.input_log.as_ref().filter(|_| !body.is_empty()) else {
         return Ok(());
     };
-    File::options().append(true).create(true).open(diary)?.write_all(&[body, b"\n"].concat())
+    File::options().append(true).create(true).open(input_log)?.write_all(&[body, b"\n"].concat())
 }
 
 /// The number of sessions begun, which is part of their ids.

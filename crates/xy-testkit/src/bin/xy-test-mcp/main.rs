@@ -51,7 +51,7 @@
 //!
 //! Evidence for tests:
 //!
-//! - `--diary FILE`: appends each received line to `FILE`
+//! - `--input-log FILE`: appends each received line to `FILE`
 //! - `--unbuffered`: leaves unread input in the pipe
 //! - `--record FILE`: adds the tools of `record.rs`
 //!

@@ -1,4 +1,4 @@
-//! Reads lines from stdin, and writes each to the diary before it is handled.
+//! Reads lines from stdin, and writes each to the input log before it is handled.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -22,16 +22,16 @@ impl Read for Stdin {
 
 /// Calls `handle` with each line, without its newline, until stdin ends.
 pub(crate) fn each_line(options: &Options, mut handle: impl FnMut(&[u8])) {
-    let mut diary = options.diary.as_ref().map(|path| {
-        File::options().append(true).create(true).open(path).expect("the diary can be written")
+    let mut input_log = options.input_log.as_ref().map(|path| {
+        File::options().append(true).create(true).open(path).expect("the input log can be written")
     });
     // With a buffer of one byte, nothing leaves the pipe before it is handled.
     let capacity = if options.has("--unbuffered") { 1 } else { BUFFER };
     let mut stdin = BufReader::with_capacity(capacity, Stdin);
     let mut line = Vec::new();
     while matches!((&mut stdin).take(MAX_LINE_LENGTH).read_until(b'\n', &mut line), Ok(1..)) {
-        if let Some(diary) = &mut diary {
-            diary.write_all(&line).expect("the diary can be written");
+        if let Some(input_log) = &mut input_log {
+            input_log.write_all(&line).expect("the input log can be written");
         }
         if line.last() == Some(&b'\n') {
             line.pop();

@@ -14,9 +14,8 @@ use xy_transport::message_text::MAX_MESSAGE;
 use super::fetch::{BodyError, FetchError, whole};
 use super::listen::EventReader;
 use super::response_class::{Refusal, ResponseClass, classify};
-use super::{Body, HttpClient, LAST_EVENT, SessionError, headers};
-use crate::connection::probe::code_of;
-use crate::connection::{Connection, Delivery, ids};
+use super::{CallText, HttpClient, LAST_EVENT, SessionError, headers};
+use crate::connection::{Connection, Delivery, code_of, ids};
 use crate::fault::{LossReason, ServerFault};
 
 /// Maximum time that a call waits until the server has accepted earlier notifications.
@@ -32,7 +31,7 @@ const MAX_ERROR_BODY: usize = 64 * 1024;
 const MAX_RESUMES: u32 = 5;
 
 /// Posts a call and reads its response.
-pub(super) async fn run(upstream_id: u64, body: Body) {
+pub(super) async fn run(upstream_id: u64, body: CallText) {
     let transport = body.transport.clone();
     if let Some(connection) = transport.connection() {
         let call = HttpCall {
@@ -68,7 +67,7 @@ fn is_gateway_error(status: StatusCode) -> bool {
 }
 
 impl HttpCall {
-    async fn run(&self, body: Body) {
+    async fn run(&self, body: CallText) {
         // Earlier notifications come first, unless the server does not accept them.
         let _ = timeout(TURN_TIMEOUT, self.transport.wait_for_turns_before(body.after)).await;
         // Calls that wait for a handshake must not keep it out.
@@ -110,7 +109,7 @@ impl HttpCall {
 
     /// Posts the call, a second time if the server has forgotten the session, as it has done
     /// nothing then. Also returns whether the call was sent within a session.
-    async fn post(&self, body: &Body) -> Option<(bool, Response<Incoming>)> {
+    async fn post(&self, body: &CallText) -> Option<(bool, Response<Incoming>)> {
         for is_second in [false, true] {
             if !self.wait_until_sendable(body).await {
                 self.fail_unsent("the session expired and could not be renewed");
@@ -176,7 +175,7 @@ impl HttpCall {
     /// headers by now, so the lists are refreshed and the call is sent again, once.
     async fn handle_error_response(
         &self,
-        request: &Body,
+        request: &CallText,
         response: Response<Incoming>,
     ) -> Option<Response<Incoming>> {
         let status = response.status();
@@ -230,7 +229,7 @@ impl HttpCall {
 
     /// Waits for a session, and for the earlier delayed calls of the same client. Returns false if
     /// there is no session.
-    async fn wait_until_sendable(&self, body: &Body) -> bool {
+    async fn wait_until_sendable(&self, body: &CallText) -> bool {
         loop {
             // The session may have been forgotten before the call was sent.
             let count = *self.transport.session_count.borrow();

@@ -10,7 +10,7 @@ use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 
 use super::response_class::{ResponseClass, classify};
-use super::{ACCEPT_TIMEOUT, Body, HttpClient};
+use super::{ACCEPT_TIMEOUT, CallText, HttpClient};
 
 impl HttpClient {
     /// Waits until all notifications were sent.
@@ -67,7 +67,7 @@ impl HttpClient {
         let mut answers = self.answers.borrow_mut();
         while answers.try_join_next().is_some() {} // Removes the tasks that have ended.
         let Some(me) = self.me.upgrade() else { return };
-        let body = Body::of(me.clone(), message);
+        let body = CallText::of(me.clone(), message);
         answers.spawn_local(async move {
             let result = timeout(ACCEPT_TIMEOUT, me.post_notification(body.text.clone())).await;
             me.log_lost(result).await;

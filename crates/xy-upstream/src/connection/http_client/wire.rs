@@ -1,11 +1,9 @@
 //! The [`Wire`] implementation of the HTTP transport.
 
-use std::rc::Rc;
-
-use hyper::body::Bytes;
 use xy_mcp::envelope::{self, Message};
 use xy_transport::chunks::Chunks;
 
+use super::call_text::CallText;
 use super::{CANCELLED_READ_TIMEOUT, HandshakeState, HttpClient, call};
 use crate::connection::wire::Wire;
 
@@ -23,7 +21,7 @@ impl Wire for HttpClient {
             }
             self.unsent.borrow_mut().insert(upstream_id);
             self.unanswered.borrow_mut().insert(upstream_id);
-            let body = Body::of(me, message);
+            let body = CallText::of(me, message);
             let task = tokio::task::spawn_local(call::run(upstream_id, body));
             self.calls.borrow_mut().insert(upstream_id, task.abort_handle());
         } else if self.is_modern() {
@@ -129,30 +127,4 @@ fn is_initialize(message: &[u8]) -> bool {
         envelope::parse(message),
         Ok(Message::Request { method, .. }) if method == "initialize"
     )
-}
-
-/// The text of a call, kept until the server has accepted it, as it may have to be sent again.
-pub(super) struct Body {
-    pub(super) transport: Rc<HttpClient>,
-    pub(super) text: Bytes,
-    /// The era that was negotiated when the call was queued, as its text depends on it. `None` for
-    /// calls before the handshake.
-    pub(super) is_modern: Option<bool>,
-    /// Turns before this one come before the call.
-    pub(super) after: u64,
-}
-
-impl Body {
-    pub(super) fn of(transport: Rc<HttpClient>, text: Bytes) -> Self {
-        transport.call_bytes.set(transport.call_bytes.get() + text.len());
-        let after = transport.next_turn.get();
-        let is_modern = transport.is_in_session().then(|| transport.is_modern());
-        Self { transport, text, is_modern, after }
-    }
-}
-
-impl Drop for Body {
-    fn drop(&mut self) {
-        self.transport.call_bytes.set(self.transport.call_bytes.get() - self.text.len());
-    }
 }

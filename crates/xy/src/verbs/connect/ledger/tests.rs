@@ -131,7 +131,7 @@ fn call_to_a_read_only_tool_is_sent_again_once() {
 }
 
 #[test]
-fn call_during_which_the_client_was_asked_is_not_sent_again() {
+fn call_with_a_server_request_is_not_resent() {
     let mut ledger = listed();
     client(&mut ledger, &call("1", "read"));
     daemon(&mut ledger, &request("7", "elicitation/create"));
@@ -161,7 +161,7 @@ fn list_for_replay(ledger: &mut Ledger) -> String {
 }
 
 #[test]
-fn call_of_an_unknown_tool_waits_for_the_list_of_the_next_daemon() {
+fn call_of_unknown_tool_waits_for_the_next_list() {
     let mut ledger = initialized_ledger();
     for (id, tool) in [("1", "read"), ("2", "write"), ("3", "unknown"), ("4", "read")] {
         assert_eq!(client(&mut ledger, &call(id, tool)), LineAction::Forward);
@@ -182,7 +182,7 @@ fn call_of_an_unknown_tool_waits_for_the_list_of_the_next_daemon() {
 }
 
 #[test]
-fn call_of_a_tool_whose_list_has_changed_waits_for_the_next_list() {
+fn call_after_a_list_change_waits_for_the_next_list() {
     let mut ledger = listed();
     daemon(&mut ledger, TOOLS_CHANGED);
     client(&mut ledger, &call("1", "read"));
@@ -195,7 +195,7 @@ fn call_of_a_tool_whose_list_has_changed_waits_for_the_next_list() {
 }
 
 #[test]
-fn call_is_not_sent_again_if_the_next_daemon_does_not_list_its_tools() {
+fn call_is_not_resent_without_a_new_list() {
     let mut ledger = initialized_ledger();
     client(&mut ledger, &call("1", "read"));
     ledger.on_connection_lost("x");
@@ -224,7 +224,7 @@ fn call_is_not_sent_again_if_the_next_daemon_does_not_list_its_tools() {
 }
 
 #[test]
-fn call_of_an_unknown_tool_during_which_the_client_was_asked_is_not_sent_again() {
+fn unknown_tool_with_a_server_request_is_not_resent() {
     let mut ledger = initialized_ledger();
     client(&mut ledger, &call("1", "read"));
     daemon(&mut ledger, &request("7", "elicitation/create"));
@@ -451,7 +451,7 @@ fn cancel(id: &str) -> String {
 const TOOLS_AND_PROMPTS: &str = r#"{"toolsListChanged":true,"promptsListChanged":true}"#;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Sort {
+enum Kind {
     Call,
     List,
     Listen,
@@ -459,7 +459,7 @@ enum Sort {
 
 #[derive(Debug, Clone)]
 enum Move {
-    Asks(u8, Sort),
+    Asks(u8, Kind),
     Answered(u8),
     Acknowledged(u8),
     Cancelled(u8),
@@ -467,9 +467,9 @@ enum Move {
 }
 
 fn moves() -> impl Strategy<Value = Vec<Move>> {
-    let sort = prop_oneof![Just(Sort::Call), Just(Sort::List), Just(Sort::Listen)];
+    let kind = prop_oneof![Just(Kind::Call), Just(Kind::List), Just(Kind::Listen)];
     let one = prop_oneof![
-        3 => (0..20u8, sort).prop_map(|(id, sort)| Move::Asks(id, sort)),
+        3 => (0..20u8, kind).prop_map(|(id, kind)| Move::Asks(id, kind)),
         2 => (0..20u8).prop_map(Move::Answered),
         2 => (0..20u8).prop_map(Move::Acknowledged),
         1 => (0..20u8).prop_map(Move::Cancelled),
@@ -488,14 +488,14 @@ proptest! {
         let mut knows = std::collections::BTreeMap::new();
         for step in moves {
             match step {
-                Move::Asks(id, sort) if !open.contains_key(&id) => {
-                    let line = match sort {
-                        Sort::Call => request(&id.to_string(), "tools/call"),
-                        Sort::List => request(&id.to_string(), "tools/list"),
-                        Sort::Listen => listen(&id.to_string(), TOOLS_AND_PROMPTS),
+                Move::Asks(id, kind) if !open.contains_key(&id) => {
+                    let line = match kind {
+                        Kind::Call => request(&id.to_string(), "tools/call"),
+                        Kind::List => request(&id.to_string(), "tools/list"),
+                        Kind::Listen => listen(&id.to_string(), TOOLS_AND_PROMPTS),
                     };
                     client(&mut ledger, &line);
-                    open.insert(id, sort);
+                    open.insert(id, kind);
                     knows.remove(&id);
                 }
                 Move::Asks(..) => {}
@@ -511,7 +511,7 @@ proptest! {
                 Move::Acknowledged(id) => {
                     let line = acknowledged(&id.to_string(), TOOLS_AND_PROMPTS);
                     let action = daemon(&mut ledger, &line);
-                    let is_open = open.get(&id) == Some(&Sort::Listen);
+                    let is_open = open.get(&id) == Some(&Kind::Listen);
                     let may_have_missed = is_open && knows.insert(id, false) == Some(true);
                     prop_assert_eq!(matches!(action, LineAction::Replace(_)), may_have_missed);
                     prop_assert_eq!(action == LineAction::Forward, !may_have_missed);
@@ -520,10 +520,10 @@ proptest! {
                     let mut to_client = ids(&text(ledger.on_connection_lost("x")));
                     to_client.sort();
                     let mut expected: Vec<String> =
-                        open.iter().filter(|(_, sort)| **sort == Sort::Call).map(|(id, _)| id.to_string()).collect();
+                        open.iter().filter(|(_, kind)| **kind == Kind::Call).map(|(id, _)| id.to_string()).collect();
                     expected.sort();
                     prop_assert_eq!(to_client, expected);
-                    open.retain(|_, sort| *sort != Sort::Call);
+                    open.retain(|_, kind| *kind != Kind::Call);
                     for may_have_missed in knows.values_mut() {
                         *may_have_missed = true;
                     }

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn only_plain_calls_to_tools_that_say_so_may_be_repeated() {
+    fn only_plain_calls_of_marked_tools_are_repeatable() {
         let mut tools = RepeatableTools::default();
         tools.learn(
             r#"{"tools":[

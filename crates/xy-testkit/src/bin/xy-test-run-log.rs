@@ -1,15 +1,15 @@
 //! A server that records each of its runs, so that a test knows what really happened.
 //!
 //! Each run writes lines `<life> <number> <filler>.` to stdout and stderr. The file
-//! `DIARY/<server>/<life>` records how many lines it has written, and its exit code before it
+//! `FOLDER/<server>/<life>` records how many lines it has written, and its exit code before it
 //! exits by itself. The exit code is the number of the run, so all differ.
 //!
 //! Every recorded line was written. At most one written line is not yet recorded.
 //!
-//! Each run also holds a lock. A run that finds the lock held creates `DIARY/<server>.twice`,
+//! Each run also holds a lock. A run that finds the lock held creates `FOLDER/<server>.twice`,
 //! which must never exist.
 //!
-//! - `--diary FOLDER`
+//! - `--run-log FOLDER`
 //! - `--every MS`: interval between lines (default: write none)
 //! - `--width BYTES`: length of a line (default: 100)
 //! - `--at-most LINES`: maximum number of lines (default: no limit)
@@ -30,14 +30,14 @@ const MAX_RUN_TIME: Duration = Duration::from_mins(40);
 const MAX_LIVES: usize = 250;
 
 struct Plan {
-    diary: PathBuf,
+    run_log: PathBuf,
     every: Option<Duration>,
     width: usize,
     at_most: u64,
     ends_after: Option<Duration>,
 }
 
-struct Diary {
+struct RunLog {
     file: File,
     life: String,
     number: usize,
@@ -51,27 +51,27 @@ fn main() -> ExitCode {
     let plan = read_flags();
     let mut wait = Wait::new(); // Signals are caught from here on.
     let server = std::env::var("XY_SERVER").expect("xy names its servers");
-    let mut diary = Diary::begin(&plan.diary, &server);
+    let mut run_log = RunLog::begin(&plan.run_log, &server);
     let mut left = plan.ends_after;
     loop {
         let step = [plan.every, left].into_iter().flatten().min();
         if wait.next(step) != Woken::InTime {
             return ExitCode::SUCCESS; // TERM, or the end of stdin.
         }
-        let has_more = plan.every.is_some() && diary.written[1] < plan.at_most;
-        if has_more && diary.write_line(plan.width).is_err() {
+        let has_more = plan.every.is_some() && run_log.written[1] < plan.at_most;
+        if has_more && run_log.write_line(plan.width).is_err() {
             return ExitCode::SUCCESS; // The shim, which reads the output, has exited.
         }
         left = left.map(|left| left.saturating_sub(step.unwrap_or_default()));
         if left == Some(Duration::ZERO) {
-            return diary.end();
+            return run_log.end();
         }
     }
 }
 
 fn read_flags() -> Plan {
     let mut plan = Plan {
-        diary: PathBuf::new(),
+        run_log: PathBuf::new(),
         every: None,
         width: 100,
         at_most: u64::MAX,
@@ -80,7 +80,7 @@ fn read_flags() -> Plan {
     let mut flags = Flags::of_this_process();
     while let Some(flag) = flags.next_flag() {
         match flag.as_str() {
-            "--diary" => plan.diary = flags.value().into(),
+            "--run-log" => plan.run_log = flags.value().into(),
             "--every" => plan.every = Some(flags.millis()),
             "--width" => plan.width = flags.number().try_into().expect("a width"),
             "--at-most" => plan.at_most = flags.number(),
@@ -91,7 +91,7 @@ fn read_flags() -> Plan {
     plan
 }
 
-impl Diary {
+impl RunLog {
     #[expect(clippy::disallowed_methods, reason = "it only tells lives apart")]
     fn begin(folder: &Path, server: &str) -> Self {
         let lives = folder.join(server);
@@ -105,9 +105,9 @@ impl Diary {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
         let life = format!("{:020}-{}", since.as_nanos(), std::process::id());
         let file = File::create_new(lives.join(&life)).expect("a page of our own");
-        let diary = Self { file, life, number, written: [0; 2], _lock: lock };
-        diary.record(0);
-        diary
+        let run_log = Self { file, life, number, written: [0; 2], _lock: lock };
+        run_log.record(0);
+        run_log
     }
 
     /// Writes one line to each stream.

@@ -6,11 +6,11 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use crate::fs::open::open_file;
+use crate::trust::open;
 
 /// Reads at most the first `limit` bytes of a file.
 pub fn read_bounded(file: &Path, limit: u64) -> io::Result<Vec<u8>> {
-    let opened = open_file(file)?;
+    let opened = open(file)?;
     let mut text = Vec::new();
     opened.take(limit).read_to_end(&mut text)?;
     Ok(text)

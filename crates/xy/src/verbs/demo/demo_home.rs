@@ -26,14 +26,14 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The demo's folder and daemon.
 #[derive(Debug)]
-pub(super) struct Stage {
+pub(super) struct DemoHome {
     daemon: Child,
     home: Home,
     /// True if the daemon may have started servers.
     has_answered: bool,
 }
 
-impl Stage {
+impl DemoHome {
     pub(super) fn set_up() -> Result<Self, Failure> {
         let failed = |cause| Failure::internal("the demo could not be set up", cause);
         let program = std::env::current_exe().map_err(failed)?;

@@ -28,7 +28,7 @@ pub(crate) struct Tally {
 
 /// Returns the folder of the records.
 pub(crate) fn folder(home: &Home) -> PathBuf {
-    home.root().join("home/diary")
+    home.root().join("home/run-log")
 }
 
 /// Returns all lives of a server, oldest first.

@@ -16,16 +16,16 @@ const MAX_CONNECTIONS: usize = 256;
 fn connections_over_the_limit_are_refused_with_the_reason() {
     let home = home_with_one();
     // The connection that waited for `running` may still be open.
-    let mut crowd: Vec<Wire> = Vec::new();
+    let mut clients: Vec<Wire> = Vec::new();
     home.wait_until("the limit is reached", || {
         let mut wire = home.connect();
         let sent = wire.try_send_raw(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"version\"}\n");
         let is_in = wire.next(TIMEOUT)["id"] == 1;
         assert!(sent.is_ok() || !is_in, "a refused client may notice before it sends");
         if is_in {
-            crowd.push(wire);
+            clients.push(wire);
         }
-        !is_in && crowd.len() == MAX_CONNECTIONS
+        !is_in && clients.len() == MAX_CONNECTIONS
     });
     for _ in 0..44 {
         let mut wire = home.connect();
@@ -34,10 +34,10 @@ fn connections_over_the_limit_are_refused_with_the_reason() {
         assert_eq!(refused["error"]["message"], "the daemon has too many connections");
         assert_eq!(wire.receive(TIMEOUT), WireEvent::Closed);
     }
-    for wire in &mut crowd {
+    for wire in &mut clients {
         assert!(wire.call("list", Value::Null).is_ok(), "an admitted client is served");
     }
-    drop(crowd);
+    drop(clients);
     home.wait_for_state("one", "running"); // It reconnects until it is admitted.
     home.finish();
 }
