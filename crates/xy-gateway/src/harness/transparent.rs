@@ -1,5 +1,7 @@
 //! The endpoint of one server: clients receive what the server itself would send.
 
+use xy_mcp::era::Era;
+
 use super::*;
 use crate::upstream_session::learn_lists;
 
@@ -37,15 +39,28 @@ fn connect(harness: &Harness, version: &str) -> (TestClient, Value) {
 #[tokio::test(start_paused = true)]
 async fn server_without_logging_has_no_log_level() {
     run_local(async {
-        for (introduction, code) in
-            [(old(), json!(-32601)), (modern(), json!(-32601)), (legacy(), Value::Null)]
-        {
+        let params = json!({ "level": "error" });
+        for introduction in [old(), modern(), legacy()] {
             let harness = play_with(&introduction).await;
             let (one, _) = connect(&harness, "2025-11-25");
             let all = harness.client(&json!({}));
-            let params = json!({ "level": "error" });
             one.ask(&json!(1), "logging/setLevel", &params);
-            assert_eq!(one.received()[0]["error"]["code"], code, "{}", introduction.result);
+            let sent = harness.sent();
+            let sent = sent.iter().find(|it| it["method"] == "logging/setLevel");
+            match (introduction.era(), introduction.abilities.logging) {
+                (Era::Legacy, false) => {
+                    // A living server refuses it in its own words.
+                    let error = json!({ "code": -32601, "message": "not this", "data": [1] });
+                    let id = &sent.expect("the server gets it")["id"];
+                    harness.send(&json!({ "jsonrpc": "2.0", "id": id, "error": error }));
+                    assert_eq!(one.received()[0]["error"], error);
+                }
+                (Era::Modern, _) => {
+                    assert_eq!(sent, None);
+                    assert_eq!(one.received()[0]["error"]["code"], -32601);
+                }
+                (Era::Legacy, true) => assert!(one.received()[0]["error"].is_null()),
+            }
             all.ask(&json!(1), "logging/setLevel", &params);
             assert!(all.received()[0]["error"].is_null(), "xy itself has a level");
         }
