@@ -272,8 +272,7 @@ mod tests {
         hint =
             ProtocolHint::new(of("a"), SpokenEras::met_in(Era::Modern), Introductions::default());
         hint.does_not_speak(&of("a"), Era::Legacy);
-        let expected =
-            HandshakePlan { fallback_delay: None, ..plan(Hello::Discover, false, true) };
+        let expected = HandshakePlan { fallback_delay: None, ..plan(Hello::Discover, false, true) };
         assert_eq!(hint.handshake_plan(&of("a"), Era::Legacy), expected);
     }
 
