@@ -102,6 +102,8 @@ pub(crate) struct Backend {
     remembered_era: Cell<Option<Era>>,
     /// The second process could not be started since the shared one began.
     is_second_refused: Cell<bool>,
+    /// The era of the second process, if the supervisor runs one or will.
+    second_era: Cell<Option<Era>>,
 }
 
 /// The status of a call after dispatch.
@@ -153,6 +155,7 @@ impl Backend {
             last_called: Cell::new(last_called),
             remembered_era: Cell::new(last_called),
             is_second_refused: Cell::new(false),
+            second_era: Cell::default(),
         })
     }
 

@@ -17,6 +17,7 @@ use tokio::task::{JoinSet, LocalSet};
 use tokio::time::Instant;
 use xy_config::settings::{Isolation, ParkSettings, Profiles};
 use xy_http::{ListenState, ListeningSocket, TokenWatch};
+use xy_mcp::era::Era;
 use xy_protocol::control::{Explain, ExplainResult, Search, SearchResult};
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::{ServerName, ServerState, Wanted};
@@ -438,6 +439,7 @@ fn apply_roster(router: &Rc<Router>, members: &Roster) {
         server.set_failure_reporters(failure_reporters(primary));
         router.set_availability(&server, availability(member));
         server.set_down(down_for_clients(member));
+        server.set_second_era(second_era(member));
         if let Some(down) = second_down(member) {
             router.second_failed(&server, &down);
         }
@@ -481,6 +483,14 @@ fn down_for_clients(member: &Member) -> HashMap<Holder, String> {
         }
     });
     down.collect()
+}
+
+/// Returns the era of the second process of a server, if it runs or starts with the shared one.
+fn second_era(member: &Member) -> Option<Era> {
+    member.instances.iter().find_map(|(holder, instance)| {
+        let is_idle = matches!(instance.now().state(), ServerState::Asleep | ServerState::Failed);
+        holder.era().filter(|_| !is_idle)
+    })
 }
 
 /// Returns the second process of a server that supports both eras, if it is down.

@@ -256,9 +256,13 @@ impl Harness {
 
 /// Creates a gateway without servers.
 pub(crate) fn empty(control: Arc<dyn Control>, park: ParkSettings) -> Rc<Router> {
-    let (seen, _) = watch::channel(GatewayStatus::default());
     // No user can create a folder there, not even root: no test sees the manifests of another.
-    let manifests = Manifests::in_folder(PathBuf::from("/dev/null/nowhere"));
+    empty_with(control, park, Manifests::in_folder(PathBuf::from("/dev/null/nowhere")))
+}
+
+/// Creates a gateway without servers that has these manifests.
+fn empty_with(control: Arc<dyn Control>, park: ParkSettings, manifests: Manifests) -> Rc<Router> {
+    let (seen, _) = watch::channel(GatewayStatus::default());
     let pending_inputs = (PendingInputs::new(Key::of(b"secret"), 1, &park), park);
     Router::new(manifests, control, 1, seen, pending_inputs)
 }

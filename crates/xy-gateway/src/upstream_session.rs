@@ -373,6 +373,10 @@ async fn shake_hands(
         // An earlier daemon may have sent `initialize` already: then only its answer counts.
         plan = HandshakePlan { first: Hello::Initialize, learns: false, ..plan };
     }
+    if upstream.key().holder == Holder::Era(Era::Modern) {
+        // `initialize` can bind the process to the era of the other process.
+        plan.fallback_delay = None;
+    }
     let handshake = Handshake {
         capabilities: &capabilities,
         daemon: router.this_daemon(),

@@ -200,7 +200,8 @@ impl Backend {
             Holder::Shared => {
                 let seconds = [Era::Legacy, Era::Modern];
                 let has = |era: &Era| self.upstreams.borrow().contains_key(&Holder::Era(*era));
-                let served = seconds.into_iter().find(has);
+                // Both processes restart together, and the second one may come later.
+                let served = seconds.into_iter().find(has).or(self.second_era.get());
                 // A waiting call is served in its era; later ones may need a second process.
                 let wanted = self.era_of_first_waiting().or(self.last_called.get());
                 served.map_or(wanted.unwrap_or(Era::Legacy), Era::other)
@@ -247,6 +248,11 @@ impl Backend {
             ));
             tokio::task::spawn_local(async move { shared.log_unparsed().await });
         }
+    }
+
+    /// Sets the era of the second process, if the supervisor runs one or will.
+    pub(crate) fn set_second_era(&self, era: Option<Era>) {
+        self.second_era.set(era);
     }
 
     /// Allows a second process again: the shared one was started anew, or the second one is ready.

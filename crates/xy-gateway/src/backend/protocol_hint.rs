@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use xy_config::settings::ServerSettings;
 use xy_mcp::era::{Era, Introductions, SpokenEras};
+use xy_upstream::connection::handshake::{FALLBACK_DELAY, FALLBACK_DELAY_IF_MODERN};
 pub(super) use xy_upstream::connection::handshake::{HandshakeOutcome, HandshakePlan};
 pub(super) use xy_upstream::connection::probe::Hello;
 
@@ -57,7 +58,8 @@ impl ProtocolHint {
     pub(crate) fn handshake_plan(&self, settings: &ServerSettings, wanted: Era) -> HandshakePlan {
         let eras = self.eras(settings);
         let is_known_modern = eras.modern == Some(true);
-        let ask = |first| HandshakePlan { first, learns: false, is_known_modern };
+        let delay = if is_known_modern { FALLBACK_DELAY_IF_MODERN } else { FALLBACK_DELAY };
+        let ask = |first| HandshakePlan { first, learns: false, fallback_delay: Some(delay) };
         if self.is_of(settings) && self.dies_on_discover {
             return ask(Hello::Initialize);
         }
@@ -65,7 +67,10 @@ impl ProtocolHint {
             (Some(era), ..) => ask(Hello::of(era)),
             (None, Some(true), Some(true)) => ask(Hello::of(wanted)),
             (None, Some(true), _) | (None, None, Some(false)) => ask(Hello::Initialize),
-            (None, Some(false), Some(true)) => ask(Hello::Discover),
+            // The server may ignore `initialize`, or start too slowly for any delay.
+            (None, Some(false), Some(true)) => {
+                HandshakePlan { fallback_delay: None, ..ask(Hello::Discover) }
+            }
             // A process that was asked `server/discover` may refuse `initialize` only for that
             // reason.
             (None, None, Some(true)) => HandshakePlan { learns: true, ..ask(Hello::Initialize) },
@@ -164,7 +169,8 @@ mod tests {
     }
 
     fn plan(first: Hello, learns: bool, is_known_modern: bool) -> HandshakePlan {
-        HandshakePlan { first, learns, is_known_modern }
+        let delay = if is_known_modern { FALLBACK_DELAY_IF_MODERN } else { FALLBACK_DELAY };
+        HandshakePlan { first, learns, fallback_delay: Some(delay) }
     }
 
     #[test]
@@ -178,7 +184,12 @@ mod tests {
             (yes, no, Modern, plan(Initialize, false, false)),
             (yes, None, Modern, plan(Initialize, false, false)),
             (None, no, Modern, plan(Initialize, false, false)),
-            (no, yes, Legacy, plan(Discover, false, true)),
+            (
+                no,
+                yes,
+                Legacy,
+                HandshakePlan { fallback_delay: None, ..plan(Discover, false, true) },
+            ),
             (None, yes, Modern, plan(Initialize, true, true)),
             (yes, yes, Legacy, plan(Initialize, false, true)),
             (yes, yes, Modern, plan(Discover, false, true)),
@@ -261,7 +272,8 @@ mod tests {
         hint =
             ProtocolHint::new(of("a"), SpokenEras::met_in(Era::Modern), Introductions::default());
         hint.does_not_speak(&of("a"), Era::Legacy);
-        assert_eq!(hint.handshake_plan(&of("a"), Era::Legacy), plan(Hello::Discover, false, true));
+        let expected = HandshakePlan { fallback_delay: None, ..plan(Hello::Discover, false, true) };
+        assert_eq!(hint.handshake_plan(&of("a"), Era::Legacy), expected);
     }
 
     #[test]

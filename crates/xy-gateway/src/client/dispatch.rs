@@ -395,9 +395,16 @@ impl Client {
 
     fn set_level(&self, request: &Request<'_>) -> Result<Outcome, CallError> {
         if let View::Server(name) = &self.entry.view
-            && self.router.server(name).is_some_and(|server| !has_logging(&server, self))
+            && let Some(server) = self.router.server(name)
+            && !has_logging(&server, self)
         {
-            return Err(no_method(request.method));
+            self.check_bound(name)?;
+            // A living process refuses it in its own words.
+            return if server.is_modern_to(self) || !is_living(&server, self) {
+                Err(no_method(request.method))
+            } else {
+                self.send_to_server(request, &server, None)
+            };
         }
         let word = request.params.level().and_then(text_of);
         let level = word
@@ -440,6 +447,11 @@ fn has_logging(server: &Rc<Backend>, client: &Client) -> bool {
     let living = server.upstream(server.holder(client)).and_then(|it| it.introduction());
     let known = || server.shown_to(client).map(|known| known.introduction.abilities);
     living.map(|it| it.abilities).or_else(known).is_none_or(|it| it.logging)
+}
+
+/// Returns true if a process accepts requests of the client now.
+fn is_living(server: &Rc<Backend>, client: &Client) -> bool {
+    server.upstream(server.holder(client)).is_some_and(|it| it.introduction().is_some())
 }
 
 /// Returns the error for an unknown method.

@@ -7,7 +7,9 @@ use tokio::sync::oneshot;
 use xy_mcp::era::{Era, SpokenEras};
 use xy_mcp::modern;
 use xy_mcp::revision::MODERN;
-use xy_upstream::connection::handshake::{Handshake, HandshakePlan};
+use xy_upstream::connection::handshake::{
+    FALLBACK_DELAY, FALLBACK_DELAY_IF_MODERN, Handshake, HandshakePlan,
+};
 use xy_upstream::connection::http_client::SessionError;
 use xy_upstream::connection::probe::Hello;
 
@@ -40,6 +42,10 @@ struct SlowServer {
     /// True if xy asks in both eras, to learn which ones the server speaks.
     learns: bool,
 }
+
+/// The time before the other question is sent too.
+const UNKNOWN: Option<Duration> = Some(FALLBACK_DELAY);
+const KNOWN_MODERN: Option<Duration> = Some(FALLBACK_DELAY_IF_MODERN);
 
 const TYPESCRIPT: SlowServer = SlowServer {
     reads_after: Duration::ZERO,
@@ -120,7 +126,11 @@ impl SlowServer {
     }
 
     /// Performs the handshake. Returns `None` if it does not finish within a minute.
-    async fn handshake(self, first: Hello, is_known_modern: bool) -> Option<HandshakeResult> {
+    async fn handshake(
+        self,
+        first: Hello,
+        fallback_delay: Option<Duration>,
+    ) -> Option<HandshakeResult> {
         let router = empty(Arc::new(NoDaemon), ParkSettings::default());
         let server = router.ensure_server(&Arc::new(settings(CallRules::default())));
         let (events, mut driver_events) = mpsc::channel(64);
@@ -138,7 +148,7 @@ impl SlowServer {
             let handshake = Handshake {
                 capabilities: "{}",
                 daemon,
-                plan: HandshakePlan { first, learns, is_known_modern },
+                plan: HandshakePlan { first, learns, fallback_delay },
                 is_one_process: true,
                 probing: None,
                 shown: &shown,
@@ -199,14 +209,13 @@ async fn late_reader_is_greeted_in_its_pinned_era() {
     run_local(async {
         for reads_after in started_slowly() {
             for is_backwards in [false, true] {
-                for is_known_modern in [false, true] {
+                for fallback_delay in [UNKNOWN, KNOWN_MODERN, None] {
                     let of = |server: SlowServer| async move {
                         let server = SlowServer { reads_after, is_backwards, ..server };
-                        let outcome = server.handshake(Hello::Discover, is_known_modern).await;
+                        let outcome = server.handshake(Hello::Discover, fallback_delay).await;
                         outcome.unwrap_or_else(|| panic!("{server:?} is not met")).era().await
                     };
-                    // A server known as modern has 5 s before it receives `initialize`.
-                    let is_patient = is_known_modern && reads_after < 5 * SECOND;
+                    let is_patient = fallback_delay.is_none_or(|it| reads_after < it);
                     let both = if is_patient { Era::Modern } else { Era::Legacy };
                     assert_eq!(of(TYPESCRIPT).await, both, "{reads_after:?}");
                     assert_eq!(of(PYTHON).await, Era::Modern, "{reads_after:?}");
@@ -216,6 +225,9 @@ async fn late_reader_is_greeted_in_its_pinned_era() {
                         assert_eq!(of(only_modern).await, Era::Modern, "{reads_after:?}");
                     }
                     for discover in [Reply::Refusal(-32601), Reply::Garbage, Reply::Silence] {
+                        if discover == Reply::Silence && fallback_delay.is_none() {
+                            continue; // The start timeout ends it.
+                        }
                         let only_legacy = SlowServer { discover, ..TYPESCRIPT };
                         assert_eq!(of(only_legacy).await, Era::Legacy, "{reads_after:?}");
                     }
@@ -233,14 +245,14 @@ async fn server_with_unclear_pinned_era_is_given_up() {
             for is_backwards in [false, true] {
                 for initialize in [Reply::Garbage, Reply::Silence] {
                     let server = SlowServer { reads_after, initialize, is_backwards, ..TYPESCRIPT };
-                    let outcome = server.handshake(Hello::Discover, false).await.unwrap();
+                    let outcome = server.handshake(Hello::Discover, UNKNOWN).await.unwrap();
                     assert_eq!(outcome.sent.messages.borrow().len(), 2, "no other request is sent");
                     let reason = outcome.reason();
                     assert!(reason.contains("`initialize`"), "{reason}");
                 }
                 let (discover, initialize) = (Reply::Garbage, Reply::Garbage);
                 let server = SlowServer { reads_after, discover, initialize, ..TYPESCRIPT };
-                let reason = server.handshake(Hello::Discover, false).await.unwrap().reason();
+                let reason = server.handshake(Hello::Discover, UNKNOWN).await.unwrap().reason();
                 assert!(reason.contains("`initialize`"), "{reason}");
             }
         }
@@ -252,19 +264,19 @@ async fn server_with_unclear_pinned_era_is_given_up() {
 async fn wrongly_remembered_era_is_corrected() {
     run_local(async {
         for reads_after in [Duration::ZERO, 3 * SECOND, 30 * SECOND] {
-            let of = |server: SlowServer, first, is_known_modern| async move {
+            let of = |server: SlowServer, first, fallback_delay| async move {
                 let outcome =
-                    SlowServer { reads_after, ..server }.handshake(first, is_known_modern).await;
+                    SlowServer { reads_after, ..server }.handshake(first, fallback_delay).await;
                 outcome.unwrap().era().await
             };
             let discover = Reply::Refusal(-32601);
             let only_legacy = SlowServer { discover, ..TYPESCRIPT };
-            assert_eq!(of(only_legacy, Hello::Discover, true).await, Era::Legacy);
+            assert_eq!(of(only_legacy, Hello::Discover, KNOWN_MODERN).await, Era::Legacy);
             let only_modern = SlowServer { initialize: Reply::Refusal(-32022), ..TYPESCRIPT };
-            assert_eq!(of(only_modern, Hello::Initialize, false).await, Era::Modern);
+            assert_eq!(of(only_modern, Hello::Initialize, UNKNOWN).await, Era::Modern);
         }
         let garbled = SlowServer { initialize: Reply::Garbage, ..TYPESCRIPT };
-        let outcome = garbled.handshake(Hello::Initialize, false).await.unwrap();
+        let outcome = garbled.handshake(Hello::Initialize, UNKNOWN).await.unwrap();
         assert_eq!(outcome.sent.messages.borrow().len(), 1, "it may be pinned to the older era");
     })
     .await;
@@ -275,7 +287,7 @@ async fn server_that_lists_revisions_is_greeted_in_one_of_them() {
     run_local(async {
         let outcome = |discover, initialize, first| async move {
             let server = SlowServer { discover, initialize, ..TYPESCRIPT };
-            server.handshake(first, false).await.unwrap()
+            server.handshake(first, UNKNOWN).await.unwrap()
         };
         let legacy = Reply::Only(-32022, &["2024-11-05", "2025-06-18"]);
         let by_params = Reply::Only(-32602, &["2025-06-18"]); // As the older revisions specify.
@@ -330,9 +342,26 @@ async fn unknown_server_is_asked_in_both_eras() {
                 let server = SlowServer { reads_after, learns: true, ..server };
                 let case = format!("{server:?} {first:?}");
                 let outcome =
-                    server.handshake(first, false).await.unwrap_or_else(|| panic!("{case}"));
+                    server.handshake(first, UNKNOWN).await.unwrap_or_else(|| panic!("{case}"));
                 assert_eq!(outcome.shown, SpokenEras { legacy, modern }, "{case}");
                 assert_eq!(outcome.era().await, era, "{case}");
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_initialize_that_was_sent_first_shows_a_modern_server() {
+    run_local(async {
+        for reads_after in started_slowly() {
+            for is_backwards in [false, true] {
+                let initialize = Reply::Refusal(modern::UNSUPPORTED_VERSION);
+                let only_modern = SlowServer { initialize, learns: true, ..TYPESCRIPT };
+                let server = SlowServer { reads_after, is_backwards, ..only_modern };
+                let outcome = server.handshake(Hello::Initialize, KNOWN_MODERN).await.unwrap();
+                assert_eq!(outcome.shown.legacy, Some(false), "{server:?}");
+                assert_eq!(outcome.era().await, Era::Modern);
             }
         }
     })
@@ -348,7 +377,7 @@ async fn silence_on_the_second_probe_fails_the_handshake() {
             (Hello::Discover, Reply::Garbage),
         ] {
             let server = SlowServer { initialize, learns: true, ..TYPESCRIPT };
-            let outcome = server.handshake(first, false).await.unwrap();
+            let outcome = server.handshake(first, UNKNOWN).await.unwrap();
             assert_eq!(outcome.shown.modern, Some(true), "{first:?} {initialize:?}");
             assert!(outcome.reason().contains("`initialize`"));
         }

@@ -140,7 +140,7 @@ impl Daemons {
                 plan: HandshakePlan {
                     first: Hello::Discover,
                     learns: false,
-                    is_known_modern: false,
+                    fallback_delay: Some(2 * SECOND),
                 },
                 is_one_process: true,
                 probing: None,

@@ -1,6 +1,9 @@
 //! The endpoint of one server: clients receive what the server itself would send.
 
+use xy_mcp::era::Era;
+
 use super::*;
+use crate::manifest::{Lists, ServerCatalog, Traits};
 use crate::upstream_session::learn_lists;
 
 const CHANGED: &str = "notifications/tools/list_changed";
@@ -22,30 +25,49 @@ async fn play_with(introduction: &Introduction) -> Harness {
 
 /// Opens a client at the endpoint of `s`, and returns it with the response to its `initialize`.
 fn connect(harness: &Harness, version: &str) -> (TestClient, Value) {
+    let client = begin(&harness.router, version);
+    let answer = client.received().remove(0);
+    (client, answer)
+}
+
+/// Opens a client at the endpoint of `s`, which sends `initialize`.
+fn begin(router: &Rc<Router>, version: &str) -> TestClient {
     let view = View::Server("s".to_owned());
     let entry =
         Entry { view, may_manage: false, lifetime: Lifetime::Session, principal: 0, bound: None };
     let received = Rc::new(RecordedMessages::default());
-    let client_session = harness.router.open(entry, received.clone()).unwrap();
+    let client_session = router.open(entry, received.clone()).unwrap();
     let client = TestClient { client_session, received };
     let params = json!({ "protocolVersion": version, "capabilities": {} });
     client.ask(&json!("hello"), "initialize", &params);
-    let answer = client.received().remove(0);
-    (client, answer)
+    client
 }
 
 #[tokio::test(start_paused = true)]
 async fn server_without_logging_has_no_log_level() {
     run_local(async {
-        for (introduction, code) in
-            [(old(), json!(-32601)), (modern(), json!(-32601)), (legacy(), Value::Null)]
-        {
+        let params = json!({ "level": "error" });
+        for introduction in [old(), modern(), legacy()] {
             let harness = play_with(&introduction).await;
             let (one, _) = connect(&harness, "2025-11-25");
             let all = harness.client(&json!({}));
-            let params = json!({ "level": "error" });
             one.ask(&json!(1), "logging/setLevel", &params);
-            assert_eq!(one.received()[0]["error"]["code"], code, "{}", introduction.result);
+            let sent = harness.sent();
+            let sent = sent.iter().find(|it| it["method"] == "logging/setLevel");
+            match (introduction.era(), introduction.abilities.logging) {
+                (Era::Legacy, false) => {
+                    // A living server refuses it in its own words.
+                    let error = json!({ "code": -32601, "message": "not this", "data": [1] });
+                    let id = &sent.expect("the server gets it")["id"];
+                    harness.send(&json!({ "jsonrpc": "2.0", "id": id, "error": error }));
+                    assert_eq!(one.received()[0]["error"], error);
+                }
+                (Era::Modern, _) => {
+                    assert_eq!(sent, None);
+                    assert_eq!(one.received()[0]["error"]["code"], -32601);
+                }
+                (Era::Legacy, true) => assert!(one.received()[0]["error"].is_null()),
+            }
             all.ask(&json!(1), "logging/setLevel", &params);
             assert!(all.received()[0]["error"].is_null(), "xy itself has a level");
         }
@@ -71,6 +93,50 @@ async fn single_server_endpoint_negotiates_the_servers_revision() {
             assert_eq!(answer["result"]["protocolVersion"], version, "{case}");
             assert_eq!(client.client_session.version(), Some(version), "{case}");
         }
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn manifest_names_the_revision_of_a_cold_server() {
+    run_local(async {
+        let folder = tempfile::tempdir().unwrap();
+        let manifests = Manifests::in_folder(folder.path().to_owned());
+        let own = Arc::new(settings(CallRules::default()));
+        let known = ServerCatalog::new("s", old(), Lists::default());
+        manifests.remember(&own, &known, Traits::default()).await;
+        let router = empty_with(Arc::new(NoDaemon), ParkSettings::default(), manifests);
+        router.restore_servers(std::iter::once(&own)).await;
+        let client = begin(&router, "2025-11-25");
+        let answer = client.received().remove(0); // At once.
+        assert_eq!(answer["result"]["protocolVersion"], "2025-03-26");
+        assert_eq!(client.client_session.version(), Some("2025-03-26"));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn initialize_waits_4_s_for_a_cold_server_without_manifest() {
+    run_local(async {
+        let router = empty(Arc::new(NoDaemon), ParkSettings::default());
+        let server = router.ensure_server(&Arc::new(settings(CallRules::default())));
+        let client = begin(&router, "2025-06-18");
+        advance_time(SECOND * 39 / 10).await;
+        assert!(client.received().is_empty());
+        advance_time(SECOND / 10).await;
+        let answer = client.received().remove(0);
+        assert_eq!(answer["result"]["protocolVersion"], "2025-06-18");
+        assert_eq!(answer["result"]["serverInfo"], json!({ "name": "s", "version": "unknown" }));
+
+        let client = begin(&router, "2025-11-25");
+        advance_time(3 * SECOND).await;
+        assert!(client.received().is_empty());
+        let (events, _received) = mpsc::channel(64);
+        let sent = Rc::new(RecordedWire::default());
+        start_upstream(&router, &server, events, sent, false, &old()).await;
+        advance_time(SECOND / 100).await;
+        let answer = client.received().remove(0);
+        assert_eq!(answer["result"]["protocolVersion"], "2025-03-26", "it waits no longer");
     })
     .await;
 }

@@ -13,7 +13,9 @@ use xy_config::settings::{Probe, ServerSettings};
 use xy_mcp::era::{Era, Introduction, SpokenEras};
 use xy_protocol::error::CallError;
 use xy_supervisor::protocol::{Connection, DriverCommand, DriverEvent};
-use xy_upstream::connection::handshake::{Handshake, HandshakePlan, INITIALIZED, ResumeNote};
+use xy_upstream::connection::handshake::{
+    FALLBACK_DELAY, Handshake, HandshakePlan, INITIALIZED, ResumeNote,
+};
 
 use super::checkup::CheckupTask;
 use super::legacy_session::LegacySession;
@@ -411,8 +413,8 @@ impl HttpSession {
     ) -> Result<Introduction, SessionError> {
         let capabilities = capabilities(&self.router, &self.upstream);
         // Each request stands for itself, so both eras may be asked at once.
-        let plan =
-            HandshakePlan { first: self.first_question(), learns: false, is_known_modern: false };
+        let (first, fallback_delay) = (self.first_question(), Some(FALLBACK_DELAY));
+        let plan = HandshakePlan { first, learns: false, fallback_delay };
         let is_older = self.transport.is_legacy_sse() || self.session.is_some();
         let handshake = Handshake {
             capabilities: &capabilities,

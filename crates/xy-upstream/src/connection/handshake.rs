@@ -24,8 +24,9 @@ pub struct HandshakePlan {
     pub first: Hello,
     /// The other question is asked too, to learn whether the server speaks that era.
     pub learns: bool,
-    /// The server is known to speak the modern era, so it gets more time for `server/discover`.
-    pub is_known_modern: bool,
+    /// Time without an answer to the first question after which the other one is sent too; `None`
+    /// for never.
+    pub fallback_delay: Option<Duration>,
 }
 
 /// The decision about a life after its handshake.
@@ -40,11 +41,11 @@ pub enum HandshakeOutcome {
 /// An id that no daemon has reached by counting.
 const UNUSED_ID: u64 = 1 << 40;
 
-/// Time after which a server that has not answered the first question is asked the other one too.
-const FALLBACK_DELAY: Duration = Duration::from_secs(2);
+/// The fallback delay of an unknown server.
+pub const FALLBACK_DELAY: Duration = Duration::from_secs(2);
 
-/// Delay before `initialize` for a server that is known to be modern.
-const FALLBACK_DELAY_IF_MODERN: Duration = Duration::from_secs(5);
+/// The fallback delay of a server that is known to speak the modern era.
+pub const FALLBACK_DELAY_IF_MODERN: Duration = Duration::from_secs(5);
 
 /// The notification that completes a legacy handshake.
 pub const INITIALIZED: &[u8] = br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
@@ -112,9 +113,7 @@ impl Connection {
         mut read_answer: impl FnMut(Hello, Result<Box<str>, CallError>) -> ProbeAnswer,
     ) -> Result<(Introduction, Introductions), SessionError> {
         self.save_note_reliably().await;
-        let HandshakePlan { first, learns, is_known_modern } = handshake.plan;
-        let fallback_delay =
-            if is_known_modern { FALLBACK_DELAY_IF_MODERN } else { FALLBACK_DELAY };
+        let HandshakePlan { first, learns, fallback_delay } = handshake.plan;
         let mut probe = ProbeState::new(handshake.is_one_process, learns);
         let (mut discover, mut initialize) = (None, None);
         let mut late_at = None;
@@ -132,7 +131,7 @@ impl Connection {
                         // The server has survived the first question.
                         handshake.probing.iter().for_each(|probing| probing.set(Some(hello)));
                     } else if hello == Hello::Discover || (learns && hello == first) {
-                        late_at = Some(Instant::now() + fallback_delay);
+                        late_at = fallback_delay.map(|delay| Instant::now() + delay);
                         self.begin_probing(handshake.probing, hello).await;
                     }
                     match self.send_hello(hello, handshake.capabilities) {

@@ -176,7 +176,8 @@ impl ProbeState {
             ProbeAnswer::Accepted(_) => Some(true),
             ProbeAnswer::Fatal(_) | ProbeAnswer::Refused(SessionError::Failing(_)) => None,
             ProbeAnswer::Pinned(_) | ProbeAnswer::OtherRevision { .. }
-                if matches!(self.discover, QuestionState::Held(_)) =>
+                if self.first == Some(Hello::Discover)
+                    && matches!(self.discover, QuestionState::Held(_)) =>
             {
                 None
             }

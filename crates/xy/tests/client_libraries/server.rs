@@ -32,6 +32,37 @@ impl Transport {
     }
 }
 
+/// Whether clients share a server behind xy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sharing {
+    /// Each client has an instance, with `isolation "client"`.
+    PerClient,
+    /// All clients share one process, as by default.
+    Shared,
+}
+
+impl Sharing {
+    pub(crate) const ALL: [Self; 2] = [Self::PerClient, Self::Shared];
+}
+
+/// How a library reaches the servers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Way {
+    pub(crate) transport: Transport,
+    pub(crate) sharing: Sharing,
+}
+
+impl Way {
+    /// Returns the name in the table.
+    pub(crate) fn name(self) -> String {
+        let transport = self.transport.name();
+        match self.sharing {
+            Sharing::PerClient => transport.to_owned(),
+            Sharing::Shared => format!("{transport}, shared"),
+        }
+    }
+}
+
 /// The eras that the server speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Era {
@@ -59,14 +90,18 @@ pub(crate) struct Stage {
 impl Stage {
     /// Starts the daemon.
     #[track_caller]
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(sharing: Sharing) -> Self {
         let home = Home::new(Path::new(env!("CARGO_BIN_EXE_xy")));
         home.expect_left("home/"); // Some libraries write there.
         home.expect_left("tmp/"); // Node caches compiled code there.
         for era in Era::ALL {
             let command = home.kdl_command("xy-test-fixture", &["--stdio", "--era", era.name()]);
             // Only a server of its own may ask a client for its roots.
-            home.server(era.name(), &format!("{command}isolation \"client\"\n"));
+            let isolation = match sharing {
+                Sharing::PerClient => "isolation \"client\"\n",
+                Sharing::Shared => "",
+            };
+            home.server(era.name(), &format!("{command}{isolation}"));
         }
         home.daemon();
         Self { home }

@@ -8,24 +8,24 @@ use xy_testkit::write_compatibility;
 
 use crate::feature::FEATURES;
 use crate::library::Library;
-use crate::server::Transport;
+use crate::server::{Sharing, Transport, Way};
 use crate::verdict::{Cell, FailureReason, Verdict};
 
 /// Removes the row of an earlier run, which may not hold any more.
 #[track_caller]
-pub(crate) fn remove_row(library: &Library, transport: Transport) {
-    let path = row_path(library, transport);
+pub(crate) fn remove_row(library: &Library, way: Way) {
+    let path = row_path(library, way);
     if path.exists() {
         fs::remove_file(path).unwrap();
     }
 }
 
-/// Writes the row of a library over a transport: the cells in the first line, then the notes.
+/// Writes the row of a library on one way: the cells in the first line, then the notes.
 #[track_caller]
-pub(crate) fn write_row(library: &Library, transport: Transport, verdict: &Verdict) {
-    let path = row_path(library, transport);
+pub(crate) fn write_row(library: &Library, way: Way, verdict: &Verdict) {
+    let path = row_path(library, way);
     fs::create_dir_all(path.parent().unwrap()).unwrap();
-    fs::write(path, row(&library.title(), transport, verdict)).unwrap();
+    fs::write(path, row(&library.title(), way, verdict)).unwrap();
 }
 
 /// Assembles the rows of all libraries into the page.
@@ -34,27 +34,30 @@ pub(crate) fn write_row(library: &Library, transport: Transport, verdict: &Verdi
 ///
 /// Panics if a row is missing.
 #[track_caller]
-pub(crate) fn write_table(libraries: &[&Library]) {
-    let places =
-        libraries.iter().flat_map(|library| Transport::ALL.map(|transport| (*library, transport)));
-    let rows = places.map(|(library, transport)| {
-        let path = row_path(library, transport);
+pub(crate) fn write_table(libraries: &[&Library], with_shared: &[&Library]) {
+    let places = [(libraries, Sharing::PerClient), (with_shared, Sharing::Shared)];
+    let places = places.into_iter().flat_map(|(libraries, sharing)| {
+        let ways = Transport::ALL.map(|transport| Way { transport, sharing });
+        libraries.iter().flat_map(move |library| ways.map(|way| (*library, way)))
+    });
+    let rows = places.map(|(library, way)| {
+        let path = row_path(library, way);
         fs::read_to_string(&path).unwrap_or_else(|cause| {
-            let (key, transport) = (library.key, transport.name());
-            panic!("no row of {key} over {transport} ({cause}); run `./test zoo` without a filter")
+            let (key, way) = (library.key, way.name());
+            panic!("no row of {key} over {way} ({cause}); run `./test zoo` without a filter")
         })
     });
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/compatibility.md");
     write_compatibility(&page, "client libraries", &assemble(&rows.collect::<Vec<_>>()));
 }
 
-fn row_path(library: &Library, transport: Transport) -> PathBuf {
+fn row_path(library: &Library, way: Way) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("client_libraries");
-    folder.join(format!("{}-{}", library.key, transport.name()))
+    folder.join(format!("{}-{}", library.key, way.name().replace(", ", "-")))
 }
 
-fn row(title: &str, transport: Transport, verdict: &Verdict) -> String {
-    let name = transport.name();
+fn row(title: &str, way: Way, verdict: &Verdict) -> String {
+    let name = &*way.name();
     let cells: Vec<String> = verdict.cells.iter().map(|cell| sign(*cell).to_string()).collect();
     let head = [title, name].into_iter().chain(cells.iter().map(String::as_str));
     let notes = grouped(&verdict.notes).into_iter();
@@ -121,13 +124,14 @@ mod tests {
         verdict.notes.push(note("list", vec![Era::Both]));
         verdict.notes.push(note("4 MB", Era::ALL.to_vec()));
         verdict.notes.push(note("prompt", vec![Era::Both]));
-        let one = row("`a` 1", Transport::Http, &verdict);
-        let two = row("`b` 2", Transport::Sse, &Verdict::default());
+        let way = |transport, sharing| Way { transport, sharing };
+        let one = row("`a` 1", way(Transport::Http, Sharing::PerClient), &verdict);
+        let two = row("`b` 2", way(Transport::Sse, Sharing::Shared), &Verdict::default());
         let table = assemble(&[one, two]);
         let lines: Vec<&str> = table.lines().collect();
         assert!(lines[0].starts_with("| library | over | list | Unicode |"), "{table}");
         assert!(lines[2].starts_with("| `a` 1 | http | ✓ |") && lines[2].ends_with("| ✗ |"));
-        assert_eq!(lines[3], "| `b` 2 | sse |");
+        assert_eq!(lines[3], "| `b` 2 | sse, shared |");
         let notes = [
             "- `a` 1 over http, list, prompt, server `both`: why",
             "- `a` 1 over http, 4 MB, server `legacy` and `both`: why",

@@ -3,7 +3,7 @@
 use crate::allowed::{Allowed, Side};
 use crate::feature::{FEATURES, Outcome, Outcomes};
 use crate::library::Library;
-use crate::server::{Era, Transport};
+use crate::server::{Era, Way};
 
 /// The outcomes with a server of one era.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ impl Verdict {
 /// Decides about every feature of a library over one transport.
 pub(crate) fn judge(
     library: &Library,
-    transport: Transport,
+    way: Way,
     runs: &[Run],
     allowed: &'static [Allowed],
 ) -> Verdict {
@@ -64,7 +64,7 @@ pub(crate) fn judge(
         for run in runs {
             let place = format!("{feature} with the `{}` server", run.era.name());
             let excuse = |side| {
-                let at = (transport, run.era);
+                let at = (way, run.era);
                 allowed.iter().find(|it| it.covers(side, library, at, feature)).map(|it| it.why)
             };
             let is_listed = library.unsupported.contains(&feature);
@@ -129,6 +129,7 @@ fn judge_feature(
 mod tests {
     use super::*;
     use crate::library::PYTHON_SDK_1;
+    use crate::server::{Sharing, Transport};
 
     const NEVER: fn(Side) -> Option<&'static str> = |_| None;
     const DIRECT: fn(Side) -> Option<&'static str> = |it| (it == Side::Direct).then_some("why");
@@ -190,7 +191,8 @@ mod tests {
             |era| Run { era, direct: outcomes(Outcome::Works), through: outcomes(Outcome::Works) };
         let mut bad = good(Era::Both);
         bad.through.insert("roots", failed());
-        let verdict = judge(&PYTHON_SDK_1, Transport::Stdio, &[good(Era::Legacy), bad], &[]);
+        let way = Way { transport: Transport::Stdio, sharing: Sharing::PerClient };
+        let verdict = judge(&PYTHON_SDK_1, way, &[good(Era::Legacy), bad], &[]);
         let fails = verdict.cells.iter().filter(|it| **it == Cell::Fails).count();
         assert_eq!((verdict.cells.len(), fails), (FEATURES.len(), 1));
         let [problem] = &verdict.problems[..] else { panic!("{:?}", verdict.problems) };

@@ -180,6 +180,47 @@ fn second_process_restarts_and_stops_with_its_server() {
 }
 
 #[test]
+fn restart_replaces_both_processes() {
+    for is_modern_last in [false, true] {
+        let home = home_with("");
+        let (modern, legacy) = (modern(&home), legacy(&home));
+        call_with_server_request(&legacy);
+        call_modern(&modern);
+        if !is_modern_last {
+            call_with_server_request(&legacy);
+        }
+        let pids = |home: &Home| [status(home, "s")["pid"].clone(), second(home)["pid"].clone()];
+        let before = pids(&home);
+        assert_eq!(home.xy(&["restart", "s"]).code, 0);
+        expect_spoken(&home, &two(LEGACY, "modern"));
+        let after = pids(&home);
+        assert!(after.iter().all(|it| it.is_u64() && !before.contains(it)), "{before:?} {after:?}");
+        assert!(is_served_as_modern(&modern));
+        call_with_server_request(&legacy);
+        expect_spoken(&home, &two(LEGACY, "modern"));
+        home.finish();
+    }
+}
+
+#[test]
+fn legacy_client_sees_the_legacy_server_while_a_modern_process_runs() {
+    let home = home_with("");
+    let introduce = |home: &Home| {
+        let client = home.mcp_http("/mcp/s/s");
+        client.initialize_with(&capabilities())
+    };
+    let expected = introduce(&home);
+    expect_spoken(&home, &one(LEGACY));
+    assert_eq!(expected["capabilities"]["resources"]["subscribe"], true, "{expected}");
+    let modern = modern(&home);
+    assert!(is_served_as_modern(&modern));
+    expect_spoken(&home, &one(MODERN));
+    assert_eq!(introduce(&home), expected);
+    expect_spoken(&home, &one(MODERN)); // An introduction needs no second process.
+    home.finish();
+}
+
+#[test]
 fn both_processes_survive_a_killed_daemon() {
     let home = home();
     write_server(&home, "");
@@ -220,7 +261,7 @@ fn clients_share_one_process_without_room_for_a_second() {
     ready(&home, &["s"]);
     let (modern, legacy) = (modern(&home), legacy(&home));
     call_with_server_request(&legacy);
-    call_modern(&modern);
+    assert!(!is_served_as_modern(&modern));
     call_with_server_request(&legacy);
     expect_spoken(&home, &one(LEGACY));
     wait_until_told(&home);
@@ -347,6 +388,48 @@ fn http_server_serves_both_eras_in_one_process() {
     home.finish();
 }
 
+/// Returns true if a legacy client's call reaches the server in the modern era, over the bridge.
+#[track_caller]
+fn is_bridged(client: &McpClient) -> bool {
+    let answer = client.call("odd_echo", json!({}));
+    assert!(answer["result"]["content"].is_array(), "{answer}");
+    answer["result"]["content"].to_string().contains("io.modelcontextprotocol/protocolVersion")
+}
+
+#[test]
+fn http_server_without_sessions_serves_each_client_in_the_fitting_era() {
+    let home = home();
+    let port = free_port().to_string();
+    let args = ["--http", &port, "--era", "both", "--no-sessions"];
+    let kdl = home.kdl_command("xy-test-fixture", &args);
+    home.write_config("servers/s.kdl", &format!("{kdl}port {port}\n"));
+    home.daemon();
+    ready(&home, &["s"]);
+    assert!(is_served_as_modern(&modern(&home)));
+    let client_with = |capabilities: &Value| {
+        let client = home.mcp_http("/mcp/s/s");
+        client.initialize_with(capabilities);
+        client
+    };
+    let plain = client_with(&json!({}));
+    home.wait_until("the legacy era serves it", || !is_bridged(&plain));
+    // The server cannot ask for these without a session, and the bridge can.
+    for name in ["roots", "sampling", "elicitation"] {
+        let client = client_with(&json!({ name: {} }));
+        assert!(is_bridged(&client), "{name}");
+        client.answer_with(|question| {
+            let roots = json!({ "roots": [{ "uri": "file:///work", "name": "work" }] });
+            (question["method"] == "roots/list").then_some(Ok(roots))
+        });
+        if name == "roots" {
+            let answer = client.call("ask_roots", json!({}));
+            assert!(answer.to_string().contains("file:///work"), "{answer}");
+        }
+    }
+    assert!(!is_bridged(&plain));
+    home.finish();
+}
+
 #[test]
 fn isolated_clients_are_served_in_their_own_era() {
     let home = home();
@@ -354,7 +437,7 @@ fn isolated_clients_are_served_in_their_own_era() {
     home.daemon();
     let (modern, legacy) = (modern(&home), legacy(&home));
     call_with_server_request(&legacy);
-    call_modern(&modern);
+    assert!(is_served_as_modern(&modern));
     call_with_server_request(&legacy);
     home.finish();
 }

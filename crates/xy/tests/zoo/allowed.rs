@@ -3,7 +3,6 @@
 use crate::Way;
 use crate::compare::{AllowedDifference, Of};
 
-const LEGACY: &[Way] = &[Way::LegacyHttp, Way::LegacyStdio];
 const MODERN: &[Way] = &[Way::ModernHttp, Way::ModernStdio];
 
 const fn must(
@@ -18,8 +17,6 @@ const fn must(
 
 const TASKS: &str = "tasks of the two eras are incompatible, so xy hides legacy tasks from a \
                      modern client";
-const LEVEL: &str = "clients share a server, so xy keeps the log level per client; for a server \
-                     without logging, xy refuses it with its own message";
 const NOT_MODERN: &str = "the modern era has neither `ping` nor `logging/setLevel`; xy refuses \
                           both with its own message";
 const NOT_FOUND: &str = "the code for a missing resource is -32602 in the modern era and -32002 \
@@ -28,8 +25,6 @@ const NOT_FOUND: &str = "the code for a missing resource is -32602 in the modern
 /// The allowed differences.
 pub(crate) const ALLOWED: &[AllowedDifference] = &[
     must(Of::Legacy, MODERN, "handshake", "result/capabilities/tasks", TASKS),
-    must(Of::All, LEGACY, "level", "error/message", LEVEL),
-    must(Of::All, LEGACY, "level", "error/data", LEVEL),
     must(Of::Modern, MODERN, "level", "error/message", NOT_MODERN),
     must(Of::Modern, MODERN, "level", "error/data", NOT_MODERN),
     must(Of::Modern, MODERN, "ping", "error/message", NOT_MODERN),

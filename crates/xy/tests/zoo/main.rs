@@ -9,6 +9,7 @@
 mod allowed;
 mod compare;
 mod drive;
+mod feature;
 mod script;
 mod servers;
 mod stage;
@@ -20,6 +21,7 @@ use xy_testkit::McpStdio;
 
 use self::compare::{Masks, differences};
 use self::drive::{Era, Record, Session};
+use self::feature::Features;
 use self::script::Step;
 use self::servers::Server;
 use self::stage::Stage;
@@ -82,6 +84,7 @@ pub(crate) fn compare_server(server: &Server) {
 #[track_caller]
 fn judge(server: &Server, legacy: &Direct, modern: Option<&Direct>, through: &[Through]) {
     let (mut problems, mut seen, mut counts) = (Vec::new(), BTreeSet::new(), Vec::new());
+    let mut features = Features::default();
     for Through { way, spoken, records } in through {
         let bridged = compare::bridged(legacy);
         let (direct, records) = match (way.era(), modern) {
@@ -94,16 +97,22 @@ fn judge(server: &Server, legacy: &Direct, modern: Option<&Direct>, through: &[T
         let left: Vec<_> = found.into_iter().filter(|it| !masks.hide(it)).collect();
         let different: BTreeSet<&str> = left.iter().map(|it| it.label.as_str()).collect();
         counts.push(Count::new(*way, direct.before.len(), different.len()));
+        for record in &direct.before {
+            features.add(way.era(), record);
+        }
         for difference in &left {
             match compare::find_reason(*spoken, *way, difference) {
-                Some(key) => drop(seen.insert(key)),
+                Some(key) => {
+                    features.add_difference(way.era(), &difference.label, key.clone());
+                    seen.insert(key);
+                }
                 None => problems.push(format!("{way:?}, {difference}")),
             }
         }
     }
     let count = problems.len();
     assert!(problems.is_empty(), "{count} differences:\n{}", problems.join("\n"));
-    table::write_row(server, &Row::new(server, modern.is_some(), counts, seen));
+    table::write_row(server, &Row::new(server, modern.is_some(), (counts, features), seen));
 }
 
 /// Runs the script without xy, as a legacy client. Returns the answers, and the steps that follow

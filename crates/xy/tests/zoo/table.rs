@@ -11,6 +11,7 @@ use xy_testkit::write_compatibility;
 use crate::Way;
 use crate::compare::{entries, stale};
 use crate::drive::Era;
+use crate::feature::{FEATURES, Features};
 use crate::servers::{ALL, Package, Server};
 use crate::stage::{install_folder, read_manifest};
 
@@ -44,6 +45,7 @@ pub(crate) struct Row {
     sdk: String,
     is_dual: bool,
     counts: Vec<Count>,
+    features: Features,
     /// The keys of the entries that explain its differences.
     seen: BTreeSet<String>,
 }
@@ -52,7 +54,7 @@ impl Row {
     pub(crate) fn new(
         server: &Server,
         is_dual: bool,
-        counts: Vec<Count>,
+        (counts, features): (Vec<Count>, Features),
         seen: BTreeSet<String>,
     ) -> Self {
         let (package, version, sdk) = match server.package {
@@ -61,18 +63,15 @@ impl Row {
                 (package, python_version(list, package), python_sdk(list))
             }
         };
-        Self { package: package.to_owned(), version, sdk, is_dual, counts, seen }
+        Self { package: package.to_owned(), version, sdk, is_dual, counts, features, seen }
     }
 
     fn line(&self, reasons: &[&str]) -> String {
         let Self { package, version, sdk, .. } = self;
         let era = if self.is_dual { "both" } else { "legacy" };
-        let numbers: Vec<String> = self.numbers(reasons).iter().map(usize::to_string).collect();
         let (legacy, modern) = (self.sum(true), self.sum(false));
-        format!(
-            "| `{package}` | {version} | {sdk} | {era} | {legacy} | {modern} | {} |\n",
-            numbers.join(", ")
-        )
+        let features = self.features.cells(|key| number_of(key, reasons)).join(" | ");
+        format!("| `{package}` | {version} | {sdk} | {era} | {features} | {legacy} | {modern} |\n")
     }
 
     /// Returns how many steps are identical, over HTTP and stdio, for clients of one era.
@@ -83,12 +82,12 @@ impl Row {
         });
         format!("{identical} of {compared}")
     }
+}
 
-    /// Returns the numbers of the reasons for its differences, from 1.
-    fn numbers(&self, reasons: &[&str]) -> BTreeSet<usize> {
-        let own = entries().filter(|it| self.seen.contains(&it.key()));
-        own.filter_map(|it| Some(reasons.iter().position(|why| *why == it.why)? + 1)).collect()
-    }
+/// Returns the number of the reason of the entry with this key, from 1.
+fn number_of(key: &str, reasons: &[&str]) -> Option<usize> {
+    let entry = entries().find(|it| it.key() == key)?;
+    Some(reasons.iter().position(|why| *why == entry.why)? + 1)
 }
 
 /// Writes the row of a server that has passed.
@@ -187,9 +186,12 @@ fn table(rows: &[Row]) -> String {
             reasons.push(entry.why);
         }
     }
-    let mut text = String::from(
-        "| package | version | SDK | eras | identical, legacy client | identical, modern client | differences |\n\
-         |---|---|---|---|---|---|---|\n",
+    let features: Vec<&str> = FEATURES.iter().map(|(name, _)| *name).collect();
+    let mut text = format!(
+        "| package | version | SDK | eras | {} | identical, legacy client | identical, modern client |\n\
+         |---|---|---|---|{}---|---|\n",
+        features.join(" | "),
+        "---|".repeat(features.len()),
     );
     for row in rows {
         text.push_str(&row.line(&reasons));
@@ -207,4 +209,30 @@ fn sentence(reason: &str) -> String {
     let mut letters = reason.chars();
     let first = letters.next().map(|it| it.to_uppercase().to_string()).unwrap_or_default();
     format!("{first}{}.", letters.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn row_has_a_cell_for_each_heading() {
+        let row = Row {
+            package: "a".to_owned(),
+            version: "1".to_owned(),
+            sdk: "SDK 1".to_owned(),
+            is_dual: true,
+            counts: vec![Count::new(Way::LegacyHttp, 3, 1), Count::new(Way::LegacyStdio, 3, 0)],
+            features: Features::default(),
+            seen: BTreeSet::new(),
+        };
+        let text = table(&[row]);
+        let lines: Vec<&str> = text.lines().collect();
+        let cells = |line: &str| line.matches('|').count();
+        assert_eq!(cells(lines[0]), cells(lines[1]));
+        assert_eq!(cells(lines[0]), cells(lines[2]), "{text}");
+        assert!(lines[2].ends_with("| 5 of 6 | 0 of 0 |"), "{text}");
+        let all: Vec<&str> = entries().map(|it| it.why).collect();
+        assert_eq!(number_of(&entries().next().unwrap().key(), &all), Some(1));
+    }
 }

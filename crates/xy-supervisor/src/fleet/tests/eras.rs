@@ -32,6 +32,46 @@ async fn second_process_stops_with_shared_instance() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn restart_replaces_both_processes() {
+    let fixture = TestFleet::with(FakeLauncher::each_stops_in(SECOND), &[settings("a")]).await;
+    let second = fixture.fleet.hold(&name("a"), SECOND_ONE).await.unwrap();
+    settled(&second).await;
+    let outcome = fixture.operate(Operation::Restart, &["a"]).await;
+    assert_eq!(applied(&outcome), ["a was running", "a@modern was running"]);
+    fixture.settle().await;
+    let mut launched = fixture.launcher.launched();
+    launched[2..].sort();
+    assert_eq!(launched, ["a", "a@modern", "a", "a@modern"]);
+    for instance in [&fixture.server("a"), &second] {
+        assert_eq!(instance.now().state(), ServerState::Running);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn second_process_counts_towards_the_limit() {
+    let (launcher, folder) = (FakeLauncher::each_stops_in(SECOND), tempfile::tempdir().unwrap());
+    let fleet = fleet_with(folder.path(), &launcher, InstanceSettings { most: 2, memory: None });
+    let fixture = TestFleet { folder, launcher, fleet };
+    fixture.apply(&[settings("a"), settings("b")]).await;
+    fixture.settle().await;
+    let refused = |outcome| {
+        let Err(HoldError::NoRoom(full)) = outcome else { panic!("there is room") };
+        full.by
+    };
+    // The server has one process already, and the limit has no room for its second one.
+    let by = refused(fixture.fleet.hold(&name("a"), SECOND_ONE).await);
+    assert_eq!(by, [(name("a"), 1), (name("b"), 1)]);
+    fixture.operate(Operation::Stop, &["b"]).await;
+    fixture.settle().await;
+    settled(&fixture.fleet.hold(&name("a"), SECOND_ONE).await.unwrap()).await;
+    let mut isolated = settings("c");
+    isolated.isolation = Isolation::Client;
+    fixture.apply(&[settings("a"), isolated]).await;
+    let by = refused(fixture.fleet.hold(&name("c"), Holder::Client(1)).await);
+    assert_eq!(by, [(name("a"), 2)], "both processes of the server count");
+}
+
+#[tokio::test(start_paused = true)]
 async fn idle_second_process_sleeps_and_wakes_on_use() {
     let fixture = TestFleet::with(FakeLauncher::each_stops_in(SECOND), &[settings("a")]).await;
     let second = fixture.fleet.hold(&name("a"), SECOND_ONE).await.unwrap();

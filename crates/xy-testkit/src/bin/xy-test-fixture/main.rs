@@ -14,6 +14,9 @@
 //! - `--era modern`: 2026-07-28
 //! - `--era both`: over HTTP, each request selects its era; over stdio, the first era used stays
 //!
+//! With `--no-sessions` after `--era both`, the legacy era has no sessions over HTTP: the server can
+//! ask its clients nothing.
+//!
 //! Port 0 selects a free port. Once the server listens, it writes `listening on
 //! 127.0.0.1:PORT` to stderr. It exits at the end of stdin, or on TERM.
 //!
@@ -71,7 +74,12 @@ fn main() -> ExitCode {
                 SupportedEras::Legacy => http_server::serve(port, streamable::Handler::default()),
                 SupportedEras::Modern => http_server::serve(port, stateless::Handler::default()),
                 SupportedEras::Both => {
-                    http_server::serve(port, stateless::BothErasHandler::default())
+                    let handler = match flags.next_flag().as_deref() {
+                        None => stateless::BothErasHandler::default(),
+                        Some("--no-sessions") => stateless::BothErasHandler::without_sessions(),
+                        Some(other) => panic!("`--no-sessions`, not {other:?}"),
+                    };
+                    http_server::serve(port, handler)
                 }
             }
         }

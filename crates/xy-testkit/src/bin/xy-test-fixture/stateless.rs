@@ -32,6 +32,13 @@ pub(crate) struct BothErasHandler {
     modern: Handler,
 }
 
+impl BothErasHandler {
+    /// Creates a handler whose legacy era has no sessions.
+    pub(crate) fn without_sessions() -> Self {
+        Self { legacy: streamable::Handler::without_sessions(), ..Self::default() }
+    }
+}
+
 impl Default for Handler {
     fn default() -> Self {
         // The modern era has no messages outside of requests.

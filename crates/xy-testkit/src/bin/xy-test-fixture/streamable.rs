@@ -1,7 +1,7 @@
 //! Streamable HTTP of the legacy era at `/mcp`.
 //!
 //! Each client has a session. A session has one stream per request, and one for messages that
-//! belong to no request.
+//! belong to no request. Without sessions, all clients share one, and nothing names it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,6 +24,8 @@ const MAX_STREAMS: usize = 1000;
 #[derive(Debug, Default)]
 pub(crate) struct Handler {
     sessions: Mutex<Sessions>,
+    /// The session of all clients, if clients have none of their own.
+    shared: Option<Arc<HttpSession>>,
 }
 
 #[derive(Debug, Default)]
@@ -50,6 +52,9 @@ impl HttpHandler for Handler {
         }
         match request.method.as_str() {
             "POST" => self.post(request),
+            "GET" | "DELETE" if self.shared.is_some() => {
+                Reply::refusal(405, "there are no sessions")
+            }
             "GET" => self.with_session(request, |http_session| get(http_session, request)),
             "DELETE" => self.with_session(request, |_| {
                 let id = request.header("mcp-session-id").unwrap_or_default();
@@ -64,6 +69,11 @@ impl HttpHandler for Handler {
 }
 
 impl Handler {
+    /// Creates a handler without sessions.
+    pub(crate) fn without_sessions() -> Self {
+        Self { shared: Some(HttpSession::new()), ..Self::default() }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Sessions> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -74,6 +84,9 @@ impl Handler {
         request: &HttpRequest,
         then: impl FnOnce(&Arc<HttpSession>) -> Reply,
     ) -> Reply {
+        if let Some(shared) = &self.shared {
+            return then(shared);
+        }
         let Some(id) = request.header("mcp-session-id") else {
             return Reply::refusal(400, "in which session?");
         };
@@ -92,7 +105,7 @@ impl Handler {
         let Some(message) = Members::of(&request.body) else {
             return Reply::refusal(400, "this is no message");
         };
-        if message.string("method").as_deref() != Some("initialize") {
+        if self.shared.is_some() || message.string("method").as_deref() != Some("initialize") {
             return self.with_session(request, |http_session| {
                 http_session.handle_message(&message, request)
             });
@@ -112,16 +125,20 @@ impl Handler {
         }
         sessions.created += 1;
         let id = format!("session-{}-{}", std::process::id(), sessions.created);
-        let general = Arc::new(Stream::default());
-        let session = Session::new(MessageSink::Persistent(Arc::clone(&general)));
-        let streams = Mutex::new([(0, general)].into());
-        let http_session = Arc::new(HttpSession { session, streams });
+        let http_session = HttpSession::new();
         sessions.by_id.insert(id.clone(), Arc::clone(&http_session));
         Some((id, http_session))
     }
 }
 
 impl HttpSession {
+    fn new() -> Arc<Self> {
+        let general = Arc::new(Stream::default());
+        let session = Session::new(MessageSink::Persistent(Arc::clone(&general)));
+        let streams = Mutex::new([(0, general)].into());
+        Arc::new(Self { session, streams })
+    }
+
     fn streams(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Stream>>> {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
