@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 const HTTP: &str = "crates/xy-http/src/limits.rs";
 
 /// Folders and files without production code.
-const TEST_CODE: [&str; 5] = ["xy-testkit", "tests", "harness", "examples", "benches"];
+const TEST_CODE: [&str; 6] = ["xy-testkit", "tests", "harness", "examples", "benches", "labelled"];
 
 /// The constants `MAX_…` and `…_MAX` that the guide need not list: those that refuse nothing to a
 /// user, a client or a server. A file is named without `src`.

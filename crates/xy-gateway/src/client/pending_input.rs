@@ -30,7 +30,7 @@ impl Client {
         };
         match self.router.parked.take(number)? {
             ParkedEntry::Call(pending) => self.resume_call(request, &pending).map(Some),
-            ParkedEntry::Again(_) => {
+            ParkedEntry::Again { .. } => {
                 let text = rounds::without_round_params(request.text.bytes())
                     .ok_or_else(|| reply::invalid("the call cannot be repeated"))?;
                 self.redispatch(request.id, &text, request.stream);

@@ -35,7 +35,7 @@ impl Router {
         self.ownership.borrow().count(&mut counts);
         self.parked.count(&mut counts);
         counts.add("houses", self.groups.borrow().len());
-        counts.add("request_copies_bytes", self.retained_bytes.get());
+        counts.add("request_copies_bytes", self.stored_requests.held());
         counts.add("manifests", self.manifests.len());
         counts.add("profiles", self.scopes.borrow().len());
         counts.add("search_layers", self.indexed.borrow().len());

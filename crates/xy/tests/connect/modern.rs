@@ -68,7 +68,9 @@ fn subscription_moves_to_the_next_daemon_with_its_filter() {
     let mut bridge = daemon.welcome();
     let list: Value = serde_json::from_str(&bridge.receive()).unwrap();
     assert_eq!(list["method"], "tools/list");
-    bridge.send(&json!({ "jsonrpc": "2.0", "id": list["id"], "result": { "tools": [] } }).to_string());
+    bridge.send(
+        &json!({ "jsonrpc": "2.0", "id": list["id"], "result": { "tools": [] } }).to_string(),
+    );
     assert_unknown(&mut client, 1);
     for line in [&listen(&id, &filter), &messages[1], &messages[2]] {
         assert_eq!(&bridge.receive(), line);
