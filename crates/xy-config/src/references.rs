@@ -11,6 +11,9 @@ const MAX_REFERENCE_BYTES: usize = 200;
 /// Programs that expand variables in their arguments.
 const SHELLS: [&str; 6] = ["sh", "bash", "zsh", "dash", "ksh", "fish"];
 
+/// Authentication schemes of HTTP that stand before a credential.
+const SCHEMES: [&str; 4] = ["Bearer", "Basic", "Token", "ApiKey"];
+
 /// Maximum number of warnings per server.
 const MAX_WARNINGS: usize = 5;
 
@@ -61,6 +64,26 @@ pub(crate) fn find(text: &str) -> Option<Reference<'_>> {
     })
 }
 
+/// Returns the references in the arguments of a program, with their positions. Besides those of
+/// [`find`], these are `$NAME` and `…=$NAME` with a name in upper case. A shell expands them
+/// itself, also a shell among the arguments.
+pub(crate) fn in_args<'t>(
+    command: &str,
+    args: impl IntoIterator<Item = &'t str>,
+) -> Vec<(usize, Reference<'t>)> {
+    let of_shell = is_shell(command);
+    let all = args.into_iter().take_while(|arg| !of_shell && !is_shell(arg)).enumerate();
+    let reference = |arg: &'t str| {
+        if arg.contains('{') {
+            return find(arg);
+        }
+        let value = arg.split_once('=').map_or(arg, |(_, value)| value);
+        let is_variable = |name: &&str| !name.bytes().any(|it| it.is_ascii_lowercase());
+        find(value).filter(|it| it.variable.as_ref().is_some_and(is_variable))
+    };
+    all.filter_map(|(at, arg)| Some((at, reference(arg)?))).collect()
+}
+
 /// Names that clients replace and that are not environment variables.
 const CLIENT_VARIABLES: [&str; 10] = [
     "input:",
@@ -75,9 +98,18 @@ const CLIENT_VARIABLES: [&str; 10] = [
     "__dirname",
 ];
 
-/// Returns true if a text is nothing but a reference, so that it is not a secret itself.
+/// Returns true if a text is nothing but a reference, so that it is not a secret itself. A
+/// reference with a default value may be one.
 pub fn is_reference(text: &str) -> bool {
-    find(text).is_some_and(|it| it.written == text)
+    !text.contains(":-") && find(text).is_some_and(|it| it.written == text)
+}
+
+/// Returns true if the value of a header is nothing but a reference, perhaps after the name of an
+/// authentication scheme.
+pub(crate) fn is_header_reference(value: &str) -> bool {
+    let (scheme, rest) = value.split_once(' ').unwrap_or(("", value));
+    let is_scheme = scheme.is_empty() || SCHEMES.iter().any(|it| it.eq_ignore_ascii_case(scheme));
+    is_reference(value) || (is_scheme && is_reference(rest.trim_start()))
 }
 
 fn is_name(text: &str) -> bool {
@@ -96,6 +128,8 @@ pub(crate) fn is_shell(command: &str) -> bool {
 pub(crate) enum Holder<'a> {
     /// A variable of `env`.
     Variable(&'a str),
+    /// A variable of a container, which inherits none.
+    ContainerVariable,
     /// A header.
     Header,
     /// An argument, or any other value.
@@ -121,7 +155,7 @@ impl Reference<'_> {
                 "remove it and set `{name}` in the environment of `xy daemon`, which servers \
                  inherit (a daemon that `xy connect` starts gets only `HOME`, `PATH` and the like)"
             ),
-            (Some(_), Holder::Header) => {
+            (Some(_), Holder::Header | Holder::ContainerVariable) => {
                 "write the value itself, and make the file private: `chmod 600`".to_owned()
             }
             (Some(name), Holder::Value) => format!(
@@ -132,38 +166,36 @@ impl Reference<'_> {
     }
 }
 
-/// Returns warnings about the references that are passed to a server unchanged.
+/// Returns warnings about the references that are passed to a server unchanged. Each says what to
+/// write instead.
 pub fn warnings(server: &ServerSettings) -> Vec<String> {
     let mut found = Vec::new();
-    let mut look = |place: String, text: &str| {
-        if let Some(reference) = find(text) {
-            found.push(format!("{place}: {}; see `xy check`", reference.message()));
-        }
-    };
     if let Some(process) = server.process() {
         for (name, value) in &process.env {
-            look(format!("env `{name}`"), value);
+            found.extend(warning(&format!("env `{name}`"), find(value), Holder::Variable(name)));
         }
-        if !is_shell(&process.command) {
-            process
-                .args
-                .iter()
-                .filter(|it| it.contains('{'))
-                .for_each(|it| look("args".to_owned(), it));
-        }
+        let args = in_args(&process.command, process.args.iter().map(String::as_str));
+        found.extend(args.iter().filter_map(|(_, it)| warning("args", Some(*it), Holder::Value)));
     }
     if let Some(container) = server.container() {
+        let holder = Holder::ContainerVariable;
         for (name, value) in &container.env {
-            look(format!("env `{name}`"), value);
+            found.extend(warning(&format!("env `{name}`"), find(value), holder));
         }
     }
     if let Some(remote) = server.remote() {
         for (name, value) in &remote.headers {
-            look(format!("header `{name}`"), value);
+            found.extend(warning(&format!("header `{name}`"), find(value), Holder::Header));
         }
     }
     found.truncate(MAX_WARNINGS);
     found
+}
+
+/// Returns the warning about a reference in `place`.
+fn warning(place: &str, reference: Option<Reference<'_>>, holder: Holder<'_>) -> Option<String> {
+    let reference = reference?;
+    Some(format!("{place}: {}; {}", reference.message(), reference.advice(holder)))
 }
 
 #[cfg(test)]
@@ -207,7 +239,36 @@ mod tests {
             assert_eq!(found, expected, "{text}");
         }
         assert!(is_reference("${A}") && !is_reference("Bearer ${A}"));
+        assert!(!is_reference("${A:-s3cret}"), "the default value may be a secret");
         assert!(is_shell("/bin/bash") && !is_shell("npx"));
+    }
+
+    #[test]
+    fn references_in_arguments_are_recognised_except_those_of_shells() {
+        let found = |line: &str| -> Vec<(usize, String)> {
+            let mut words = line.split(' ');
+            let command = words.next().unwrap_or_default();
+            let found = in_args(command, words);
+            found.into_iter().map(|(at, it)| (at, it.written.to_owned())).collect()
+        };
+        let one = |at: usize, written: &str| vec![(at, written.to_owned())];
+        let table = [
+            ("npx $TOKEN", one(0, "$TOKEN")),
+            ("npx -y --token=$TOKEN", one(1, "$TOKEN")),
+            ("docker run -e TOKEN=$TOKEN", one(2, "$TOKEN")),
+            ("npx --token=${TOKEN} x", one(0, "${TOKEN}")),
+            ("npx --user=${user}", one(0, "${user}")),
+            ("sh -c $TOKEN", vec![]),
+            ("/bin/bash -c --token=$TOKEN", vec![]),
+            ("env sh -c $TOKEN", vec![]),
+            ("docker run image bash -c x=${TOKEN}", vec![]),
+            ("npx $TOKEN sh -c $OTHER", one(0, "$TOKEN")),
+            ("npx a$TOKEN $1 $ $$ 5$ pa$$word", vec![]),
+            ("jq --arg=$name $__loc__ .x", vec![]),
+        ];
+        for (line, expected) in table {
+            assert_eq!(found(line), expected, "{line}");
+        }
     }
 
     proptest! {

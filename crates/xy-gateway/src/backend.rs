@@ -490,8 +490,7 @@ impl Backend {
         (alias, holder): (&Rc<Self>, Holder),
         request: &CallRequest<'_>,
     ) -> Result<CallStatus, CallError> {
-        self.check_room(request.text.len()) // Checked before the text is copied.
-            .and_then(|()| self.check_share(&**client))
+        self.check_room(&**client, request.text.len()) // Checked before the text is copied.
             .inspect_err(|_| client.limit_hit("calls that wait for a server"))
             .map_err(|fault| fault.named(&alias.name))?;
         let call = CallToQueue {

@@ -225,7 +225,8 @@ impl Client {
         self.has_watched.set(true);
         let holder = server.primary_or_self().holder_of_call(self, self.era());
         let (client, group_id) = (self.number, self.group_id());
-        let subscriber = Subscriber { client, group_id, era: holder.era(), by_exposed_uri };
+        let (token, era) = (self.token, holder.era());
+        let subscriber = Subscriber { client, token, group_id, era, by_exposed_uri };
         let added = self.router.subscribe(server, uri, subscriber);
         added.inspect_err(|_| self.limit_hit("subscribed resources"))
     }

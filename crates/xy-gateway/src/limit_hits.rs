@@ -68,7 +68,9 @@ pub(crate) fn limit_of(fault: &ServerFault) -> Option<&'static str> {
         ServerFault::TooManyOpen(_) | ServerFault::CallShare { .. } => {
             Some("open calls with one server")
         }
-        ServerFault::NotReading => Some("bytes that one server has not read"),
+        ServerFault::NotReading | ServerFault::UnreadShare { .. } => {
+            Some("bytes that one server has not read")
+        }
         ServerFault::QueueFull { .. } | ServerFault::QueueShare { .. } => {
             Some("calls that wait for a server")
         }
@@ -111,14 +113,18 @@ mod tests {
     #[test]
     fn faults_of_a_limit_name_it() {
         let server = "calls that wait for a server";
-        let (setting, most) = ("calls", "9".to_owned());
+        let (is_total, setting, own, most) = (false, "calls", "3".to_owned(), || "9".to_owned());
         let (cause, hint) = (String::new(), String::new());
         for (fault, limit) in [
             (ServerFault::TooManyOpen(9), Some("open calls with one server")),
             (ServerFault::CallShare { own: 3, most: 9 }, Some("open calls with one server")),
             (ServerFault::NotReading, Some("bytes that one server has not read")),
-            (ServerFault::QueueFull { is_total: false, setting, most }, Some(server)),
-            (ServerFault::QueueShare { own: 3, most: 9 }, Some(server)),
+            (
+                ServerFault::UnreadShare { own: 3, most: 9 },
+                Some("bytes that one server has not read"),
+            ),
+            (ServerFault::QueueFull { is_total, setting, most: most() }, Some(server)),
+            (ServerFault::QueueShare { is_total, setting, own, most: most() }, Some(server)),
             (ServerFault::InstanceShare { own: 3, most: 9 }, Some("instances")),
             (
                 ServerFault::NoRoom { cause, hint },

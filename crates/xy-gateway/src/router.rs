@@ -38,7 +38,7 @@ use xy_protocol::error::CallError;
 use xy_protocol::server::ServerName;
 use xy_search::Index;
 use xy_supervisor::instance::Holder;
-use xy_transport::budget::Reservation;
+use xy_transport::budget::{Reservation, SharedBudget};
 use xy_transport::large::LargeReader;
 use xy_transport::share::TokenUse;
 use xy_upstream::connection::InternalRequest;
@@ -115,8 +115,8 @@ pub(crate) struct Router {
     pub(crate) pending_inputs: PendingInputs,
     /// Set while a task sweeps expired pending inputs.
     is_sweeping: Cell<bool>,
-    /// Bytes of stored requests that may have to be sent again.
-    retained_bytes: Rc<Cell<usize>>,
+    /// The budget of stored requests that may have to be sent again.
+    pub(crate) stored_requests: Rc<SharedBudget>,
     /// Groups of clients that the listener cannot tell apart.
     groups: RefCell<HashMap<GroupKey, ClientGroup>>,
     /// Maximum number of instances at a time.
@@ -187,7 +187,9 @@ impl Router {
             modern_level: Cell::new(None),
             pending_inputs,
             is_sweeping: Cell::new(false),
-            retained_bytes: Rc::default(),
+            stored_requests: SharedBudget::new(
+                usize::try_from(park.held_bytes).unwrap_or(usize::MAX),
+            ),
             groups: RefCell::default(),
             instances_max: Cell::new(usize::MAX),
             status,

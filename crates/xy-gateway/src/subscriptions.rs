@@ -9,6 +9,7 @@ use xy_mcp::era::Era;
 use xy_protocol::server::ServerName;
 use xy_supervisor::instance::Holder;
 use xy_transport::retained::Retained;
+use xy_transport::share::{Holdings, TokenUse};
 
 /// Maximum number of watched resources, over all servers and clients.
 const MAX_RESOURCES: usize = 10_000;
@@ -25,6 +26,10 @@ pub(crate) struct Subscriptions {
     subscribers: BTreeMap<(ServerName, String), BTreeMap<u64, Subscriber>>,
     /// Total size of the URIs in bytes.
     bytes: usize,
+    /// The resources that each token watches, and the size of their URIs. A resource counts for
+    /// each token that watches it.
+    of_tokens: Holdings,
+    bytes_of_tokens: Holdings,
 }
 
 /// A subscriber of a resource.
@@ -32,6 +37,8 @@ pub(crate) struct Subscriptions {
 pub(crate) struct Subscriber {
     /// The client.
     pub(crate) client: u64,
+    /// The token of the client.
+    pub(crate) token: TokenUse,
     /// The group whose instance it uses on an isolated server.
     pub(crate) group_id: u64,
     /// The era of the second process, if the client watches there.
@@ -59,12 +66,26 @@ impl Subscriptions {
             return Err("this URI is too long to be watched".to_owned());
         }
         let (key, count) = ((server.clone(), uri.to_owned()), self.subscribers.len());
-        if !self.subscribers.contains_key(&key) {
-            if count >= MAX_RESOURCES || self.bytes + uri.len() > MAX_BYTES {
+        let known = self.subscribers.get(&key);
+        let is_full = count >= MAX_RESOURCES || self.bytes + uri.len() > MAX_BYTES;
+        if known.is_none() && is_full {
+            return Err(format!("{count} resources are watched, and there is no room for more"));
+        }
+        let token = subscriber.token;
+        if !known.is_some_and(|all| is_watched_by(token, all)) {
+            let own = self.of_tokens.of(token);
+            let own_bytes = self.bytes_of_tokens.of(token);
+            let has_share = token.may_take(own, count, MAX_RESOURCES)
+                && token.may_take_more(uri.len(), own_bytes, self.bytes, MAX_BYTES);
+            if known.is_none() && !has_share {
                 return Err(format!(
-                    "{count} resources are watched, and there is no room for more"
+                    "this token watches {own} resources, and the rest is reserved for other tokens"
                 ));
             }
+            self.of_tokens.add(token, 1);
+            self.bytes_of_tokens.add(token, uri.len());
+        }
+        if known.is_none() {
             self.bytes += uri.len();
         }
         self.subscribers.entry(key).or_default().insert(subscriber.client, subscriber);
@@ -74,7 +95,7 @@ impl Subscriptions {
     /// Removes all subscriptions of a server.
     pub(crate) fn forget_server(&mut self, server: &ServerName) {
         self.subscribers.retain(|(of, _), _| of != server);
-        self.bytes = self.subscribers.keys().map(|(_, uri)| uri.len()).sum();
+        self.recount();
     }
 
     /// Moves the subscriptions of a server's second process to the shared one. Returns true if
@@ -90,10 +111,30 @@ impl Subscriptions {
     pub(crate) fn remove(&mut self, server: &ServerName, uri: &str, client: u64) {
         let key = (server.clone(), uri.to_owned());
         let Some(subscribers) = self.subscribers.get_mut(&key) else { return };
-        subscribers.remove(&client);
+        let Some(Subscriber { token, .. }) = subscribers.remove(&client) else { return };
+        if !is_watched_by(token, subscribers) {
+            self.of_tokens.remove(token, 1);
+            self.bytes_of_tokens.remove(token, uri.len());
+        }
         if subscribers.is_empty() {
             self.subscribers.remove(&key);
             self.bytes -= uri.len();
+        }
+    }
+
+    /// Counts the resources and their bytes again.
+    fn recount(&mut self) {
+        self.bytes = 0;
+        (self.of_tokens, self.bytes_of_tokens) = Default::default();
+        for ((_, uri), subscribers) in &self.subscribers {
+            self.bytes += uri.len();
+            let mut tokens: Vec<u64> = subscribers.values().map(|it| it.token.id).collect();
+            tokens.sort_unstable();
+            tokens.dedup();
+            for token in tokens.into_iter().map(|id| TokenUse { id }) {
+                self.of_tokens.add(token, 1);
+                self.bytes_of_tokens.add(token, uri.len());
+            }
         }
     }
 
@@ -112,7 +153,9 @@ impl Subscriptions {
             }
             !subscribers.is_empty()
         });
-        self.bytes = self.subscribers.keys().map(|(_, uri)| uri.len()).sum();
+        if !removed.is_empty() {
+            self.recount();
+        }
         removed
     }
 
@@ -164,6 +207,11 @@ impl Subscriptions {
     }
 }
 
+/// Returns true if one of these subscribers has this token.
+fn is_watched_by(token: TokenUse, subscribers: &BTreeMap<u64, Subscriber>) -> bool {
+    subscribers.values().any(|it| it.token == token)
+}
+
 fn is_for(holder: Holder, subscriber: &Subscriber) -> bool {
     match holder {
         Holder::Shared => subscriber.era.is_none(),
@@ -185,14 +233,20 @@ fn is_part_of(uri: &str, whole: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use xy_transport::share::LOCAL;
+
     use super::*;
+
+    fn subscriber(client: u64, token: u64) -> Subscriber {
+        let token = TokenUse { id: token };
+        Subscriber { client, token, group_id: client, era: None, by_exposed_uri: false }
+    }
 
     #[test]
     fn subscription_covers_uris_below_it() {
         let server = ServerName::new("s").unwrap();
         let mut all = Subscriptions::default();
-        let subscriber =
-            |client| Subscriber { client, group_id: client, era: None, by_exposed_uri: false };
+        let subscriber = |client| subscriber(client, LOCAL);
         all.add(&server, "file:///dir", subscriber(1)).unwrap();
         all.add(&server, "file:///", subscriber(2)).unwrap();
         for (uri, expected) in [
@@ -211,8 +265,7 @@ mod tests {
     fn last_unsubscription_is_reported() {
         let server = ServerName::new("s").unwrap();
         let mut all = Subscriptions::default();
-        let subscriber =
-            |client| Subscriber { client, group_id: client, era: None, by_exposed_uri: false };
+        let subscriber = |client| subscriber(client, LOCAL);
         for client in [1, 2] {
             all.add(&server, "a", subscriber(client)).unwrap();
         }
@@ -233,8 +286,7 @@ mod tests {
     fn subscriptions_are_limited_and_removed_with_their_server() {
         let server = ServerName::new("s").unwrap();
         let mut all = Subscriptions::default();
-        let subscriber =
-            |client| Subscriber { client, group_id: client, era: None, by_exposed_uri: true };
+        let subscriber = |client| subscriber(client, LOCAL);
         all.add(&server, &"x".repeat(MAX_URI_BYTES + 1), subscriber(1)).unwrap_err();
         for number in 0..MAX_RESOURCES {
             all.add(&server, &number.to_string(), subscriber(1)).unwrap();
@@ -243,5 +295,33 @@ mod tests {
         all.add(&server, "0", subscriber(2)).unwrap(); // Already watched.
         all.forget_server(&server);
         assert_eq!(all.len(), 0);
+    }
+
+    #[test]
+    fn each_token_has_its_share_of_resources_and_bytes() {
+        let server = ServerName::new("s").unwrap();
+        for (length, share) in [(8, MAX_RESOURCES / 4 * 3), (MAX_URI_BYTES, 48)] {
+            let mut all = Subscriptions::default();
+            let uri = |number: usize| format!("{}{number:08}", "x".repeat(length - 8));
+            for number in 0..share {
+                all.add(&server, &uri(number), subscriber(1, 70)).unwrap();
+            }
+            let refused = all.add(&server, &uri(share), subscriber(2, 70)).unwrap_err();
+            assert!(refused.contains("this token watches"), "{refused}");
+            all.add(&server, &uri(0), subscriber(2, 70)).unwrap(); // Needs no room.
+            all.add(&server, &uri(share), subscriber(3, 71)).unwrap();
+            all.add(&server, &uri(share + 1), subscriber(4, LOCAL)).unwrap();
+            // A resource counts until no client of the token watches it.
+            all.remove(&server, &uri(0), 1);
+            all.add(&server, &uri(share + 2), subscriber(1, 70)).unwrap_err();
+            for number in 0..9 {
+                all.remove(&server, &uri(number), 2);
+                all.remove(&server, &uri(number), 1);
+            }
+            all.add(&server, &uri(share + 2), subscriber(1, 70)).unwrap();
+            all.forget(1);
+            all.forget_server(&server);
+            assert_eq!((all.of_tokens.all(), all.bytes_of_tokens.all(), all.bytes), (0, 0, 0));
+        }
     }
 }

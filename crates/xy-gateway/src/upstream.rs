@@ -46,11 +46,13 @@ pub(crate) mod retry;
 mod retry_copy;
 mod timeout;
 mod unread;
+mod unread_bytes;
 
 use call_log::CallLog;
 pub(crate) use caller::{CallOwner, Caller};
 pub(crate) use ending::{ClientCall, UnansweredCall};
 use retry_copy::RetryCopy;
+use unread_bytes::UnreadBytes;
 
 /// Receiver of the events of an upstream.
 pub(crate) trait UpstreamEvents {
@@ -99,6 +101,8 @@ pub(crate) struct Upstream {
     /// Total size of the retry copies, and its limit.
     retry_copy_bytes: Rc<Cell<usize>>,
     max_retry_copy_bytes: Cell<usize>,
+    /// The bytes that the server has not read, by token.
+    unread_bytes: RefCell<UnreadBytes>,
     /// Maximum time that a call waits for this server.
     queue_timeout: Cell<Duration>,
     usage: Usage,
@@ -257,6 +261,7 @@ impl Upstream {
             is_hung: Cell::new(false),
             hold_until: Cell::new(None),
             awaits_lists: Cell::new(is_fresh),
+            unread_bytes: RefCell::default(),
             is_fresh: Cell::new(is_fresh),
         })
     }

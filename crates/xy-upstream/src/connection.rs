@@ -63,7 +63,7 @@ pub const UNFRAMED: &str = "it writes messages over several lines, which MCP for
     it write each on one line";
 
 /// Maximum number of bytes that wait for a server that does not read.
-const MAX_BUFFERED_BYTES: usize = 64 * 1024 * 1024;
+pub const MAX_BUFFERED_BYTES: usize = 64 * 1024 * 1024;
 
 /// Receiver of what happens at a connection.
 pub trait ConnectionEvents {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use xy_mcp::reply::format_duration;
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::ServerName;
+use xy_protocol::size::Size;
 use xy_supervisor::instance::Holder;
 use xy_transport::message_text::MAX_MESSAGE;
 
@@ -31,6 +32,13 @@ pub enum ServerFault {
     /// The caller's token has this many of at most `most` open calls.
     CallShare {
         /// The calls of the token.
+        own: usize,
+        /// The limit.
+        most: usize,
+    },
+    /// The server has not read this many bytes of the caller's token, of at most `most`.
+    UnreadShare {
+        /// The bytes of the token.
         own: usize,
         /// The limit.
         most: usize,
@@ -101,12 +109,16 @@ pub enum ServerFault {
         /// The limit.
         most: String,
     },
-    /// The caller's token has this many of at most `most` queued calls.
+    /// The caller's token has its share of the queued calls or of their bytes.
     QueueShare {
-        /// The queued calls of the token.
-        own: usize,
+        /// The limit is on all servers together.
+        is_total: bool,
+        /// The setting within `park`.
+        setting: &'static str,
+        /// What the token has.
+        own: String,
         /// The limit.
-        most: usize,
+        most: String,
     },
     /// The call waited too long in the queue.
     WaitTimeout(WaitTimeout),
@@ -222,6 +234,7 @@ impl ServerFault {
             Self::TooManyOpen(_)
             | Self::NotReading
             | Self::CallShare { .. }
+            | Self::UnreadShare { .. }
             | Self::TooManySubscribing
             | Self::NoRoom { .. }
             | Self::InstanceShare { .. }
@@ -260,6 +273,14 @@ impl ServerFault {
                         "{own} of its calls are open there; the others of {most} are reserved for other tokens"
                     ))
                     .hint("wait for some of them, or try again later")
+            }
+            Self::UnreadShare { own, most } => {
+                let [own, most] = [own, most].map(|bytes| Size(*bytes as u64));
+                fault(format!("`{server}` takes no more calls of this token"))
+                    .cause(format!(
+                        "it has not read {own} of its calls, of at most {most}; the rest is reserved for other tokens"
+                    ))
+                    .hint("try again later")
             }
             Self::Malformed(why) => {
                 fault(format!("`{server}` sent a malformed response")).cause(why)
@@ -355,28 +376,33 @@ impl ServerFault {
                 .cause("it is not ready yet")
                 .hint(format!("try again later; `xy status {server}` shows its state")),
             Self::QueueFull { is_total, setting, most } => {
-                let whom = match is_total {
-                    true => "all servers together".to_owned(),
-                    false => format!("`{server}`"),
-                };
-                fault(format!("too many calls wait for {whom}"))
+                fault(format!("too many calls wait for {}", awaited_by(*is_total, server)))
                     .cause(format!("at most {most} may wait (`park {{ {setting} }}`)"))
                     .hint(format!(
                         "try again later, or raise `park {{ {setting} … }}` in `xy.kdl` and \
                          restart the daemon"
                     ))
             }
-            Self::QueueShare { own, most } => {
-                fault(format!("too many calls of this token wait for `{server}`"))
-                    .cause(format!("{own} of them wait; the others of {most} are reserved for other tokens"))
-                    .hint(
-                        "try again later, or raise `park { calls … }` in `xy.kdl` and restart the \
-                         daemon",
-                    )
+            Self::QueueShare { is_total, setting, own, most } => {
+                let whom = awaited_by(*is_total, server);
+                fault(format!("too many calls of this token wait for {whom}"))
+                    .cause(format!(
+                        "it holds {own} of at most {most} (`park {{ {setting} }}`); the rest is \
+                         reserved for other tokens"
+                    ))
+                    .hint(format!(
+                        "try again later, or raise `park {{ {setting} … }}` in `xy.kdl` and \
+                         restart the daemon"
+                    ))
             }
             Self::WaitTimeout(wait) => wait.fault(server),
         }
     }
+}
+
+/// Returns what queued calls wait for.
+fn awaited_by(is_total: bool, server: &ServerName) -> String {
+    if is_total { "all servers together".to_owned() } else { format!("`{server}`") }
 }
 
 impl Cause {
@@ -494,7 +520,7 @@ mod tests {
         let lost =
             |is_written, is_breach| ServerFault::Lost { is_written, cause: killed(is_breach) };
         let why = || "it crashed".to_owned();
-        let rows: [(ServerFault, &str); 32] = [
+        let rows: [(ServerFault, &str); 33] = [
             (ServerFault::Closed, "NotRunning: `a` is not running"),
             (ServerFault::Gone, "NotRunning: the server has ended"),
             (ServerFault::Cancelled, "NotRunning: the server has ended it"),
@@ -506,6 +532,10 @@ mod tests {
             (
                 ServerFault::CallShare { own: 3, most: 9 },
                 "QueueFull: `a` takes no more calls of this token | 3 of its calls are open there; the others of 9 are reserved for other tokens | wait for some of them, or try again later",
+            ),
+            (
+                ServerFault::UnreadShare { own: 3 << 10, most: 64 << 20 },
+                "QueueFull: `a` takes no more calls of this token | it has not read 3 KiB of its calls, of at most 64 MiB; the rest is reserved for other tokens | try again later",
             ),
             (ServerFault::Malformed(why()), "Internal: `a` sent a malformed response | it crashed"),
             (

@@ -162,7 +162,7 @@ fn field(reader: &mut Reader<'_>, node: &RawNode, word: Word, read: &mut Contain
             read.args = Some(reader.texts(node, word).into_iter().map(|it| it.value).collect());
         }
         "env" => {
-            let variables = environment::read(reader, node, word);
+            let variables = environment::read(reader, node, word, true);
             read.env = variables.into_iter().map(|(name, it)| (name, it.value)).collect();
         }
         "volumes" => read.volumes = volumes(reader, node, word),

@@ -10,11 +10,13 @@ use crate::report::{Problem, quote};
 
 const VARIABLE: Word = word("a variable", r#"RUST_LOG "info""#);
 
-/// Reads the variables of an `env` block.
+/// Reads the variables of an `env` block: of a container, or of a process that inherits the
+/// daemon's.
 pub(super) fn read(
     reader: &mut Reader<'_>,
     node: &RawNode,
     word: Word,
+    is_container: bool,
 ) -> BTreeMap<String, Spanned<String>> {
     let Some(children) = reader.block(node, word) else { return BTreeMap::new() };
     let mut variables = BTreeMap::new();
@@ -28,7 +30,12 @@ pub(super) fn read(
             .value(variable, VARIABLE)
             .and_then(|value| as_value(reader, value, &variable.name));
         if let Some(value) = &value {
-            reader.warn_of_reference(&value.value, &value.at, Holder::Variable(&variable.name));
+            let holder = if is_container {
+                Holder::ContainerVariable
+            } else {
+                Holder::Variable(&variable.name)
+            };
+            reader.warn_of_reference(&value.value, &value.at, holder);
         }
         if let Some(value) = value.filter(|_| name_is_good) {
             variables.insert(variable.name.clone(), value);

@@ -106,7 +106,7 @@ impl Fields {
             }
             "port" => self.port = reader.port(node, word),
             "path" => self.path = reader.url_path(node, word),
-            "env" => self.env = environment::read(reader, node, word),
+            "env" => self.env = environment::read(reader, node, word, false),
             "working-dir" => self.working_dir = program::working_dir(reader, node, word),
             "restart" => self.restart = blocks::restart(reader, node, word),
             "stop" => self.grace = blocks::stop(reader, node, word),

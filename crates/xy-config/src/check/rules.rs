@@ -339,15 +339,11 @@ impl ServerBuilder<'_> {
 
     /// Warns about references in arguments, which only a shell would expand.
     fn warn_of_references(&mut self) {
-        let command = self.fields.command.as_ref();
-        if command.is_some_and(|it| references::is_shell(&it.value)) {
-            return;
-        }
-        for arg in self.fields.args.iter().flatten().filter(|it| it.value.contains('{')) {
-            if let Some(reference) = references::find(&arg.value) {
-                let problem = Problem::warning(&arg.at, reference.message());
-                self.problems.push(problem.suggest(reference.advice(Holder::Value)));
-            }
+        let Some(args) = &self.fields.args else { return };
+        let command = self.fields.command.as_ref().map_or("", |it| &it.value);
+        for (at, reference) in references::in_args(command, args.iter().map(|it| &*it.value)) {
+            let problem = Problem::warning(&args[at].at, reference.message());
+            self.problems.push(problem.suggest(reference.advice(Holder::Value)));
         }
     }
 

@@ -984,13 +984,20 @@ fn command_line_as_command_is_an_error() {
 
 #[test]
 fn references_cause_warnings() {
-    let kdl = "command \"npx\"\nargs \"--x=${A}\" \"$B\"\nenv {\n  API_KEY \"${API_KEY}\"\n  B \"$C\"\n  D \"pa$$word\"\n}\n";
-    let shell = "command \"sh\"\nargs \"-c\" \"echo ${HOME}\"\n";
+    let kdl = "command \"npx\"\nargs \"--x=${A}\" \"$B\" \"--y=$C\"\nenv {\n  API_KEY \"${API_KEY}\"\n  B \"$C\"\n  D \"pa$$word\"\n}\n";
+    let shell = "command \"sh\"\nargs \"-c\" \"echo ${HOME} $HOME\"\n";
+    let container = "container { image \"a:1\"; env { API_KEY \"${API_KEY}\" } }\n";
     let remote = "url \"https://a/b\"\nheaders { Authorization \"Bearer ${TOKEN}\" }\n";
     let url = "url \"https://a/${TOKEN}\"\n";
     let json = r#"{"mcpServers": {"a": {"command": "npx", "env": {"K": "${input:key}"}}}}"#;
-    let texts =
-        [("a.kdl", kdl), ("b.kdl", shell), ("c.kdl", remote), ("d.kdl", url), ("e.json", json)];
+    let texts = [
+        ("a.kdl", kdl),
+        ("b.kdl", shell),
+        ("c.kdl", remote),
+        ("d.kdl", url),
+        ("e.json", json),
+        ("f.kdl", container),
+    ];
     let report = texts.map(|(name, text)| rendered(&check_text(name, text)));
     insta::assert_snapshot!(report.join("\n"));
 }

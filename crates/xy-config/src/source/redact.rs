@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use xy_protocol::mask;
 
-use crate::references::is_reference;
+use crate::references::{is_header_reference, is_reference};
 
 /// The quotes of a multi-line string.
 const LONG_QUOTES: &str = "\"\"\"";
@@ -80,7 +80,8 @@ fn hide(text: &str, node: &[Range<usize>], block: Block, found: &mut Vec<Range<u
     if block == Block::Headers {
         // A value without a name takes the place of the name.
         let names = usize::from(node.len() > 1);
-        found.extend(node.iter().skip(names).cloned());
+        let is_shown = |it: &&Range<usize>| is_header_reference(&text[inside(text, it)]);
+        found.extend(node.iter().skip(names).filter(|it| !is_shown(it)).cloned());
     } else if is_named(text, node, "headers") {
         found.extend(node.iter().skip(1).cloned());
     } else if is_named(text, node, "url") {
@@ -256,6 +257,16 @@ mod tests {
             ("args [\"--token\", \"b\", \"d\"]", "args [\"--token\", \"*\", \"d\"]"),
             ("args \"https://a:b@c/d\"", "args \"https://*@c/d\""),
             ("headers { A \"b c\"; D #\"e\"# }", "headers { A *; D * }"),
+            ("headers { A \"${B}\" }", "headers { A \"${B}\" }"),
+            ("headers { A \"Bearer ${B}\" }", "headers { A \"Bearer ${B}\" }"),
+            ("headers { A \"bearer $B\" }", "headers { A \"bearer $B\" }"),
+            ("headers { A \"Basic {env:B}\" }", "headers { A \"Basic {env:B}\" }"),
+            ("headers { A \"Bearer ${B}c\" }", "headers { A * }"),
+            ("headers { A \"Bearer c ${B}\" }", "headers { A * }"),
+            ("headers { A \"s3cret ${B}\" }", "headers { A * }"),
+            ("headers { A \"${B}\" \"c\" }", "headers { A \"${B}\" * }"),
+            ("headers { \"Bearer ${B}\" }", "headers { \"Bearer ${B}\" }"),
+            ("headers A=\"${B}\"", "headers *"),
             ("headers {\n  A \"b\n  C d e\n}\nport 1", "headers {\n  A *\n  C * *\n}\nport 1"),
             ("headers {\n  \"Bearer x\"\n}", "headers {\n  *\n}"),
             ("headers A=\"b\"", "headers *"),

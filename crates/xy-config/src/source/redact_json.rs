@@ -8,7 +8,7 @@ use std::ops::Range;
 use xy_protocol::mask;
 
 use super::redact::secrets;
-use crate::references::is_reference;
+use crate::references::{is_header_reference, is_reference};
 
 /// Returns the ranges of a text that must not be shown, in order.
 pub(super) fn secret_ranges(text: &str) -> Vec<Range<usize>> {
@@ -32,7 +32,8 @@ pub(super) fn secret_ranges(text: &str) -> Vec<Range<usize>> {
         if text[at..].trim_start().starts_with(':') {
             found.extend(secrets(text, &std::mem::take(&mut values)));
             name = word;
-        } else if is_reference(word) {
+        } else if is_reference(word) || (objects.contains(&"headers") && is_header_reference(word))
+        {
             // A reference names a secret, but is none.
         } else if objects.contains(&"headers") || mask::is_secret_name(name) {
             found.push(token);
@@ -85,6 +86,10 @@ mod tests {
             (r#"{"args": ["-y", "@a/b"], "x": 1}"#, r#"{"args": ["-y", "@a/b"], "x": 1}"#),
             (r#"{"url": "https://a/?key=s"}"#, r#"{"url": "https://a/?*"}"#),
             (r#"{"headers": {"A": "b"}, "c": "d"}"#, r#"{"headers": {"A": *}, "c": "d"}"#),
+            (
+                r#"{"headers": {"A": "Bearer ${B}", "C": "${D} e"}}"#,
+                r#"{"headers": {"A": "Bearer ${B}", "C": *}}"#,
+            ),
             ("{\"KEY\": \"s3cret\n}", "{\"KEY\": *\n}"),
             (r#"{"KEY": "s\"t"}"#, r#"{"KEY": *}"#),
             ("{KEY: s3cret}", "{KEY: *}"),

@@ -19,9 +19,10 @@ use xy_mcp::era::Era;
 use xy_protocol::error::ErrorKind;
 use xy_supervisor::instance::Holder;
 use xy_transport::message_text::StoredText;
+use xy_transport::share::TokenUse;
 use xy_upstream::fault::{ServerFault, WaitReason, WaitTimeout};
 
-use super::queue_budget::{Load, Reservation};
+use super::queue_budget::{Load, Reservation, TokenLoad};
 use super::{Availability, Backend, STOPPED};
 use crate::call::{CallClient, RetryState};
 
@@ -96,24 +97,31 @@ impl Backend {
         retry_state.ticket.unwrap_or_else(|| self.queue_budget.next_ticket())
     }
 
-    /// Checks that there is room for one more call of this length.
-    pub(crate) fn check_room(&self, length: usize) -> Result<(), ServerFault> {
+    /// Checks that there is room for one more call of this length, and that the client's token
+    /// leaves room for calls of others.
+    pub(crate) fn check_room(
+        &self,
+        client: &dyn CallClient,
+        length: usize,
+    ) -> Result<(), ServerFault> {
         let here = Load { calls: self.waiting(), bytes: self.waiting_bytes.get() };
-        self.queue_budget.exceeded(here, length).map_or(Ok(()), |limit| Err(limit.fault()))
+        if let Some(limit) = self.queue_budget.exceeded(here, length) {
+            return Err(limit.fault());
+        }
+        self.check_share(client.token(), here, length)
     }
 
-    /// Checks that the client's token leaves room for calls of others.
-    pub(crate) fn check_share(&self, client: &dyn CallClient) -> Result<(), ServerFault> {
-        let (token, all, most) = (client.token(), self.waiting(), self.queue_budget.park.calls);
-        if token.may_take(all, all, most) {
-            return Ok(()); // Holds even if all calls are its own.
+    /// Checks that a token leaves room for calls of others. `here` waits for this server.
+    fn check_share(&self, token: TokenUse, here: Load, length: usize) -> Result<(), ServerFault> {
+        let over_share =
+            |own: Load| self.queue_budget.over_share(token, TokenLoad { own, all: here }, length);
+        if over_share(here).is_none() {
+            return Ok(()); // Holds even if all calls are its own: no need to count.
         }
-        let is_own = |it: &&QueuedCall| it.client.token().id == token.id;
-        let own = self.waiting.borrow().iter().filter(is_own).count();
-        if token.may_take(own, all, most) {
-            return Ok(());
-        }
-        Err(ServerFault::QueueShare { own, most })
+        let waiting = self.waiting.borrow();
+        let own = waiting.iter().filter(|it| it.client.token() == token);
+        let own = own.fold(Load::default(), |own, call| own.with(call.text.len()));
+        over_share(own).map_or(Ok(()), Err)
     }
 
     /// Queues a call, for which there must be room. Returns its ticket, and whether it is the first
@@ -126,8 +134,10 @@ impl Backend {
         (retry_state.ticket, retry_state.waits_since) = (Some(ticket), Some(since));
         let timer = Some(self.set_timer(ticket, self.wait_ends_at(&retry_state, since)));
         alias.counts().parked.set(alias.counts().parked.get() + 1);
-        let reservation =
-            Some((self.queue_budget.take(text.len()), WaitingCount::at(&alias.counts().waiting)));
+        let reservation = Some((
+            self.queue_budget.take(client.token(), text.len()),
+            WaitingCount::at(&alias.counts().waiting),
+        ));
         let waits = QueuedCall {
             ticket,
             client,

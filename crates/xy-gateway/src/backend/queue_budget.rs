@@ -1,10 +1,11 @@
 //! The budget of waiting calls, for one server and for all together. `queue.rs` holds the calls.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use xy_config::settings::ParkSettings;
 use xy_protocol::size::Size;
+use xy_transport::share::{Holdings, TokenUse};
 use xy_upstream::fault::ServerFault;
 
 /// The limits and counts of waiting calls, shared by all servers of a gateway.
@@ -14,8 +15,9 @@ pub(crate) struct QueueBudget {
     pub(crate) park: ParkSettings,
     /// The next ticket. Tickets are unique across servers, as a call may move to another server.
     next_ticket: Cell<u64>,
-    /// The calls that wait for any server.
-    load: Cell<Load>,
+    /// The calls that wait for any server, and their bytes.
+    calls: RefCell<Holdings>,
+    bytes: RefCell<Holdings>,
 }
 
 /// A number of calls and their size.
@@ -29,25 +31,27 @@ impl Load {
     pub(super) fn with(self, length: usize) -> Self {
         Self { calls: self.calls + 1, bytes: self.bytes.saturating_add(length as u64) }
     }
+}
 
-    pub(super) fn without(self, length: usize) -> Self {
-        Self {
-            calls: self.calls.saturating_sub(1),
-            bytes: self.bytes.saturating_sub(length as u64),
-        }
-    }
+/// What waits somewhere: of one token, and of all.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct TokenLoad {
+    pub(super) own: Load,
+    pub(super) all: Load,
 }
 
 /// A call's share of the budget. Dropping it frees the share.
 #[derive(Debug)]
 pub(super) struct Reservation {
     queue_budget: Rc<QueueBudget>,
+    token: TokenUse,
     length: usize,
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.queue_budget.load.set(self.queue_budget.load.get().without(self.length));
+        self.queue_budget.calls.borrow_mut().remove(self.token, 1);
+        self.queue_budget.bytes.borrow_mut().remove(self.token, self.length);
     }
 }
 
@@ -63,18 +67,40 @@ impl QueueBudget {
     /// Returns the limit that one more call of this length would exceed, where `here` waits for its
     /// server.
     pub(super) fn exceeded(&self, here: Load, length: usize) -> Option<Limit> {
-        exceeded(&self.park, here.with(length), self.load.get().with(length))
+        exceeded(&self.park, here.with(length), self.load().with(length))
+    }
+
+    /// Returns the error if one more call of this length would exceed the share of its token.
+    /// `here` waits for its server.
+    pub(super) fn over_share(
+        &self,
+        token: TokenUse,
+        here: TokenLoad,
+        length: usize,
+    ) -> Option<ServerFault> {
+        let own = Load {
+            calls: self.calls.borrow().of(token),
+            bytes: self.bytes.borrow().of(token) as u64,
+        };
+        let all = self.load();
+        over_share(&self.park, token, length, here, TokenLoad { own, all })
     }
 
     /// Reserves the share of a call, even beyond the limit.
-    pub(super) fn take(self: &Rc<Self>, length: usize) -> Reservation {
-        self.load.set(self.load.get().with(length));
-        Reservation { queue_budget: self.clone(), length }
+    pub(super) fn take(self: &Rc<Self>, token: TokenUse, length: usize) -> Reservation {
+        self.calls.borrow_mut().add(token, 1);
+        self.bytes.borrow_mut().add(token, length);
+        Reservation { queue_budget: self.clone(), token, length }
+    }
+
+    /// Returns what waits for all servers.
+    fn load(&self) -> Load {
+        Load { calls: self.calls.borrow().all(), bytes: self.bytes.borrow().all() as u64 }
     }
 
     #[cfg(test)]
     pub(crate) fn waiting(&self) -> (usize, u64) {
-        (self.load.get().calls, self.load.get().bytes)
+        (self.load().calls, self.load().bytes)
     }
 }
 
@@ -93,7 +119,39 @@ fn exceeded(park: &ParkSettings, here: Load, all: Load) -> Option<Limit> {
     }
 }
 
-/// The limit that is exceeded.
+/// Returns the error if one more call of this length would exceed the token's share of a limit.
+fn over_share(
+    park: &ParkSettings,
+    token: TokenUse,
+    length: usize,
+    here: TokenLoad,
+    total: TokenLoad,
+) -> Option<ServerFault> {
+    let may_take = |more: usize, own: u64, all: u64, most: u64| {
+        let [own, all, most] = [own, all, most].map(|it| usize::try_from(it).unwrap_or(usize::MAX));
+        token.may_take_more(more, own, all, most)
+    };
+    let limits = [
+        (Limit::Calls(park.calls), here),
+        (Limit::Bytes(park.bytes), here),
+        (Limit::TotalCalls(park.total_calls), total),
+        (Limit::TotalBytes(park.total_bytes), total),
+    ];
+    limits.into_iter().find_map(|(limit, TokenLoad { own, all })| {
+        let (has_share, own) = match limit {
+            Limit::Calls(most) | Limit::TotalCalls(most) => (
+                may_take(1, own.calls as u64, all.calls as u64, most as u64),
+                own.calls.to_string(),
+            ),
+            Limit::Bytes(most) | Limit::TotalBytes(most) => {
+                (may_take(length, own.bytes, all.bytes, most), Size(own.bytes).to_string())
+            }
+        };
+        (!has_share).then(|| limit.share_fault(own))
+    })
+}
+
+/// A limit on waiting calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Limit {
     Calls(usize),
@@ -105,18 +163,31 @@ pub(super) enum Limit {
 impl Limit {
     /// Returns the error for the caller.
     pub(super) fn fault(self) -> ServerFault {
-        let (is_total, setting, most) = match self {
+        let (is_total, setting, most) = self.words();
+        ServerFault::QueueFull { is_total, setting, most }
+    }
+
+    /// Returns the error for a caller whose token holds `own`.
+    fn share_fault(self, own: String) -> ServerFault {
+        let (is_total, setting, most) = self.words();
+        ServerFault::QueueShare { is_total, setting, own, most }
+    }
+
+    /// Returns whether the limit is on all servers, its setting and its value.
+    fn words(self) -> (bool, &'static str, String) {
+        match self {
             Self::Calls(most) => (false, "calls", most.to_string()),
             Self::Bytes(most) => (false, "bytes", Size(most).to_string()),
             Self::TotalCalls(most) => (true, "total-calls", most.to_string()),
             Self::TotalBytes(most) => (true, "total-bytes", Size(most).to_string()),
-        };
-        ServerFault::QueueFull { is_total, setting, most }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use xy_transport::share::LOCAL;
+
     use super::*;
 
     fn park() -> ParkSettings {
@@ -156,10 +227,11 @@ mod tests {
     fn leaving_calls_free_their_budget() {
         let queue_budget = QueueBudget::new(park());
         let none = Load::default();
-        let reservations = [queue_budget.take(5), queue_budget.take(5)];
+        let take = |length| queue_budget.take(TokenUse { id: LOCAL }, length);
+        let reservations = [take(5), take(5)];
         assert_eq!((queue_budget.waiting(), queue_budget.exceeded(none, 5)), ((2, 10), None));
         assert_eq!(queue_budget.exceeded(none, 6), Some(Limit::TotalBytes(15)));
-        let last = queue_budget.take(1);
+        let last = take(1);
         assert_eq!(queue_budget.exceeded(none, 1), Some(Limit::TotalCalls(3)));
         drop((reservations, last));
         assert_eq!((queue_budget.waiting(), queue_budget.exceeded(none, 10)), ((0, 0), None));
@@ -168,6 +240,48 @@ mod tests {
             Some(Limit::Bytes(10)),
             "nothing overflows"
         );
+    }
+
+    #[test]
+    fn each_limit_has_shares_and_is_named_in_their_error() {
+        let park = ParkSettings {
+            calls: 4,
+            bytes: 100,
+            total_calls: 8,
+            total_bytes: 200,
+            ..ParkSettings::default()
+        };
+        let load = |calls, bytes| Load { calls, bytes };
+        let found = |id, length, here: (Load, Load), total: (Load, Load)| {
+            let [here, total] = [here, total].map(|(own, all)| TokenLoad { own, all });
+            over_share(&park, TokenUse { id }, length, here, total)
+        };
+        let none = (load(0, 0), load(0, 0));
+        let full = (load(3, 75), load(3, 75));
+        let (name, all) =
+            (xy_protocol::server::ServerName::new("a").unwrap(), "all servers together");
+        for (length, here, total, whom, own, most) in [
+            (1, (load(3, 3), load(3, 3)), none, "`a`", "3", "4 (`park { calls }`)"),
+            (76, none, none, "`a`", "0 bytes", "100 bytes (`park { bytes }`)"),
+            (1, none, (load(6, 6), load(6, 6)), all, "6", "8 (`park { total-calls }`)"),
+            (
+                51,
+                none,
+                (load(2, 100), load(2, 100)),
+                all,
+                "100 bytes",
+                "200 bytes (`park { total-bytes }`)",
+            ),
+        ] {
+            let fault = found(70, length, here, total).unwrap().named(&name);
+            assert_eq!(fault.message, format!("too many calls of this token wait for {whom}"));
+            let cause =
+                format!("it holds {own} of at most {most}; the rest is reserved for other tokens");
+            assert_eq!(fault.cause.unwrap(), cause);
+            assert_eq!(found(LOCAL, length, here, total), None, "no share");
+        }
+        assert_eq!(found(70, 75, none, none), None, "three quarters");
+        assert_eq!(found(71, 18, (none.0, full.1), (none.0, full.1)), None, "another token");
     }
 
     #[test]

@@ -27,7 +27,8 @@ pub(crate) use table::{NewPendingInput, PendingEntry, PendingInputs, call_gone};
 use xy_http::frontend::StreamNo;
 use xy_mcp::modern::{RequestMeta, SERVER_INFO};
 use xy_mcp::reply;
-use xy_transport::budget::Reservation;
+use xy_transport::budget::TokenReservation;
+use xy_transport::share::TokenUse;
 use xy_upstream::connection::Connection;
 
 use super::EraTranslation;
@@ -59,6 +60,8 @@ pub(crate) struct PendingInput {
     pub(crate) client: u64,
     /// The group of the client.
     pub(crate) group_id: u64,
+    /// The token of the client.
+    pub(crate) token: TokenUse,
     /// The owner of the call.
     pub(crate) principal: Principal,
     /// True if the call ends with this client.
@@ -76,7 +79,7 @@ pub(crate) struct PendingInput {
     /// The capabilities that the server needed and the client lacks.
     pub(crate) missing: Cell<Option<&'static str>>,
     state: RefCell<State>,
-    held: RefCell<Reservation>,
+    held: RefCell<TokenReservation>,
     /// When the client received the questions.
     delivered_at: Cell<Option<Instant>>,
     is_over: Cell<bool>,

@@ -8,7 +8,7 @@ use xy_mcp::members::Members;
 use xy_mcp::modern::{self, RequestError, RequestMeta};
 use xy_mcp::reply;
 use xy_protocol::error::{CallError, ErrorKind};
-use xy_transport::budget::Reservation;
+use xy_transport::budget::TokenReservation;
 use xy_transport::message_text::StoredText;
 
 use super::{StateBinding, StateError};
@@ -43,8 +43,8 @@ pub(crate) struct OriginalRequest {
     pub(crate) rounds: Rounds,
     /// True if an earlier life may have received it.
     pub(crate) was_written: bool,
-    /// The byte count, bounded over all clients.
-    pub(crate) _held: Reservation,
+    /// The bytes, within the client's share of a limit.
+    pub(crate) _held: TokenReservation,
 }
 
 /// Returns true if results of a method may require input.
@@ -100,7 +100,7 @@ fn store_request(
         client.limit_hit(limit_hits::PENDING_INPUT_BYTES);
         let message = "too many requests are open at servers that may require input";
         return Err(CallError::new(ErrorKind::QueueFull, message)
-            .cause("their copies would exceed `park { held-bytes }`")
+            .cause("their copies would exceed `park { held-bytes }`, or the share of this token")
             .hint(
                 "try again later, or raise `park { held-bytes }` in `xy.kdl` and restart the \
                  daemon",

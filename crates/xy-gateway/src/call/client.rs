@@ -10,7 +10,7 @@ use xy_mcp::era::Era;
 use xy_mcp::modern::RequestMeta;
 use xy_protocol::error::CallError;
 use xy_protocol::server::ServerName;
-use xy_transport::budget::Reservation;
+use xy_transport::budget::TokenReservation;
 use xy_transport::message_text::MessageText;
 use xy_transport::share::TokenUse;
 use xy_upstream::connection::Connection;
@@ -85,8 +85,8 @@ pub(crate) trait CallClient {
     /// Returns true if a request of this server is open.
     fn has_question_from(&self, server: &Connection) -> bool;
 
-    /// Returns a byte counter for stored requests, bounded over all clients.
-    fn byte_budget(&self) -> Reservation;
+    /// Returns a byte counter for stored requests, within the client's share of a limit.
+    fn byte_budget(&self) -> TokenReservation;
     /// Records that `limit` rejected something of this client.
     fn limit_hit(&self, limit: &'static str);
     /// Records the limit that this fault reports to the client, if it reports one.

@@ -12,7 +12,7 @@ use xy_mcp::modern::{self, RequestMeta};
 use xy_mcp::{reply, revision};
 use xy_protocol::error::CallError;
 use xy_protocol::server::ServerName;
-use xy_transport::budget::Reservation;
+use xy_transport::budget::TokenReservation;
 use xy_transport::message_text::MessageText;
 use xy_transport::share::TokenUse;
 use xy_upstream::connection::Connection;
@@ -88,8 +88,8 @@ impl CallClient for Client {
         self.capabilities().allow(method, wants, is_old)
     }
 
-    fn byte_budget(&self) -> Reservation {
-        self.router.byte_budget()
+    fn byte_budget(&self) -> TokenReservation {
+        self.router.stored_requests.reserve(self.token)
     }
 
     fn respond(&self, id: &str, stream: StreamNo, line: &[u8]) {

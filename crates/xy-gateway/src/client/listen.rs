@@ -16,7 +16,7 @@ use xy_mcp::reply;
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::ServerName;
 use xy_supervisor::instance::InstanceKey;
-use xy_transport::budget::Reservation;
+use xy_transport::budget::TokenReservation;
 use xy_upstream::connection::EventFilter;
 
 use super::dispatch::Outcome;
@@ -57,8 +57,8 @@ pub(super) struct ListenRequest {
 /// Notifications to send later.
 struct PendingNotifications {
     lines: Vec<Vec<u8>>,
-    /// The byte count, bounded over all clients.
-    held: Reservation,
+    /// The bytes, within the client's share of a limit.
+    held: TokenReservation,
 }
 
 impl PendingNotifications {

@@ -31,7 +31,7 @@ impl Client {
         };
         match self.router.pending_inputs.take(number)? {
             PendingEntry::Call(pending) => self.resume_call(request, &pending).map(Some),
-            PendingEntry::Again(_) => {
+            PendingEntry::Again { .. } => {
                 let text = rounds::without_round_params(request.text.bytes())
                     .ok_or_else(|| reply::invalid("the call cannot be repeated"))?;
                 self.redispatch(request.id, &text, request.stream);

@@ -22,11 +22,12 @@ const TOOLS: &str = r#"{"tools":[
     {"name":"x","inputSchema":{}}
 ]}"#;
 
-const NO_RULES: CallRules = CallRules { idle: None, within: None };
+pub(super) const NO_RULES: CallRules = CallRules { idle: None, within: None };
 const WITHIN: CallRules = CallRules { idle: None, within: Some(Duration::from_secs(10)) };
 
 /// The introduction of a modern server.
-const MODERN: &str = r#"{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{}}}"#;
+pub(super) const MODERN: &str =
+    r#"{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{}}}"#;
 
 fn known() -> ServerCatalog {
     known_of("s", legacy())
@@ -44,14 +45,14 @@ impl Harness {
         Self::known_with_queue(ParkSettings::default(), NO_RULES).await
     }
 
-    async fn known_with_queue(park: ParkSettings, calls: CallRules) -> Self {
+    pub(super) async fn known_with_queue(park: ParkSettings, calls: CallRules) -> Self {
         let harness = Self::with_queue(park, calls, false, &legacy()).await;
         harness.router.learn(&harness.server, &harness.upstream, known());
         harness
     }
 
     /// Kills the server.
-    fn die(&self) {
+    pub(super) fn die(&self) {
         self.upstream.close(&Cause::end(LossReason::server("was killed")));
         self.router.on_instance_end(
             &self.server,
@@ -90,7 +91,7 @@ impl Harness {
 
 impl TestClient {
     /// Calls one of the server's tools, with the id as its argument.
-    fn call_tool(&self, tool: &str, id: &str) {
+    pub(super) fn call_tool(&self, tool: &str, id: &str) {
         let meta = json!({ "progressToken": format!("token of {id}") });
         let name = format!("s__{tool}");
         let params = json!({ "name": name, "arguments": id, "_meta": meta });

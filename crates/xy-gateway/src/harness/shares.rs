@@ -2,7 +2,15 @@
 
 use xy_upstream::fault::{Cause, LossReason};
 
+use super::queue::{MODERN, NO_RULES};
 use super::*;
+
+/// Calls tool `x` of a server, with an argument of so many bytes.
+fn call_with(client: &TestClient, id: u64, server: &str, bytes: usize) {
+    let arguments = json!({ "text": "x".repeat(bytes) });
+    let params = json!({ "name": format!("{server}__x"), "arguments": arguments });
+    client.ask(&json!(id), "tools/call", &params);
+}
 
 /// Connects a client with this token.
 pub(super) fn client(router: &Rc<Router>, who: u64) -> TestClient {
@@ -135,6 +143,141 @@ async fn one_token_leaves_instances_for_others() {
         call(&other);
         advance(SECOND).await;
         assert!(other.received().is_empty(), "it waits for its own");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_token_leaves_queued_bytes_and_places_for_others() {
+    let default = ParkSettings::default();
+    for (park, limit) in [
+        (ParkSettings { bytes: 4000, ..default }, "bytes"),
+        (ParkSettings { total_bytes: 4000, ..default }, "total-bytes"),
+        (ParkSettings { total_calls: 8, ..default }, "total-calls"),
+    ] {
+        run_local(async {
+            let harness = Harness::known_with_queue(park, NO_RULES).await;
+            harness.die();
+            let name = ServerName::new("t").unwrap();
+            let settings = ServerSettings { name, ..settings(NO_RULES) };
+            harness.router.ensure_server(&Arc::new(settings));
+            let (greedy, other) = (client(&harness.router, 70), client(&harness.router, 71));
+            let server_of =
+                |call: u64| if limit == "bytes" || call.is_multiple_of(2) { "s" } else { "t" };
+            for call in 0..6 {
+                call_with(&greedy, call, server_of(call), 380);
+            }
+            assert_eq!(greedy.received(), Vec::<Value>::new(), "{limit}");
+            call_with(&greedy, 7, "s", 380);
+            let error = greedy.error();
+            assert!(error.contains("too many calls of this token wait"), "{error}");
+            assert!(error.contains(&format!("(`park {{ {limit} }}`)")), "{error}");
+            let hits = limits_hit(&harness.router);
+            assert_eq!(hits, [("calls that wait for a server", Some(70))]);
+            for server in ["s", "t"] {
+                call_with(&other, 1, server, 200);
+                assert_eq!(other.received(), Vec::<Value>::new(), "{limit}: it waits");
+            }
+            greedy.client_session.close();
+            let again = client(&harness.router, 70);
+            call_with(&again, 1, "s", 380);
+            assert_eq!(again.received(), Vec::<Value>::new(), "{limit}: there is room again");
+        })
+        .await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn lost_calls_of_one_token_leave_queue_places_for_others() {
+    run_local(async {
+        let park = ParkSettings { calls: 8, ..ParkSettings::default() };
+        let harness = Harness::known_with_queue(park, NO_RULES).await;
+        let (greedy, other) = (client(&harness.router, 70), client(&harness.router, 71));
+        for call in 0..8 {
+            greedy.call_tool("read", &call.to_string());
+        }
+        harness.die();
+        assert_eq!((harness.server.waiting(), greedy.received().len()), (6, 2));
+        assert_eq!(limits_hit(&harness.router), [("calls that wait for a server", Some(70))]);
+        other.call_tool("read", "1");
+        assert_eq!(other.received(), Vec::<Value>::new(), "it waits");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_token_leaves_bytes_of_request_copies_for_others() {
+    run_local(async {
+        let park = ParkSettings { held_bytes: 4000, ..ParkSettings::default() };
+        let introduction = Introduction::discovered(MODERN).unwrap();
+        let harness = Harness::with_queue(park, NO_RULES, false, &introduction).await;
+        let (greedy, other) = (client(&harness.router, 70), client(&harness.router, 71));
+        for call in 0..4 {
+            call_with(&greedy, call, "s", 600);
+        }
+        assert_eq!(limits_hit(&harness.router), []);
+        call_with(&greedy, 5, "s", 600);
+        let error = greedy.error();
+        assert!(error.starts_with("too many requests are open at servers"), "{error}");
+        assert!(error.contains("of this token"), "{error}");
+        let limit = "bytes of calls that wait for input of their clients";
+        assert_eq!(limits_hit(&harness.router), [(limit, Some(70))]);
+        call_with(&other, 1, "s", 600);
+        assert_eq!((other.received(), harness.sent().len()), (Vec::new(), 5));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_token_leaves_subscribed_resources_for_others() {
+    run_local(async {
+        let harness = Harness::begin().await;
+        let (greedy, other) = (client(&harness.router, 70), client(&harness.router, 71));
+        let hits = |client: &TestClient, id: u64, numbers: std::ops::Range<u64>| {
+            let uris: Vec<String> =
+                numbers.map(|number| format!("xy://s/test://{id}/{number}")).collect();
+            let params = limits::listen_params(&json!({ "resourceSubscriptions": uris }));
+            client.ask(&json!(id), "subscriptions/listen", &params);
+            limits_hit(&harness.router)
+        };
+        for part in 0..7 {
+            hits(&greedy, part, 0..1000);
+        }
+        assert_eq!(hits(&greedy, 7, 0..500), []);
+        let limit = [("subscribed resources", Some(70))];
+        assert_eq!(hits(&greedy, 8, 0..1), limit);
+        assert_eq!(hits(&other, 9, 0..1000), limit, "no other limit is hit");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_token_leaves_unread_bytes_for_others() {
+    run_local(async {
+        let harness = Harness::begin().await;
+        let (greedy, other) = (client(&harness.router, 70), client(&harness.router, 71));
+        call_with(&greedy, 1, "s", 900);
+        // All others have sent nearly as much as the server may leave unread.
+        harness.sent.waiting.set((64 << 20) - 500);
+        call_with(&greedy, 2, "s", 100);
+        let error = greedy.error();
+        assert!(error.contains("`s` takes no more calls of this token"), "{error}");
+        let limit = [("bytes that one server has not read", Some(70))];
+        assert_eq!(limits_hit(&harness.router), limit);
+        for who in [&other, &client(&harness.router, 0)] {
+            call_with(who, 1, "s", 100);
+        }
+        assert_eq!(harness.sent().len(), 3);
+        // The server has read the first call.
+        call_with(&greedy, 3, "s", 100);
+        assert_eq!((greedy.received(), harness.sent().len()), (Vec::new(), 1));
+        // Cancelled calls count until they are written.
+        call_with(&greedy, 4, "s", 900);
+        greedy.send(&json!({
+            "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": 4 }
+        }));
+        call_with(&greedy, 5, "s", 100);
+        assert!(greedy.error().contains("takes no more calls of this token"));
     })
     .await;
 }

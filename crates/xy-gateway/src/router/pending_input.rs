@@ -9,7 +9,6 @@ use xy_http::frontend::StreamNo;
 use xy_mcp::capabilities::{Capabilities, RequiredCapabilities};
 use xy_mcp::modern::{MISSING_CAPABILITY, RequestError, RequestMeta};
 use xy_mcp::reply;
-use xy_transport::budget::Reservation;
 
 use super::{RoutedClient, Router};
 use crate::bridge::pending_input::{self, NewPendingInput, PendingEntry, PendingInput, ReplyTo};
@@ -25,12 +24,6 @@ type Refusal = (i64, &'static str);
 const URL_ELICITATION_REQUIRED: i64 = -32042;
 
 impl Router {
-    /// Returns a byte counter for stored requests, bounded over all clients.
-    pub(crate) fn byte_budget(&self) -> Reservation {
-        let most = usize::try_from(self.queue_budget.park.held_bytes).unwrap_or(usize::MAX);
-        Reservation::new(&self.retained_bytes, most)
-    }
-
     /// Parks a modern client's call, in which a legacy server requests input.
     pub(super) fn park(
         &self,
@@ -208,7 +201,8 @@ impl Router {
             client.respond(id, stream, &wrong.line(id));
             return true;
         }
-        let Some(number) = self.pending_inputs.allow_again(client.group_id()) else {
+        let Some(number) = self.pending_inputs.allow_again(client.group_id(), client.token())
+        else {
             client.limit_hit(limit_hits::PENDING_INPUT);
             return false;
         };

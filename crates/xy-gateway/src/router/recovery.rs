@@ -139,7 +139,7 @@ impl Recovery<'_> {
     ) -> Option<(ClientCall, ServerFault)> {
         lost.retry_state.was_written |= lost.delivery == Delivery::Written;
         let text = lost.request_text.take().unwrap_or_default();
-        if let Err(full) = server.check_room(text.len()) {
+        if let Err(full) = server.check_room(&*lost.client, text.len()) {
             return Some((lost, full));
         }
         let call = CallToQueue {

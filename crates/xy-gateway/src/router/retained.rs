@@ -35,7 +35,7 @@ impl Router {
         self.ownership.borrow().count(&mut counts);
         self.pending_inputs.count(&mut counts);
         counts.add("client_groups", self.groups.borrow().len());
-        counts.add("request_copies_bytes", self.retained_bytes.get());
+        counts.add("request_copies_bytes", self.stored_requests.held());
         counts.add("manifests", self.manifests.len());
         counts.add("profiles", self.scopes.borrow().len());
         counts.add("search_layers", self.indexed.borrow().len());

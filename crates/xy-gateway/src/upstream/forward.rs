@@ -3,7 +3,7 @@
 use xy_mcp::edit::Edits;
 use xy_transport::chunks::Chunks;
 use xy_transport::message_text::MessageText;
-use xy_upstream::connection::MAX_CALLS;
+use xy_upstream::connection::{MAX_BUFFERED_BYTES, MAX_CALLS};
 use xy_upstream::fault::ServerFault;
 
 use super::retry_copy::RetryCopy;
@@ -18,7 +18,9 @@ impl Upstream {
         caller: Caller,
     ) -> Result<u64, ServerFault> {
         self.make_room();
-        self.check_room().and_then(|()| self.check_share(&caller)).inspect_err(|fault| {
+        let length = request.text.len();
+        let check = self.check_room().and_then(|()| self.check_share(&caller));
+        check.and_then(|()| self.check_unread_share(&caller, length)).inspect_err(|fault| {
             if let Caller::Client { client, .. } = &caller {
                 client.record_limit(fault);
             }
@@ -46,6 +48,10 @@ impl Upstream {
         let write = &mut |out: &mut Chunks| request.text.append_edited(&mut edits, out);
         let client = caller.client().map(|client| client.number());
         let offset = self.connection.forward(upstream_id, client, write);
+        if let Some(client) = caller.client() {
+            let is_written = |offset| self.wire().is_written(offset);
+            self.unread_bytes.borrow_mut().add(offset, client.token(), length, is_written);
+        }
         let retry_copy = self.keep(request.text, request.method_and_target, &caller);
         let (timer, retry_state) = (request.timer, request.retry_state);
         if let Some(client) = client {
@@ -126,5 +132,20 @@ impl Upstream {
             return Ok(());
         }
         Err(ServerFault::CallShare { own, most: MAX_CALLS })
+    }
+
+    /// Checks that the client's token leaves room for unread calls of others at this server.
+    fn check_unread_share(&self, caller: &Caller, length: usize) -> Result<(), ServerFault> {
+        let Caller::Client { client, .. } = caller else { return Ok(()) };
+        let (token, all, most) = (client.token(), self.wire().waiting(), MAX_BUFFERED_BYTES);
+        if token.may_take_more(length, all, all, most) {
+            return Ok(()); // Holds even if all bytes are its own: no need to count.
+        }
+        let is_written = |offset| self.wire().is_written(offset);
+        let own = self.unread_bytes.borrow_mut().of(token, is_written);
+        if token.may_take_more(length, own, all, most) {
+            return Ok(());
+        }
+        Err(ServerFault::UnreadShare { own, most })
     }
 }

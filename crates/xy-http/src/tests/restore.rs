@@ -292,6 +292,28 @@ async fn initialize_and_delete_are_answered_once_their_change_is_stored() {
 }
 
 #[tokio::test]
+async fn log_level_and_subscriptions_are_answered_once_they_are_stored() {
+    let disk = FakeDisk::default();
+    let sessions = Persistence::with_store(disk.open().await, 1, Generation::draw());
+    with_restored_service(sessions, rules(), async |server| {
+        let (mut client, session) = server.session().await;
+        let uri = r#"{"uri":"a"}"#;
+        for (id, method, params) in [
+            (1, "logging/setLevel", r#"{"level":"error"}"#),
+            (2, "resources/subscribe", uri),
+            (3, "resources/unsubscribe", uri),
+        ] {
+            let request = Request::call(&session, id, method, params);
+            send_while_disk_hangs(server, &disk, &mut client, &request).await;
+            assert!(!server.frontend.newest().methods().contains(&method.to_owned()), "{method}");
+            disk.set_hanging(false);
+            assert_eq!(client.answer().await.status, 200, "{method}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn hanging_disk_delays_initialize_and_delete_only_briefly() {
     let disk = FakeDisk::default();
     let sessions = Persistence::with_store(disk.open().await, 1, Generation::draw());

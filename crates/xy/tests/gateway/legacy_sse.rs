@@ -1,10 +1,11 @@
 //! Clients of the legacy SSE transport of 2024.
 
 use serde_json::{Value, json};
-use xy_testkit::{Home, McpHttp, McpOlder};
+use xy_testkit::{Home, McpHttp, McpOlder, free_port};
 
 use crate::fixtures::{
-    assert_echo, capabilities, home_of_two, http_client, received_of, tools_of_servers,
+    assert_echo, capabilities, home, home_of_two, http_client, ready, received_of, serve,
+    tools_of_servers,
 };
 
 #[track_caller]
@@ -101,6 +102,31 @@ fn session_and_calls_end_with_the_stream() {
     assert_eq!(late.post(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#).status, 404);
     client.wait_closed();
     drop(client);
+    home.finish();
+}
+
+#[test]
+fn session_ends_with_its_daemon() {
+    let home = home();
+    let listen = format!("gateway {{ listen \"127.0.0.1:{}\" }}\n", free_port());
+    home.write_config("xy.kdl", &listen);
+    serve(&home, "a", &[]);
+    let daemon = home.daemon();
+    ready(&home, &["a"]);
+    let client = sse_client(&home, "/sse");
+    initialize(&client);
+    assert_echo(&client, "a");
+    let endpoint = client.endpoint().to_owned();
+    daemon.kill9();
+    client.wait_closed();
+    let _next = home.daemon();
+    ready(&home, &["a"]);
+    let late = McpHttp::new(&home.gateway_address(), &endpoint, &home.gateway_token());
+    assert_eq!(late.post(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#).status, 404);
+    let again = sse_client(&home, "/sse");
+    initialize(&again);
+    assert_echo(&again, "a");
+    drop((client, again));
     home.finish();
 }
 

@@ -1,11 +1,12 @@
 //! Tasks of legacy clients: each belongs to one client, as long as its server lives.
 
 use serde_json::{Value, json};
-use xy_testkit::{Home, McpClient};
+use xy_testkit::{Home, McpClient, free_port};
 
 use crate::fixtures::{
-    capabilities, capable_client, error_code, error_message, home, linger, local_client,
-    notification_count, ready, received, serve, serve_recorded, serve_with, single_server_client,
+    capabilities, capable_client, error_code, error_message, home, http_client, linger,
+    local_client, notification_count, ready, received, serve, serve_recorded, serve_with,
+    single_server_client,
 };
 
 const STATUS: &str = "notifications/tasks/status";
@@ -94,6 +95,38 @@ fn task_is_hidden_from_other_clients() {
     // The task is not found at another server either.
     let elsewhere = single_server_client(&home, "b");
     assert_eq!(error_code(&elsewhere.request("tasks/get", json!({ "taskId": "first-1" }))), -32602);
+    home.finish();
+}
+
+#[test]
+fn tasks_of_a_killed_daemon_are_unknown_in_a_session_that_goes_on() {
+    let home = home();
+    let listen = format!("gateway {{ listen \"127.0.0.1:{}\" }}\n", free_port());
+    home.write_config("xy.kdl", &listen);
+    serve(&home, "a", &["--tasks", "--name", "first"]);
+    let daemon = home.daemon();
+    ready(&home, &["a"]);
+    let client = http_client(&home);
+    let session = client.session();
+    let done = begin(&client, "a__job", &json!({ "message": "done" }));
+    assert_eq!(text(&result(&client, &done)), "done");
+    let working = begin(&client, "a__job", &json!({ "ms": 60_000 }));
+    daemon.kill9();
+    let _next = home.daemon();
+    ready(&home, &["a"]);
+    client.break_connections();
+    for task in [&done, &working] {
+        for method in ["tasks/get", "tasks/result", "tasks/cancel"] {
+            let answer = client.request(method, json!({ "taskId": task }));
+            assert_eq!(error_code(&answer), -32602, "{answer}");
+            assert!(error_message(&answer).contains("not found"), "{answer}");
+        }
+    }
+    assert_eq!(ids(&client.request("tasks/list", json!({}))), [""; 0]);
+    assert_eq!(client.session(), session, "the session goes on");
+    let fresh = begin(&client, "a__job", &json!({ "message": "fresh" }));
+    assert_eq!(text(&result(&client, &fresh)), "fresh");
+    client.close();
     home.finish();
 }
 

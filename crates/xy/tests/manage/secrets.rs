@@ -37,6 +37,7 @@ fn secrets_of_a_server_are_masked() {
         warnings.contains("env `API_KEY`: `${API_KEY}` is passed on unchanged"),
         "{response:#}"
     );
+    assert!(warnings.contains("set `API_KEY` in the environment of `xy daemon`"), "{response:#}");
     let shown = home.xy(&["status", "talks"]).stdout;
     assert!(shown.contains("password=***") && !shown.contains("s3cret"), "{shown}");
 
@@ -93,6 +94,26 @@ fn stderr_in_answers_has_no_known_secret() {
         assert!(!answer.contains(SECRET), "{answer}");
     }
     assert!(!daemon.stderr().contains(SECRET), "{}", daemon.stderr());
+    home.finish();
+}
+
+#[test]
+fn self_test_answer_has_no_known_secret() {
+    let home = home();
+    let kdl = script_with_secret("echo the key $API_KEY was refused >&2; exit 3");
+    home.write_config("servers/shared.kdl", &format!("{kdl}restart {{ policy \"never\" }}\n"));
+    let rules = "isolation \"client\"\nrestart { max-attempts 1; backoff-initial \"0s\" }\n";
+    home.write_config("servers/own.kdl", &format!("{kdl}{rules}"));
+    home.daemon();
+    home.wait_for_state("shared", "failed");
+
+    let client = connect(&home);
+    for arguments in [json!({ "repair": false }), json!({})] {
+        let answer = client.call("self_test", arguments).to_string();
+        assert!(answer.contains("the key *** was refused"), "{answer}");
+        assert!(!answer.contains(SECRET), "{answer}");
+    }
+    client.close();
     home.finish();
 }
 

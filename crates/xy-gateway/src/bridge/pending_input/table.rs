@@ -11,8 +11,9 @@ use xy_mcp::envelope::text_of;
 use xy_mcp::modern::RequestMeta;
 use xy_mcp::reply;
 use xy_protocol::error::{CallError, ErrorKind};
-use xy_transport::budget::Reservation;
+use xy_transport::budget::SharedBudget;
 use xy_transport::retained::Retained;
+use xy_transport::share::TokenUse;
 use xy_upstream::connection::Connection;
 
 use super::{INPUT_TIMEOUT, PendingInput, ReplyTo, State};
@@ -37,9 +38,8 @@ pub(crate) struct PendingInputs {
     next: Cell<u64>,
     /// Maximum number of pending inputs.
     max_calls: usize,
-    /// Bytes of stored results and questions, and their maximum.
-    bytes: Rc<Cell<usize>>,
-    max_bytes: usize,
+    /// The budget of stored results and questions.
+    bytes: Rc<SharedBudget>,
     /// The start of this daemon, on the monotonic clock and in seconds since 1970.
     since: (Instant, u64),
 }
@@ -51,7 +51,7 @@ pub(crate) enum PendingEntry {
     Call(Rc<PendingInput>),
     /// A call that the server rejected until its client's user has acted; a client of this group
     /// may repeat it.
-    Again(u64),
+    Again { group_id: u64, token: TokenUse },
 }
 
 /// The parts of a new pending input.
@@ -77,8 +77,7 @@ impl PendingInputs {
             used: RefCell::default(),
             next: Cell::new(first),
             max_calls: park.held_calls,
-            bytes: Rc::default(),
-            max_bytes: usize::try_from(park.held_bytes).unwrap_or(usize::MAX),
+            bytes: SharedBudget::new(usize::try_from(park.held_bytes).unwrap_or(usize::MAX)),
             since: (Instant::now(), seconds_now()),
         }
     }
@@ -91,22 +90,27 @@ impl PendingInputs {
     /// Adds the retained counts to `counts`.
     pub(crate) fn count(&self, counts: &mut Retained) {
         counts.add("calls_parked", self.entries.borrow().len());
-        counts.add("calls_parked_bytes", self.bytes.get());
+        counts.add("calls_parked_bytes", self.bytes.held());
         counts.add("calls_parked_deadlines", self.order.borrow().len());
         counts.add("states_used", self.used.borrow().len());
     }
 
-    /// Returns a new number; `None` if the total or the group's limit is reached.
-    fn number(&self, group_id: u64) -> Option<u64> {
+    /// Returns a new number; `None` if the total, the group's limit or the token's share is
+    /// reached.
+    fn number(&self, group_id: u64, token: TokenUse) -> Option<u64> {
         let entries = self.entries.borrow();
         let of = |entry: &PendingEntry| match entry {
-            PendingEntry::Call(pending) => pending.group_id,
-            PendingEntry::Again(group_id) => *group_id,
+            PendingEntry::Call(pending) => (pending.group_id, pending.token),
+            PendingEntry::Again { group_id, token } => (*group_id, *token),
         };
-        let of_group = || entries.values().filter(|it| of(it) == group_id).count();
-        let of_one = self.max_calls.div_ceil(GROUP_SHARE);
-        let has_room =
-            entries.len() < self.max_calls && (entries.len() < of_one || of_group() < of_one);
+        let of_group = || entries.values().filter(|it| of(it).0 == group_id).count();
+        let of_token = || entries.values().filter(|it| of(it).1 == token).count();
+        let (all, of_one) = (entries.len(), self.max_calls.div_ceil(GROUP_SHARE));
+        let has_room = all < self.max_calls
+            && (all < of_one || of_group() < of_one)
+            // Without a count: holds even if all calls are those of the token.
+            && (token.may_take(all, all, self.max_calls)
+                || token.may_take(of_token(), all, self.max_calls));
         has_room.then(|| self.next.replace(self.next.get().wrapping_add(1)))
     }
 
@@ -114,7 +118,8 @@ impl PendingInputs {
     pub(crate) fn full_error(&self) -> CallError {
         CallError::new(ErrorKind::QueueFull, "too many calls wait for their clients")
             .cause(format!(
-                "the limit is {} (`park {{ held-calls }}`), and a quarter of that for one client",
+                "the limit is {} (`park {{ held-calls }}`), a quarter of that for one client, and a \
+                 share for one token",
                 self.max_calls
             ))
             .hint(
@@ -135,7 +140,8 @@ impl PendingInputs {
             info,
             missing,
         } = new;
-        let Some(number) = self.number(reply_to.client.group_id()) else {
+        let token = reply_to.client.token();
+        let Some(number) = self.number(reply_to.client.group_id(), token) else {
             reply_to.client.limit_hit(limit_hits::PENDING_INPUT);
             return None;
         };
@@ -146,6 +152,7 @@ impl PendingInputs {
             number,
             client,
             group_id,
+            token,
             principal,
             ends_with_client,
             request_meta,
@@ -157,7 +164,7 @@ impl PendingInputs {
             info,
             missing: Cell::new(missing),
             state: RefCell::new(State { reply_to: Some(reply_to), ..State::default() }),
-            held: RefCell::new(Reservation::new(&self.bytes, self.max_bytes)),
+            held: RefCell::new(self.bytes.reserve(token)),
             delivered_at: Cell::new(None),
             is_over: Cell::new(false),
         });
@@ -166,9 +173,9 @@ impl PendingInputs {
     }
 
     /// Allows a group to repeat a call; returns `None` if a limit is reached.
-    pub(crate) fn allow_again(&self, group_id: u64) -> Option<u64> {
-        let number = self.number(group_id)?;
-        self.keep(number, PendingEntry::Again(group_id));
+    pub(crate) fn allow_again(&self, group_id: u64, token: TokenUse) -> Option<u64> {
+        let number = self.number(group_id, token)?;
+        self.keep(number, PendingEntry::Again { group_id, token });
         Some(number)
     }
 

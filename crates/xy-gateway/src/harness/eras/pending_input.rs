@@ -2,6 +2,7 @@
 
 use xy_mcp::modern::RequestMeta;
 use xy_protocol::error::ErrorKind;
+use xy_transport::share::{ANONYMOUS, TokenUse};
 
 use super::*;
 use crate::bridge::pending_input::{
@@ -12,17 +13,20 @@ use crate::router::RoutedClient;
 /// The name of the limit `park { held-bytes }`.
 const BYTES: &str = "bytes of calls that wait for input of their clients";
 
+/// Clients without a token, which have no share.
+const NO_TOKEN: TokenUse = TokenUse { id: ANONYMOUS };
+
 impl Harness {
-    /// Opens a client that belongs to this client group.
+    /// Opens a client that belongs to this client group, without a token.
     fn client_in_group(&self, group_id: u64) -> Rc<dyn RoutedClient> {
+        self.client_with_token(ANONYMOUS, group_id)
+    }
+
+    /// Opens a client with this token that belongs to this client group.
+    fn client_with_token(&self, principal: u64, group_id: u64) -> Rc<dyn RoutedClient> {
         let view = View::Profile("default".to_owned());
-        let entry = Entry {
-            view,
-            may_manage: false,
-            lifetime: Lifetime::Request,
-            principal: 1,
-            bound: None,
-        };
+        let entry =
+            Entry { view, may_manage: false, lifetime: Lifetime::Request, principal, bound: None };
         self.router.open(entry, Rc::new(RecordedMessages::default())).unwrap();
         let client = self.router.clients().into_iter().max_by_key(|it| it.number()).unwrap();
         client.set_group_id(group_id);
@@ -67,21 +71,67 @@ async fn pending_inputs_are_limited_in_total_and_per_group() {
         let limit = ("calls that wait for input of their clients", Some(1));
         assert_eq!(shares::limits_hit(&harness.router), [limit]);
         assert!(
-            harness.router.pending_inputs.allow_again(clients[0].group_id()).is_none(),
+            harness.router.pending_inputs.allow_again(clients[0].group_id(), NO_TOKEN).is_none(),
             "limit of one group, for retries too"
         );
         for client in &clients[1..4] {
             // Calls that are to be made again count as well.
             for _ in 0..125 {
                 assert!(harness.detach(client).is_some());
-                assert!(harness.router.pending_inputs.allow_again(client.group_id()).is_some());
+                assert!(
+                    harness
+                        .router
+                        .pending_inputs
+                        .allow_again(client.group_id(), NO_TOKEN)
+                        .is_some()
+                );
             }
         }
         assert_eq!(harness.router.pending_inputs.len(), 1000);
         assert!(harness.detach(&clients[4]).is_none(), "of all");
-        assert!(harness.router.pending_inputs.allow_again(clients[4].group_id()).is_none());
+        assert!(
+            harness.router.pending_inputs.allow_again(clients[4].group_id(), NO_TOKEN).is_none()
+        );
         harness.router.pending_inputs.forget(holds[0].number);
         assert!(harness.detach(&clients[4]).is_some() && harness.detach(&clients[4]).is_none());
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_token_leaves_pending_input_for_others() {
+    run_local(async {
+        let park = ParkSettings { held_calls: 8, ..ParkSettings::default() };
+        let harness = Harness::with_queue(park, CallRules::default(), false, &legacy()).await;
+        let greedy = |group_id: u64| harness.client_with_token(70, 1_000_000 + group_id);
+        for group_id in 0..3 {
+            let client = greedy(group_id);
+            assert!(harness.detach(&client).is_some() && harness.detach(&client).is_some());
+        }
+        assert!(harness.detach(&greedy(3)).is_none(), "6 of 8");
+        let limit = ("calls that wait for input of their clients", Some(70));
+        assert_eq!(shares::limits_hit(&harness.router), [limit]);
+        for token in [71, 0] {
+            assert!(harness.detach(&harness.client_with_token(token, 2_000_000)).is_some());
+        }
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_token_leaves_bytes_of_pending_input_for_others() {
+    run_local(async {
+        let park = ParkSettings { held_bytes: 100, ..ParkSettings::default() };
+        let harness = Harness::with_queue(park, CallRules::default(), false, &legacy()).await;
+        let [greedy, more, other] = [(70, 1), (70, 2), (71, 3)].map(|(token, group_id)| {
+            harness.detach(&harness.client_with_token(token, 1_000_000 + group_id)).unwrap()
+        });
+        let params = |bytes: usize| format!(r#"{{"a":"{}"}}"#, "x".repeat(bytes - 8));
+        let ask = |it: &PendingInput, bytes| it.ask("1", "roots/list", Some(&params(bytes)));
+        assert!(ask(&greedy, 60) && ask(&more, 15));
+        assert!(!ask(&more, 10), "75 of 100");
+        assert_eq!(shares::limits_hit(&harness.router), [(BYTES, Some(70))]);
+        assert!(ask(&other, 15));
     })
     .await;
 }
@@ -103,7 +153,7 @@ async fn limits_for_pending_input_come_from_the_config() {
         let (cause, hint) = (fault.cause.unwrap(), fault.hint.unwrap());
         assert!(cause.contains("held-calls") && cause.contains("is 6 "), "{cause}");
         assert!(hint.contains("park { held-calls }"), "{hint}");
-        let mut kept = harness.router.byte_budget();
+        let mut kept = harness.router.stored_requests.reserve(NO_TOKEN);
         assert!(kept.resize(100) && !kept.resize(101));
     })
     .await;
@@ -220,8 +270,11 @@ async fn ten_thousand_used_states_are_remembered() {
         let pending_inputs = &harness.router.pending_inputs;
         let numbers: Vec<u64> = (0..10_001)
             .map(|_| {
-                let number = pending_inputs.allow_again(1).unwrap();
-                assert!(matches!(pending_inputs.take(number), Ok(PendingEntry::Again(1))));
+                let number = pending_inputs.allow_again(1, NO_TOKEN).unwrap();
+                assert!(matches!(
+                    pending_inputs.take(number),
+                    Ok(PendingEntry::Again { group_id: 1, .. })
+                ));
                 number
             })
             .collect();
