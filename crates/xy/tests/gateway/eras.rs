@@ -402,7 +402,7 @@ fn upgradable(home: &Home, flags: &str) {
     let script = home.root().join("harness/upgradable");
     let (program, input_log) = (home.program("xy-test-mcp"), home.root().join("harness/s.input"));
     let line = format!(
-        "#!/bin/sh\nexec {} --input_log {} {flags}\n",
+        "#!/bin/sh\nexec {} --input-log {} {flags}\n",
         program.display(),
         input_log.display()
     );
