@@ -30,9 +30,10 @@ pub(super) fn read(
             .value(variable, VARIABLE)
             .and_then(|value| as_value(reader, value, &variable.name));
         if let Some(value) = &value {
-            let holder = match is_container {
-                true => Holder::ContainerVariable,
-                false => Holder::Variable(&variable.name),
+            let holder = if is_container {
+                Holder::ContainerVariable
+            } else {
+                Holder::Variable(&variable.name)
             };
             reader.warn_of_reference(&value.value, &value.at, holder);
         }
