@@ -9,8 +9,8 @@ const HTTP: &str = "crates/xy-http/src/limits.rs";
 /// Folders and files without production code.
 const TEST_CODE: [&str; 6] = ["xy-testkit", "tests", "harness", "examples", "benches", "labelled"];
 
-/// The constants `MAX_…` and `…_MAX` that the guide need not list: those that refuse nothing to a
-/// user, a client or a server. A file is named without `src`.
+/// The constants with a name of [`BOUND_NAMES`] that the guide need not list: those that refuse
+/// nothing to a user, a client or a server. A file is named without `src`.
 const INTERNAL: &str = "
 # Shorten a text or a list that people read.
 xy-catalog/catalog.rs: MAX_NAMED
@@ -144,6 +144,73 @@ xy-upstream/connection/pipes.rs: MAX_WRITE
 xy/verbs/connect.rs: MAX_EVENTS
 xy/verbs/connect/lines.rs: MAX_IDLE_BUFFER
 
+# How long xy waits for its own parts, for other programs of xy, and for the disk.
+xy-container/adopt.rs: LINE_REST_TIMEOUT STARTUP_TIMEOUT
+xy-container/log.rs: HANG_TIMEOUT
+xy-container/runner.rs: LOG_WRITE_TIMEOUT
+xy-container/runner/protocol.rs: RELAY_EXIT_TIMEOUT
+xy-container/stream_holder.rs: EXIT_TIMEOUT GREETING_TIMEOUT
+xy-container/reconcile.rs: ADOPTION_TIMEOUT
+xy-daemon/logging.rs: WRITE_TIMEOUT
+xy-daemon/run.rs: DRAIN_TIMEOUT JOURNAL_TIMEOUT MIN_SHUTDOWN_TIMEOUT RELEASE_TIMEOUT
+xy-daemon/self_test/folders.rs: DISK_TIMEOUT
+xy-daemon/self_test/history.rs: DISK_TIMEOUT
+xy-daemon/self_test/http_listener.rs: RESPONSE_TIMEOUT
+xy-daemon/self_test/sockets.rs: RESPONSE_TIMEOUT
+xy-daemon/self_test/supervisor.rs: RESPONSE_TIMEOUT
+xy-daemon/takeover.rs: SUCCESSOR_TIMEOUT
+xy-gateway/gateway.rs: SHUTDOWN_TIMEOUT
+xy-gateway/manifest.rs: RECALL_TIMEOUT
+xy-gateway/tools/remove_server.rs: REMOVAL_TIMEOUT
+xy-ipc/client/connect.rs: CONNECT_TIMEOUT
+xy-shim/control.rs: FLUSH_TIMEOUT
+xy-shim/controller.rs: HELLO_TIMEOUT
+xy-shim/instance.rs: FINISH_TIMEOUT
+xy-supervisor/fleet/capacity.rs: SLEEP_TIMEOUT
+xy-supervisor/instance.rs: DRIVER_REPLY_TIMEOUT
+xy-supervisor/launch/adopt.rs: EXIT_TIMEOUT REPLY_TIMEOUT SILENCE_LIMIT STARTUP_TIMEOUT
+xy-supervisor/launch/process_runner.rs: FINISH_TIMEOUT HANDOVER_ACK_TIMEOUT
+xy-supervisor/launch/protocol_link.rs: DRIVER_EXIT_TIMEOUT HANDOVER_TIMEOUT
+xy-supervisor/launch/remote.rs: CLOSE_TIMEOUT
+xy-supervisor/launch/shim_link.rs: OUTBOX_LIMIT
+xy-supervisor/monitor.rs: DRIVER_REPLY_TIMEOUT
+xy/verbs/connect.rs: INFORM_TIMEOUT
+xy/verbs/connect/connector.rs: HINT_TIMEOUT
+xy/verbs/connect/recording.rs: FLUSH_TIMEOUT
+xy/verbs/demo.rs: SETTLE_TIMEOUT
+xy/verbs/demo/stage.rs: SHUTDOWN_TIMEOUT
+xy/verbs/diagnostics.rs: REQUEST_TIMEOUT
+xy/verbs/self_test.rs: REQUEST_TIMEOUT
+
+# How long the end of a life, of a connection or of a container may take, and its cleanup.
+xy-container/adopt.rs: CONTAINER_TIMEOUT REMOVE_TIMEOUT
+xy-container/cli.rs: REMOVE_TIMEOUT
+xy-container/engine.rs: CLEANUP_TIMEOUT HELLO_TIMEOUT LONG_TIMEOUT
+xy-container/exit_watch.rs: REMOVAL_TIMEOUT SETTLE_TIMEOUT
+xy-container/oom_watch.rs: RESULT_TIMEOUT
+xy-container/reconcile.rs: ENGINE_TIMEOUT
+xy-container/runner.rs: ATTACH_TIMEOUT ENGINE_RETURN_TIMEOUT
+xy-container/runner/ending.rs: DRAIN_TIMEOUT KILL_TIMEOUT REMOVE_TIMEOUT
+xy-container/start.rs: UNDO_TIMEOUT
+xy-container/stream.rs: REASON_TIMEOUT
+xy-daemon/self_test/orphans.rs: ENGINE_TIMEOUT
+xy-daemon/self_test/servers.rs: EXIT_NOTICE_TIMEOUT RECONNECT_TIMEOUT STOP_TIMEOUT
+xy-gateway/local.rs: GOODBYE_TIMEOUT
+xy-gateway/upstream/ending.rs: DEATH_TIMEOUT
+xy-gateway/upstream_session.rs: DRAIN_TIMEOUT EXIT_TIMEOUT FLUSH_TIMEOUT
+xy-gateway/upstream_session/http.rs: DRAIN_TIMEOUT LISTEN_TIMEOUT
+xy-gateway/upstream_session/lists.rs: SUBSCRIBE_TIMEOUT
+xy-gateway/tools/report.rs: TOOLS_TIMEOUT
+xy-ipc/server.rs: FLUSH_TIMEOUT
+xy-supervisor/journal.rs: FOLLOWERS_TIMEOUT
+xy-supervisor/launch/adopt.rs: UNKNOWN_GRACE
+xy-supervisor/launch/orphans.rs: KILL_TIMEOUT
+xy-supervisor/launch/protocol_link.rs: STDOUT_CLOSED_ON_PROBE_TIMEOUT
+xy-upstream/connection/http_client.rs: CANCELLED_READ_TIMEOUT END_SESSION_TIMEOUT
+xy-upstream/connection/http_client/fetch.rs: IDLE_TIMEOUT
+xy-upstream/connection/http_client/listen.rs: LEGACY_PROBE_TIMEOUT STREAM_END_TIMEOUT
+xy-upstream/connection/http_client/send_order.rs: SEND_TIMEOUT
+
 # Repeat a limit of the guide, or are described there in words.
 xy-catalog/names.rs: MAX_NAME
 xy-config/paths.rs: MAX_SOCKET_PATH
@@ -151,9 +218,14 @@ xy-shim/listener.rs: MAX_SOCKET_PATH
 xy-supervisor/fleet.rs: MAX_SERVERS
 xy-supervisor/protocol/log_only.rs: MAX_LINE_BYTES
 xy-transport/share.rs: MAX_RATIO
+xy/verbs/connect/recording.rs: QUEUE_TIMEOUT
 
-# The name of a variable.
-xy-config/environment.rs: MAX_ATTEMPTS
+# The name of a variable, a setting, or a message about one.
+xy-config/check.rs: ZERO_ORPHAN_TIMEOUT
+xy-config/check/blocks.rs: ZERO_TIMEOUT
+xy-config/environment.rs: HEALTH_TIMEOUT MAX_ATTEMPTS
+xy-config/settings.rs: DEFAULT_ORPHAN_TIMEOUT
+xy-daemon/handlers/add.rs: DEFAULT_GRACE
 ";
 
 /// A constant: its file and its name.
@@ -208,16 +280,19 @@ fn internal() -> BTreeSet<Constant> {
     internal
 }
 
-/// Returns the name of the constant that a line declares, if it is called `MAX_…` or `…_MAX`.
+/// The ends of the names of bounds, besides the prefix `MAX_`.
+const BOUND_NAMES: [&str; 4] = ["_MAX", "_TIMEOUT", "_LIMIT", "GRACE"];
+
+/// Returns the name of the constant that a line declares, if it is that of a bound.
 fn declared_bound(line: &str) -> Option<String> {
     let (before, after) = line.split_once("const ")?;
     let is_declared = before.trim().is_empty() || before.trim_start().starts_with("pub");
     let name = after.split(':').next()?;
-    let is_bound = name.starts_with("MAX_") || name.ends_with("_MAX");
+    let is_bound = name.starts_with("MAX_") || BOUND_NAMES.iter().any(|end| name.ends_with(end));
     (is_declared && is_bound).then(|| name.to_owned())
 }
 
-/// Returns the constants `MAX_…` and `…_MAX` of the production code of all crates.
+/// Returns the bounds of the production code of all crates.
 fn bounds() -> BTreeSet<Constant> {
     let (root, mut bounds) = (root(), BTreeSet::new());
     let mut folders = vec![root.join("crates")];
