@@ -198,12 +198,16 @@ fn oversized_call_takes_the_server_from_nobody() {
         let (sender, others) = peers.split_first_mut().unwrap();
         sender.send(&echo(&stage, sender, &oversized));
         stage.home.wait_until("the server is restarted", || {
-            others.iter_mut().for_each(|peer| assert_echo(&stage, peer));
+            for peer in &mut *others {
+                assert_echo(&stage, peer);
+            }
             restarts(&stage.home) > before
         });
         // If the process has ended, the call was sent to its successor, and ended that too.
         assert_eq!(sender.receive()["answers"], json!(["refused: -32010"]), "{}", sender.name);
-        peers.iter_mut().for_each(|peer| assert_echo(&stage, peer));
+        for peer in &mut peers {
+            assert_echo(&stage, peer);
+        }
         assert!(restarts(&stage.home) <= before + 2, "it was sent twice at most");
         peers.rotate_left(1);
     }
