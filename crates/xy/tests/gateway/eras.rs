@@ -49,6 +49,16 @@ fn methods(home: &Home, skip: usize) -> Vec<String> {
     messages.map(|it| it["method"].as_str().unwrap_or_default().to_owned()).collect()
 }
 
+/// Waits until the server has read so many messages after the first `skip`, and returns their
+/// methods: it may be ready before it has read all that it was sent.
+#[track_caller]
+fn first_methods(home: &Home, skip: usize, count: usize) -> Vec<String> {
+    home.wait_until("the server has read its messages", || {
+        let methods = methods(home, skip);
+        methods.get(..count).map(<[String]>::to_vec)
+    })
+}
+
 /// Waits until the server's manifest is saved.
 #[track_caller]
 fn wait_until_remembered(home: &Home, version: &str) {
@@ -132,7 +142,7 @@ fn modern_server_is_detected_listed_and_subscribed_to() {
     assert!(!methods(&home, 0).iter().any(|it| never.contains(&it.as_str())));
     // The first process was asked after `server/discover`, and a fresh one before it.
     let learned = ["server/discover", "initialize", "initialize", "server/discover"];
-    assert_eq!(methods(&home, 0)[..4], learned);
+    assert_eq!(first_methods(&home, 0, 4), learned);
     assert_eq!(status(&home, "s")["restarts_total"], 0);
     let key = "io.modelcontextprotocol/protocolVersion";
     for request in received(&home, "s").iter().skip(3).filter(|it| it.get("id").is_some()) {
@@ -215,11 +225,11 @@ fn server_of_both_eras_is_learned_once_in_one_process() {
     ready(&home, &["s"]);
     assert_eq!(protocol(&home), LEGACY);
     let learned = ["server/discover", "initialize", "notifications/initialized"];
-    assert_eq!(methods(&home, 0)[..3], learned);
+    assert_eq!(first_methods(&home, 0, 3), learned);
     wait_until_remembered(&home, LEGACY);
     let before = received(&home, "s").len();
     restart(&home);
-    assert_eq!(methods(&home, before)[..2], ["initialize", "notifications/initialized"]);
+    assert_eq!(first_methods(&home, before, 2), ["initialize", "notifications/initialized"]);
     home.finish();
 }
 
@@ -273,7 +283,7 @@ fn hanging_modern_http_server_is_restarted() {
 fn silent_server_is_greeted_in_the_legacy_era() {
     let home = home_with(&["--discover", "silent"]);
     assert_eq!(protocol(&home), LEGACY);
-    assert_eq!(methods(&home, 0)[..2], ["server/discover", "initialize"]);
+    assert_eq!(first_methods(&home, 0, 2), ["server/discover", "initialize"]);
     assert!(received_of(&home, "s", "notifications/cancelled").is_empty());
     home.finish();
 }
@@ -338,7 +348,7 @@ fn unreadable_discover_response_falls_back_to_the_legacy_era_once() {
             (&json!(LEGACY), &json!(0)),
             "{how}: {now}"
         );
-        assert_eq!(methods(&home, 0)[..2], ["server/discover", "initialize"], "{how}");
+        assert_eq!(first_methods(&home, 0, 2), ["server/discover", "initialize"], "{how}");
         wait_until_remembered(&home, LEGACY); // Otherwise the next process would be probed again.
         restart(&home);
         assert_eq!(
