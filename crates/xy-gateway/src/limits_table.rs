@@ -165,7 +165,7 @@ xy-gateway/tools/remove_server.rs: REMOVAL_TIMEOUT
 xy-ipc/client/connect.rs: CONNECT_TIMEOUT
 xy-shim/control.rs: FLUSH_TIMEOUT
 xy-shim/controller.rs: HELLO_TIMEOUT
-xy-shim/instance.rs: FINISH_TIMEOUT
+xy-shim/life.rs: FINISH_TIMEOUT
 xy-supervisor/fleet/capacity.rs: SLEEP_TIMEOUT
 xy-supervisor/instance.rs: DRIVER_REPLY_TIMEOUT
 xy-supervisor/launch/adopt.rs: EXIT_TIMEOUT REPLY_TIMEOUT SILENCE_LIMIT STARTUP_TIMEOUT
@@ -178,7 +178,7 @@ xy/verbs/connect.rs: INFORM_TIMEOUT
 xy/verbs/connect/connector.rs: HINT_TIMEOUT
 xy/verbs/connect/recording.rs: FLUSH_TIMEOUT
 xy/verbs/demo.rs: SETTLE_TIMEOUT
-xy/verbs/demo/stage.rs: SHUTDOWN_TIMEOUT
+xy/verbs/demo/demo_home.rs: SHUTDOWN_TIMEOUT
 xy/verbs/diagnostics.rs: REQUEST_TIMEOUT
 xy/verbs/self_test.rs: REQUEST_TIMEOUT
 

@@ -510,7 +510,7 @@ impl Router {
         if !client.has_session() {
             return self.leave_group(client);
         }
-        self.abandon_parked(client);
+        self.abandon_pending_inputs(client);
         for server in self.servers() {
             server.forget_user(number);
             if server.holder(client) == Holder::Client(number) && server.owner().is_none() {

@@ -137,7 +137,7 @@ async fn run_on_pipes(router: Rc<Router>, connection: Connection) {
                     pipes.handle_rest(&upstream);
                 }
                 session.on_exit(exit).await;
-                report_left_calls(&upstream, exit, by_xy).await;
+                report_unanswered_calls(&upstream, exit, by_xy).await;
                 if exit != Exit::UNKNOWN {
                     pipes.mark_dead(); // The shim has killed the remaining processes.
                 }
@@ -150,10 +150,8 @@ async fn run_on_pipes(router: Rc<Router>, connection: Connection) {
         task.abort();
     }
     let Some(reply) = reply else {
-        if !session.is_open.get() && !by_xy && upstream.key().holder.era().is_none() {
-            // Lets the next life be asked differently.
-            let shown = session.shown.get();
-            session.server.hint.borrow_mut().ended(&session.settings, shown);
+        if !session.is_open.get() && upstream.key().holder.era().is_none() {
+            session.record_unused_life(by_xy);
         }
         writer.abort();
         upstream.close(&Cause::end(why.clone()));
@@ -249,6 +247,18 @@ impl PipeSession {
             self.upstream.report(DriverEvent::Probing(false)).await;
         }
         std::future::pending().await
+    }
+
+    /// Lets the next life be asked differently after one that was never used. `by_xy` says that xy
+    /// ended it, for example as its start took too long.
+    fn record_unused_life(&self, by_xy: bool) {
+        let wanted = self.wanted_era();
+        let mut hint = self.server.hint.borrow_mut();
+        if !by_xy {
+            hint.ended(&self.settings, self.shown.get());
+        } else if hint.handshake_plan(&self.settings, wanted).fallback_delay.is_none() {
+            hint.forget(&self.settings); // A newer version of the server may ignore the question.
+        }
     }
 
     /// Handles the end that the supervisor requests. A server that has closed its stdout on a
@@ -375,7 +385,7 @@ async fn shake_hands(
     }
     if upstream.key().holder == Holder::Era(Era::Modern) {
         // `initialize` can bind the process to the era of the other process.
-        plan.fallback_delay = None;
+        plan = HandshakePlan { first: Hello::Discover, fallback_delay: None, ..plan };
     }
     let handshake = Handshake {
         capabilities: &capabilities,
@@ -447,10 +457,10 @@ fn read_answer(of: Hello, answer: Result<Box<str>, CallError>) -> ProbeAnswer {
 
 /// Reports the calls that a server has left unanswered by a clean exit of its own. Such an exit is a
 /// failure: many servers end with code 0 when their transport breaks.
-async fn report_left_calls(upstream: &Upstream, exit: Exit, by_xy: bool) {
-    let left = upstream.external_calls();
-    if !by_xy && exit.is_clean() && left > 0 {
-        upstream.report(DriverEvent::LeftCalls(left)).await;
+async fn report_unanswered_calls(upstream: &Upstream, exit: Exit, by_xy: bool) {
+    let unanswered = upstream.external_calls();
+    if !by_xy && exit.is_clean() && unanswered > 0 {
+        upstream.report(DriverEvent::UnansweredCalls(unanswered)).await;
     }
 }
 

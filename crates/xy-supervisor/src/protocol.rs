@@ -129,7 +129,7 @@ pub enum DriverEvent {
     /// The server is idle and may stop, for this reason. The driver sends it no more requests.
     Idle(String),
     /// The server has exited by itself, and has not answered this many calls of clients.
-    LeftCalls(usize),
+    UnansweredCalls(usize),
     /// The server has closed its stdout. Unless it ends soon, that is a protocol error.
     StdoutClosed,
     /// Output of the server that is not part of the protocol, for its log. One or several whole

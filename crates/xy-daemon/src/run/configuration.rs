@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use xy_config::{BrokenServers, LastGood, Paths, PriorState, Settings};
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_supervisor::RuntimeServers;
+use xy_supervisor::instance::Holder;
 use xy_supervisor::launch::adopt::AdoptedLife;
 use xy_supervisor::reload::ServerMap;
 
@@ -52,7 +53,8 @@ impl Configuration {
             }
         }
         let is_kept = |one: &&AdoptedLife| {
-            loaded.broken.contains(one.server()) && !one.settings().source.added
+            let is_shared = one.key.holder == Holder::Shared; // A second process has other settings.
+            is_shared && loaded.broken.contains(one.server()) && !one.settings().source.added
         };
         let mut kept = ServerMap::new();
         for one in adopted.iter().filter(is_kept) {

@@ -163,18 +163,18 @@ pub(super) enum Limit {
 impl Limit {
     /// Returns the error for the caller.
     pub(super) fn fault(self) -> ServerFault {
-        let (is_total, setting, most) = self.words();
+        let (is_total, setting, most) = self.describe();
         ServerFault::QueueFull { is_total, setting, most }
     }
 
     /// Returns the error for a caller whose token holds `own`.
     fn share_fault(self, own: String) -> ServerFault {
-        let (is_total, setting, most) = self.words();
+        let (is_total, setting, most) = self.describe();
         ServerFault::QueueShare { is_total, setting, own, most }
     }
 
     /// Returns whether the limit is on all servers, its setting and its value.
-    fn words(self) -> (bool, &'static str, String) {
+    fn describe(self) -> (bool, &'static str, String) {
         match self {
             Self::Calls(most) => (false, "calls", most.to_string()),
             Self::Bytes(most) => (false, "bytes", Size(most).to_string()),

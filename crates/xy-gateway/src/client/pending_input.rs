@@ -63,7 +63,7 @@ impl Client {
                 upstream
             }
             (ResumeAction::AskMore, Some(upstream)) => {
-                self.park_again(request, pending)?;
+                self.await_more_input(request, pending)?;
                 upstream
             }
         };
@@ -83,7 +83,7 @@ impl Client {
         }
     }
 
-    fn park_again(
+    fn await_more_input(
         &self,
         request: &Request<'_>,
         pending: &Rc<PendingInput>,

@@ -28,7 +28,7 @@ enum Recipient {
     /// A client, the route to it, and the related call, if known.
     Client(Rc<dyn RoutedClient>, Route, Option<u64>),
     /// A pending input, which its client will resume.
-    Parked(Rc<PendingInput>),
+    PendingInput(Rc<PendingInput>),
 }
 
 impl Recipient {
@@ -36,7 +36,7 @@ impl Recipient {
     fn call(&self) -> Option<u64> {
         match self {
             Self::Client(_, _, upstream_id) => *upstream_id,
-            Self::Parked(pending) => Some(pending.upstream_id),
+            Self::PendingInput(pending) => Some(pending.upstream_id),
         }
     }
 }
@@ -50,7 +50,7 @@ impl Router {
                 Route::Related(stream),
                 Some(upstream_id),
             ),
-            CallOwner::PendingInput(pending) => Recipient::Parked(pending),
+            CallOwner::PendingInput(pending) => Recipient::PendingInput(pending),
         })
     }
 
@@ -77,7 +77,7 @@ impl Router {
                 let recipient = self.recipient_of(by.only_client()?)?;
                 let number = match &recipient {
                     Recipient::Client(client, ..) => client.number(),
-                    Recipient::Parked(pending) => pending.client,
+                    Recipient::PendingInput(pending) => pending.client,
                 };
                 let (ownership, now) = (self.ownership.borrow(), Instant::now());
                 (!ownership.has_tasks_of_others(by.key(), number, now)).then_some(recipient)
@@ -134,7 +134,7 @@ impl Router {
                 Recipient::Client(client, ..) => {
                     related_call.is_some() || by.begins_task(&**client)
                 }
-                Recipient::Parked(_) => false,
+                Recipient::PendingInput(_) => false,
             })
         };
         if is_over {
@@ -288,7 +288,7 @@ impl Router {
                 }
             }
             // Between two rounds no request can carry it.
-            Some(Recipient::Parked(_)) => {}
+            Some(Recipient::PendingInput(_)) => {}
             None => by.unparsed(line),
         }
     }
@@ -303,7 +303,7 @@ impl Router {
         let (client, to, upstream_id) =
             match self.question_recipient(by, method, params, related_call) {
                 Ok(Recipient::Client(client, to, upstream_id)) => (client, to, upstream_id),
-                Ok(Recipient::Parked(pending)) => {
+                Ok(Recipient::PendingInput(pending)) => {
                     let can = check_question(&pending.request_meta, request);
                     let result = can
                         .inspect_err(|_| {

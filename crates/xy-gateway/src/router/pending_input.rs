@@ -173,7 +173,7 @@ impl Router {
     }
 
     /// Abandons the calls that only this client, now closed, could resume.
-    pub(super) fn abandon_parked(&self, client: &dyn RoutedClient) {
+    pub(super) fn abandon_pending_inputs(&self, client: &dyn RoutedClient) {
         for pending in self.pending_inputs.tied_to(client.number()) {
             self.pending_inputs.forget(pending.number);
             self.abandon(&pending);

@@ -118,7 +118,7 @@ impl Recovery<'_> {
         let shown = |known| self.by.shown_as(&lost.alias.name, &*lost.client, known);
         let known = self.known.clone().and_then(shown);
         RetryFacts {
-            caller: CallerKind::Client,
+            caller: Some(CallerKind::Client),
             delivery: lost.delivery,
             idempotency: retry::classify(written, &lost.response_kind, view, known.as_deref()),
             is_wanted: lost.client.has_open_request(&lost.id),

@@ -69,7 +69,8 @@ pub(crate) enum CallerKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(crate) struct RetryFacts {
-    pub(crate) caller: CallerKind,
+    /// `None` if nothing waits for the response.
+    pub(crate) caller: Option<CallerKind>,
     pub(crate) delivery: Delivery,
     pub(crate) idempotency: Idempotency,
     /// Its caller still waits for it.
@@ -88,11 +89,10 @@ pub(crate) struct RetryFacts {
 }
 
 impl RetryFacts {
-    /// Returns the facts of a call whose text is never kept. `caller` is `None` if nothing waits
-    /// for the response.
+    /// Returns the facts of a call whose text is never kept.
     pub(crate) fn without_text(caller: Option<CallerKind>, delivery: Delivery) -> Self {
         Self {
-            caller: caller.unwrap_or(CallerKind::Client),
+            caller,
             delivery,
             idempotency: Idempotency::Other,
             is_wanted: caller.is_some(),
@@ -160,7 +160,7 @@ pub(crate) fn decide(facts: RetryFacts) -> Retry {
     } = facts;
     let is_seen = delivery == Delivery::Written;
     let never = match (idempotency, copy) {
-        _ if caller != CallerKind::Client => Some(Reason::SentOnce),
+        _ if caller != Some(CallerKind::Client) => Some(Reason::SentOnce),
         _ if is_seen && is_hung => Some(Reason::Hung),
         _ if is_seen && was_written => Some(Reason::Twice),
         (Idempotency::OfTask, _) => Some(Reason::Task),

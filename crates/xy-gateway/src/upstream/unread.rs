@@ -42,7 +42,7 @@ impl Upstream {
         tokio::task::spawn_local(async move {
             let mut reading = None;
             while let Some(upstream) = watched.upgrade() {
-                let Some(next) = upstream.end_unread_bytes(&mut reading) else {
+                let Some(next) = upstream.end_unread_calls(&mut reading) else {
                     return upstream.tasks.reading.set(false);
                 };
                 drop(upstream);
@@ -53,7 +53,7 @@ impl Upstream {
 
     /// Fails the calls that were not read for too long. Returns when to check again, if that is
     /// necessary.
-    fn end_unread_bytes(self: &Rc<Self>, reading: &mut Option<Reading>) -> Option<Instant> {
+    fn end_unread_calls(self: &Rc<Self>, reading: &mut Option<Reading>) -> Option<Instant> {
         let (now, up_to) = (Instant::now(), self.wire().read_up_to()?);
         let since = match *reading {
             Some(it) if it.up_to == up_to => it.since,

@@ -19,9 +19,7 @@ use xy_upstream::connection::handshake::{
 
 use super::checkup::CheckupTask;
 use super::legacy_session::LegacySession;
-use super::{
-    LearnError, capabilities, describe_end, end_loop, idle_stop, learn_lists, report_left_calls,
-};
+use super::{LearnError, capabilities, describe_end, end_loop, idle_stop, learn_lists};
 use crate::backend::Backend;
 
 mod second_session;
@@ -122,7 +120,6 @@ pub(super) async fn run(router: Rc<Router>, connection: Connection) {
                 break (LossReason::taken_over(), Some(reply));
             }
             Some(DriverCommand::Exited(exit)) => {
-                report_left_calls(&upstream, exit, by_xy).await;
                 break (describe_end(&upstream, exit, by_xy), None);
             }
             None => break (LossReason::server("has ended"), None),

@@ -52,7 +52,7 @@ impl Secrets {
         }
     }
 
-    /// Returns the text with every known secret masked.
+    /// Returns the text with every known secret masked, also one that is cut off.
     pub fn scrub<'t>(&self, text: &'t str) -> Cow<'t, str> {
         if self.by_prefix.is_empty() {
             return Cow::Borrowed(text);
@@ -64,12 +64,12 @@ impl Secrets {
         {
             let rest = &text.as_bytes()[at..];
             let candidates = self.by_prefix.get(prefix).into_iter().flatten();
-            let found = candidates.into_iter().find(|it| rest.starts_with(it.as_bytes()));
+            let found = candidates.into_iter().find_map(|it| found_length(rest, it.as_bytes()));
             match found {
-                Some(secret) => {
+                Some(length) => {
                     masked.push_str(&text[copied..at]);
                     masked.push_str(MASK);
-                    at += secret.len();
+                    at += length;
                     copied = at;
                 }
                 None => at += 1,
@@ -90,6 +90,17 @@ impl Secrets {
             }
         });
     }
+}
+
+/// Returns the length of a secret at the beginning of `rest`. It may be cut off by the end of the
+/// text or by `…`, as in a shortened error message.
+fn found_length(rest: &[u8], secret: &[u8]) -> Option<usize> {
+    let same = rest.iter().zip(secret).take_while(|(written, known)| written == known).count();
+    let is_cut = || {
+        let ends = rest.len() == same || rest[same..].starts_with("…".as_bytes());
+        ends && same > MIN_SECRET_LENGTH
+    };
+    (same == secret.len() || is_cut()).then_some(same)
 }
 
 /// Changes every string in a value, except the names of fields.
@@ -141,6 +152,9 @@ mod tests {
             (r#"{"x":"quo\"ted"}"#, r#"{"x":"***"}"#),
             ("two words, two", "***, two"),
             ("short hunter", "short hunter"),
+            ("refused: two wor", "refused: ***"),
+            ("refused: `two word…`", "refused: `***…`"),
+            ("two wor ds", "two wor ds"),
             ("ünïcödé hunter2 ünïcödé", "ünïcödé *** ünïcödé"),
             ("", ""),
         ] {

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use xy_config::BrokenServers;
+use xy_config::settings::Isolation;
 use xy_protocol::server::{ServerName, Wanted};
 
 use super::fleet_task::FleetTask;
-use super::{Roster, settings_of};
+use super::{Roster, settings_for, settings_of};
 use crate::instance::Holder;
 use crate::launch::adopt::AdoptedLife;
 use crate::lifecycle::{Event, Retirement};
@@ -23,14 +24,20 @@ impl FleetTask {
         let is_kept = self.runtime_servers.servers.contains_key(name);
         let has_place = match adopted.key.holder {
             Holder::Shared => true,
-            holder @ Holder::Era(_) => self.has(name, Holder::Shared) && !self.has(name, holder),
+            holder @ Holder::Era(_) => self.has_place_for_second(name, holder),
             Holder::Client(_) => false,
         };
         has_place && (is_kept || !adopted.settings().source.added) && !self.follows(name)
     }
 
-    fn has(&self, name: &ServerName, holder: Holder) -> bool {
-        self.published.borrow().get(name).is_some_and(|it| it.instances.contains_key(&holder))
+    /// Returns true if a second process of the server may be adopted.
+    fn has_place_for_second(&self, name: &ServerName, holder: Holder) -> bool {
+        self.published.borrow().get(name).is_some_and(|member| {
+            let may_have_two = member.settings.isolation == Isolation::Shared
+                && member.settings.only_era().is_none();
+            let has = |holder| member.instances.contains_key(&holder);
+            may_have_two && has(Holder::Shared) && !has(holder)
+        })
     }
 
     /// Adopts instances. Shared ones come first, as second processes need them.
@@ -87,16 +94,38 @@ impl FleetTask {
             return;
         }
         let mut roster = Roster::clone(&self.published.borrow());
-        self.member(&mut roster, &note.settings).instances.insert(key.holder, instance);
+        let member = match key.holder {
+            // Its settings differ from those of the server.
+            Holder::Era(_) => roster.get_mut(&key.server),
+            Holder::Shared | Holder::Client(_) => Some(self.member(&mut roster, &note.settings)),
+        };
+        if let Some(member) = member {
+            member.instances.insert(key.holder, instance);
+        }
         self.publish(roster);
+    }
+
+    /// Adopts a second process, and applies the current settings of its server.
+    async fn adopt_second(&mut self, adopted: AdoptedLife) {
+        let (key, settings) = (adopted.key.clone(), adopted.settings().clone());
+        self.adopt(adopted);
+        let roster = Roster::clone(&self.published.borrow());
+        let Some(member) = roster.get(&key.server) else { return };
+        let Some(instance) = member.instances.get(&key.holder) else { return };
+        let is_same = settings.kind == member.settings.kind;
+        let event = if is_same { Event::RulesChanged } else { Event::ProcessChanged };
+        // It may be retired meanwhile.
+        let _ = instance.reconfigure(event, settings_for(key.holder, &member.settings)).await;
     }
 
     /// Adopts an instance in place of the successor that waited for its end, then applies the
     /// current settings.
     pub(super) async fn adopt_late(&mut self, adopted: AdoptedLife, is_broken: bool) {
-        // Nothing waits for the end of a second process: it is added if there is no other yet.
-        if !self.is_wanted_back(&adopted) || adopted.key.holder != Holder::Shared {
+        if !self.is_wanted_back(&adopted) {
             return self.adopt(adopted);
+        }
+        if adopted.key.holder != Holder::Shared {
+            return self.adopt_second(adopted).await; // No successor waits for its end.
         }
         let name = adopted.key.server.clone();
         let wanted = self.published.borrow().get(&name).cloned();

@@ -14,6 +14,9 @@ use xy_protocol::mask::{self, Secrets};
 use crate::lifecycle::{Event, LaunchFault};
 use crate::logs::Line;
 
+/// Headers whose values are no secrets, but ordinary words of error messages.
+const PUBLIC_HEADERS: [&str; 4] = ["Accept", "Accept-Language", "Content-Type", "User-Agent"];
+
 /// The secrets in the environment of this process, which never changes. Servers inherit them.
 static INHERITED: LazyLock<Vec<String>> =
     LazyLock::new(|| std::env::vars_os().filter_map(secret_variable).collect());
@@ -73,7 +76,10 @@ fn known_secrets(settings: &ServerSettings) -> Secrets {
             add_args(&process.args, &mut secrets);
         }
         ServerKind::Remote(remote) => {
-            remote.headers.values().for_each(|value| secrets.add(value));
+            let is_secret =
+                |name: &str| !PUBLIC_HEADERS.iter().any(|public| public.eq_ignore_ascii_case(name));
+            let values = remote.headers.iter().filter(|(name, _)| is_secret(name));
+            values.for_each(|(_, value)| secrets.add(value));
             mask::url(&remote.url).1.iter().for_each(|it| secrets.add_exact(it));
         }
         ServerKind::Container(container) => {
@@ -147,8 +153,10 @@ mod tests {
         let mut far = remote("far");
         if let ServerKind::Remote(remote) = &mut far.kind {
             remote.headers.insert("X-Region".to_owned(), "from-a-header".to_owned());
+            remote.headers.insert("accept".to_owned(), "application/json".to_owned());
         }
-        assert_eq!(lines(&["s3cret and from-a-header"], &far), ["*** and ***"]);
+        let said = "s3cret and from-a-header are no application/json";
+        assert_eq!(lines(&[said], &far), ["*** and *** are no application/json"]);
 
         let mut boxed = container_settings("boxed");
         if let ServerKind::Container(container) = &mut boxed.kind {

@@ -145,7 +145,7 @@ pub fn action_for(event: DriverEvent, is_probed: bool) -> DriverAction {
         DriverEvent::Unusable(why) => DriverAction::Unusable(why),
         DriverEvent::RestartRequired(why) => DriverAction::RestartRequired(why),
         DriverEvent::Probing(is_probed) => DriverAction::SetProbing(is_probed),
-        DriverEvent::LeftCalls(count) => DriverAction::SetUnanswered(count),
+        DriverEvent::UnansweredCalls(count) => DriverAction::SetUnanswered(count),
         DriverEvent::StdoutClosed if is_probed => {
             DriverAction::AwaitExit(STDOUT_CLOSED_ON_PROBE_TIMEOUT)
         }

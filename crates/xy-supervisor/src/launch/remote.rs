@@ -153,7 +153,7 @@ impl RemoteRunner {
             | DriverEvent::Idle(_)
             | DriverEvent::RestartRequired(_)
             | DriverEvent::Probing(_)
-            | DriverEvent::LeftCalls(_)
+            | DriverEvent::UnansweredCalls(_)
             | DriverEvent::StdoutClosed
             | DriverEvent::Note(_)
             | DriverEvent::WriteEnds => {}

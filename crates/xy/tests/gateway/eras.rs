@@ -442,6 +442,26 @@ fn outdated_era_is_corrected_after_an_upgrade() {
     home.finish();
 }
 
+/// A server that spoke only the modern era is asked nothing else, in case it starts slowly.
+#[test]
+fn outdated_era_is_corrected_if_the_upgrade_ignores_the_question() {
+    let home = home();
+    upgradable(&home, "--era modern");
+    let script = home.root().join("harness/upgradable");
+    let kdl = home.kdl_command(script.to_str().unwrap(), &[]);
+    home.write_config("servers/s.kdl", &format!("{kdl}ready {{ within \"4s\" }}\n"));
+    home.daemon();
+    ready(&home, &["s"]);
+    wait_until_remembered(&home, MODERN);
+    upgradable(&home, "--era legacy --discover silent");
+    assert_eq!(home.xy(&["restart", "--no-wait", "s"]).code, 0);
+    home.wait_until("it speaks the legacy era", || {
+        let now = status(&home, "s");
+        now["state"] == "running" && now["protocol"] == LEGACY
+    });
+    home.finish();
+}
+
 #[test]
 fn adopted_modern_server_is_not_probed_again() {
     let home = home();

@@ -13,14 +13,15 @@ const SORTS: [Idempotency; 6] = [
     Idempotency::OfTask,
     Idempotency::Other,
 ];
-const CALLERS: [CallerKind; 3] = [CallerKind::Client, CallerKind::PendingInput, CallerKind::Admin];
+const CALLERS: [Option<CallerKind>; 3] =
+    [Some(CallerKind::Client), Some(CallerKind::PendingInput), Some(CallerKind::Admin)];
 const COPY_STATES: [CopyState; 3] = [CopyState::Available, CopyState::NotKept, CopyState::Useless];
 
 /// Returns the facts of a call whose client waits, whose text is kept, and whose server has a
 /// successor.
 fn plain(delivery: Delivery, idempotency: Idempotency) -> RetryFacts {
     RetryFacts {
-        caller: CallerKind::Client,
+        caller: Some(CallerKind::Client),
         delivery,
         idempotency,
         is_wanted: true,
@@ -74,8 +75,8 @@ fn retry_table() {
         ("no copy was kept", |it| it.copy = CopyState::NotKept),
         ("a retry would not help", |it| it.copy = CopyState::Useless),
         ("its client has another instance", |it| it.has_moved = true),
-        ("its client is to supply input", |it| it.caller = CallerKind::PendingInput),
-        ("a user of the control socket sent it", |it| it.caller = CallerKind::Admin),
+        ("its client is to supply input", |it| it.caller = Some(CallerKind::PendingInput)),
+        ("a user of the control socket sent it", |it| it.caller = Some(CallerKind::Admin)),
         ("it was cancelled", |it| it.is_wanted = false),
     ];
     let mut table = Vec::new();
@@ -146,7 +147,7 @@ fn only_harmless_calls_are_repeated() {
         let is_sent_again = matches!(retry, Retry::Resend | Retry::Redispatch);
         assert!(!is_sent_again || (retry == Retry::Redispatch) == facts.has_moved);
         if is_sent_again {
-            assert_eq!(facts.caller, CallerKind::Client);
+            assert_eq!(facts.caller, Some(CallerKind::Client));
             let is_harmless = facts.idempotency.may_be_repeated();
             assert!(!is_seen || (is_harmless && !facts.has_server_request && !facts.was_written));
             assert!(!is_seen || !facts.is_hung, "{facts:?}");
@@ -161,7 +162,7 @@ fn only_harmless_calls_are_repeated() {
         let can_be = facts.copy == CopyState::Available
             && facts.has_successor
             && facts.is_wanted
-            && facts.caller == CallerKind::Client;
+            && facts.caller == Some(CallerKind::Client);
         if !is_seen && can_be && facts.idempotency != Idempotency::OfTask {
             assert!(is_sent_again, "{facts:?}");
         }

@@ -68,6 +68,7 @@ async fn adopted_server_continues_and_reports_its_end() {
 fn old_second_process(name: &str) -> (AdoptedLife, LifeChannels) {
     let (mut instance, ends) = old_instance(name, status());
     instance.key.holder = Holder::Era(Era::Modern);
+    instance.note.settings = settings_for(instance.key.holder, &instance.note.settings);
     (instance, ends)
 }
 
@@ -82,9 +83,32 @@ async fn second_process_continues_beside_the_shared_one() {
     let name = instance(&fleet, "one").key().server.clone();
     fleet.apply([(name, settings)].into(), BrokenServers::default()).await.unwrap();
     let roster = fleet.roster();
+    assert_eq!(roster["one"].settings.rules.idle_stop, None, "that is a rule of the second one");
     let states = roster["one"].instances.values().map(|it| it.now().state());
     assert_eq!(states.collect::<Vec<_>>(), [ServerState::Running; 2]);
     assert_eq!(launcher.launches(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn second_process_that_is_found_late_gets_the_current_settings() {
+    let folder = tempfile::tempdir().unwrap();
+    let (shared, _shared_ends) = old_instance("one", status());
+    let fleet = fleet(folder.path(), &FakeLauncher::each_lives_on(), vec![shared]);
+    let mut settings = instance(&fleet, "one").now().settings;
+    Arc::make_mut(&mut settings).rules.restart.max_attempts = 77;
+    let name = instance(&fleet, "one").key().server.clone();
+    fleet.apply([(name, settings.clone())].into(), BrokenServers::default()).await.unwrap();
+
+    let (second, _second_ends) = old_second_process("one");
+    fleet.adopt(second, false).await;
+    let mut rosters = fleet.watch_roster();
+    let roster =
+        rosters.wait_for(|roster| roster["one"].instances.len() == 2).await.unwrap().clone();
+    assert_eq!(roster["one"].settings, settings);
+    let second = &roster["one"].instances[&Holder::Era(Era::Modern)];
+    second.wait_until(|it| it.settings.rules.restart.max_attempts == 77).await;
+    assert_eq!(second.now().state(), ServerState::Running);
+    assert_eq!(second.now().settings.rules.idle_stop, Some(SECOND_IDLE_STOP));
 }
 
 #[tokio::test(start_paused = true)]
