@@ -38,6 +38,16 @@ fn sibling(file: &Path, ending: &str) -> PathBuf {
 
 /// Writes a file completely or not at all. Only its owner can read it.
 pub fn write_atomically(file: &Path, text: &[u8]) -> io::Result<()> {
+    replace(file, text, true)
+}
+
+/// Writes a file completely or not at all, unless the machine dies. Only its owner can read it.
+/// For state that matters after the death of a daemon only: nothing is synced to the disk.
+pub fn write_unsynced(file: &Path, text: &[u8]) -> io::Result<()> {
+    replace(file, text, false)
+}
+
+fn replace(file: &Path, text: &[u8], is_synced: bool) -> io::Result<()> {
     let temporary = sibling(file, "new");
     let written = (|| {
         if let Err(error) = fs::remove_file(&temporary)
@@ -47,6 +57,9 @@ pub fn write_atomically(file: &Path, text: &[u8]) -> io::Result<()> {
         }
         let mut out = File::options().write(true).create_new(true).mode(0o600).open(&temporary)?;
         out.write_all(text)?;
+        if !is_synced {
+            return fs::rename(&temporary, file);
+        }
         out.sync_all()?;
         fs::rename(&temporary, file)?;
         file.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())

@@ -2,7 +2,8 @@
 //! → settings.
 //!
 //! [`load()`] reads the files of [`Paths`]. [`check()`] and [`check_text`] check texts that the
-//! caller has read. [`trust`] and [`atomic_file`] open and write xy's own files.
+//! caller has read. [`trust`], [`atomic_file`] and [`stored_file`] open, write and parse
+//! xy's own files.
 
 pub mod atomic_file;
 pub mod bad_files;
@@ -17,6 +18,7 @@ pub mod references;
 pub mod report;
 pub mod settings;
 mod source;
+pub mod stored_file;
 pub mod supervision;
 pub mod trust;
 pub mod write;

@@ -8,21 +8,17 @@
 //! sockets; a damaged file is quarantined.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
-use xy_config::atomic_file::{quarantine, read_bounded};
-use xy_config::trust::open_own;
+use xy_config::atomic_file::write_unsynced;
+use xy_config::stored_file::StoredFile;
 
 /// Name of the file. No server can have this name, so it collides with no state file.
 const FILE: &str = "_engines.json";
-
-const FORMAT: u32 = 1;
 
 /// Maximum number of engines; those used longest ago are forgotten.
 const MAX_ENGINES: usize = 32;
@@ -30,11 +26,22 @@ const MAX_ENGINES: usize = 32;
 /// Maximum size of the file.
 const MAX_FILE_BYTES: u64 = 256 * 1024;
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct StoredEngines {
-    format: u32,
     /// Their sockets; the most recently used is last.
     sockets: Vec<PathBuf>,
+}
+
+impl StoredFile for StoredEngines {
+    const FORMAT: u32 = 1;
+    const FILE_SIZE: u64 = MAX_FILE_BYTES;
+    const IS_PRETTY: bool = false;
+
+    /// Writes the file. It is not synced, like the state files beside it: it matters after the
+    /// death of a daemon.
+    fn write(&self, file: &Path) -> io::Result<()> {
+        write_unsynced(file, &self.to_text()?)
+    }
 }
 
 /// The engines that may have containers of this home.
@@ -60,7 +67,12 @@ impl Engines {
     /// Loads the engines that earlier daemons have used.
     pub(crate) fn load(folder: &Path) -> Self {
         let file = folder.join(FILE);
-        let (known, problem) = read(&file);
+        let (stored, problem) = StoredEngines::read(&file).unwrap_or_else(|error| {
+            let problem = format!("{} cannot be read: {error}", file.display());
+            (StoredEngines::default(), Some(problem))
+        });
+        let mut known = stored.sockets;
+        known.drain(..known.len().saturating_sub(MAX_ENGINES));
         if let Some(problem) = problem {
             tracing::warn!("{problem}; leftover containers of its engines are not removed");
         }
@@ -80,7 +92,8 @@ impl Engines {
         }
         sockets.known = with(std::mem::take(&mut sockets.known), socket);
         // If it cannot be written, a later daemon does not look there; nothing else is lost.
-        if let Err(error) = write(&self.file, &sockets.known) {
+        let stored = StoredEngines { sockets: sockets.known.clone() };
+        if let Err(error) = stored.write(&self.file) {
             tracing::warn!(file = %self.file.display(), %error, "could not store the list of engines");
         }
         self.new_engine.notify_one();
@@ -109,38 +122,10 @@ fn with(mut known: Vec<PathBuf>, socket: &Path) -> Vec<PathBuf> {
     known.split_off(known.len().saturating_sub(MAX_ENGINES))
 }
 
-/// Reads the file; returns the sockets, and what is wrong with the file.
-fn read(file: &Path) -> (Vec<PathBuf>, Option<String>) {
-    let text = match read_bounded(file, MAX_FILE_BYTES) {
-        Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return (Vec::new(), None),
-        Err(error) => {
-            return (Vec::new(), Some(format!("{} cannot be read: {error}", file.display())));
-        }
-    };
-    let problem = match serde_json::from_slice::<StoredEngines>(&text) {
-        Ok(StoredEngines { format: FORMAT, mut sockets }) => {
-            return (sockets.split_off(sockets.len().saturating_sub(MAX_ENGINES)), None);
-        }
-        Ok(stored) => format!("format {} is unknown", stored.format),
-        Err(error) => error.to_string(),
-    };
-    (Vec::new(), Some(quarantine(file, &problem)))
-}
-
-/// Writes the file. It is not synced, like the state files beside it: it matters after the death of
-/// a daemon.
-fn write(file: &Path, sockets: &[PathBuf]) -> io::Result<()> {
-    let temporary = file.with_extension("new");
-    let mut options = File::options();
-    options.write(true).create(true).truncate(true).mode(0o600);
-    let stored = StoredEngines { format: FORMAT, sockets: sockets.to_vec() };
-    open_own(&mut options, &temporary)?.write_all(&serde_json::to_vec(&stored)?)?;
-    fs::rename(&temporary, file)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn paths(all: &[&str]) -> Vec<PathBuf> {
@@ -173,21 +158,6 @@ mod tests {
         }
         let known = Engines::load(folder.path()).all();
         assert_eq!((known.len(), known[0].as_path()), (MAX_ENGINES, Path::new("/1.sock")));
-    }
-
-    #[test]
-    fn damaged_file_is_quarantined() {
-        for text in ["", "{", "[]", r#"{"format":9,"sockets":[]}"#, r#"{"format":1,"sockets":7}"#] {
-            let folder = tempfile::tempdir().unwrap();
-            let file = folder.path().join(FILE);
-            fs::write(&file, text).unwrap();
-            let engines = Engines::load(folder.path());
-            assert!(engines.all().is_empty());
-            let aside = folder.path().join("_engines.json.damaged");
-            assert_eq!(fs::read_to_string(aside).unwrap(), text);
-            engines.record_use(Path::new("/d.sock"));
-            assert_eq!(Engines::load(folder.path()).all(), paths(&["/d.sock"]));
-        }
     }
 
     #[test]

@@ -5,12 +5,12 @@
 //! settings, so only the user may read it.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use xy_config::atomic_file::read_bounded;
+use xy_config::atomic_file::{read_bounded, write_unsynced};
 use xy_config::trust::open_own;
 use xy_supervisor::instance::InstanceKey;
 
@@ -88,12 +88,7 @@ impl StateFile {
     fn write(&self) -> io::Result<()> {
         let folder = self.stem.parent().unwrap_or(Path::new("."));
         fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-        let temporary = with_extension(&self.stem, "new");
-        let mut options = File::options();
-        options.write(true).create(true).truncate(true).mode(0o600);
-        let bytes = serde_json::to_vec(&self.state)?;
-        open_own(&mut options, &temporary)?.write_all(&bytes)?;
-        fs::rename(&temporary, with_extension(&self.stem, "json"))
+        write_unsynced(&with_extension(&self.stem, "json"), &serde_json::to_vec(&self.state)?)
     }
 
     /// Opens the file with the position up to which output was received.
@@ -115,7 +110,7 @@ impl StateFile {
     pub(crate) fn remove(&self) {
         let lines = self.ledger_path();
         let others =
-            ["json", "at", "taken", "torn", "new"].map(|it| with_extension(&self.stem, it));
+            ["json", "at", "taken", "torn", "json.new"].map(|it| with_extension(&self.stem, it));
         for path in others.into_iter().chain([older(&lines), lines]) {
             let _ = fs::remove_file(path); // It may not exist.
         }

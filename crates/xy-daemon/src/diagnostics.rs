@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::value::{RawValue, to_raw_value};
+use xy_config::stored_file::StoredFile;
 use xy_config::{LoadedConfig, Paths};
 use xy_protocol::PROTOCOL_VERSION;
 use xy_protocol::control::{

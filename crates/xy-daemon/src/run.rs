@@ -9,6 +9,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 use xy_config::load::supervision;
+use xy_config::stored_file::StoredFile;
 use xy_config::supervision::Supervision;
 use xy_config::{BrokenServers, Paths, trust};
 use xy_container::{CliLauncher, ContainerLauncher};

@@ -10,7 +10,8 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use xy_config::Paths;
-use xy_config::atomic_file::{quarantine, read_bounded, write_atomically};
+use xy_config::atomic_file::write_atomically;
+use xy_config::stored_file::StoredFile;
 use xy_http::{Digest, Secret, Token};
 use xy_protocol::control::{
     RotatedToken, TokenAdd, TokenAddResult, TokenEntry, TokenRotateResult, quoted,
@@ -18,8 +19,6 @@ use xy_protocol::control::{
 use xy_protocol::error::{CallError, ErrorKind};
 use xy_protocol::server::ServerName;
 use xy_protocol::time::Timestamp;
-
-const FORMAT: u32 = 1;
 
 /// Maximum number of named tokens: each request is compared with all of them.
 const MAX_TOKENS: usize = 100;
@@ -88,10 +87,25 @@ struct StoredToken {
     made_at: Timestamp,
 }
 
-#[derive(Serialize, Deserialize)]
-struct Whole {
-    format: u32,
+#[derive(Default, Serialize, Deserialize)]
+struct TokensFile {
     tokens: Vec<StoredToken>,
+}
+
+impl StoredFile for TokensFile {
+    const FORMAT: u32 = 1;
+    const FILE_SIZE: u64 = MAX_FILE;
+    const IS_PRETTY: bool = true;
+
+    fn validate(&self) -> Result<(), String> {
+        let is_sound = |it: &StoredToken| {
+            ServerName::new(&it.name).is_ok() && it.id >= FIRST_ID && bytes_of(&it.sha256).is_some()
+        };
+        if self.tokens.len() > MAX_TOKENS || !self.tokens.iter().all(is_sound) {
+            return Err("one of its tokens is not valid".to_owned());
+        }
+        Ok(())
+    }
 }
 
 impl Tokens {
@@ -100,13 +114,13 @@ impl Tokens {
     pub(crate) fn read(paths: &Paths) -> Self {
         let file = paths.tokens_file.clone();
         let mut unreadable = None;
-        let all = match read_bounded(&file, MAX_FILE) {
-            Ok(text) => parse(&text).unwrap_or_else(|problem| {
-                let message = quarantine(&file, &problem);
-                tracing::warn!("{message}");
-                Vec::new()
-            }),
-            Err(cause) if cause.kind() == io::ErrorKind::NotFound => Vec::new(),
+        let all = match TokensFile::read(&file) {
+            Ok((stored, damage)) => {
+                if let Some(message) = damage {
+                    tracing::warn!("{message}");
+                }
+                stored.tokens
+            }
             Err(cause) => {
                 tracing::warn!("the tokens in `{}` cannot be read: {cause}", file.display());
                 unreadable = Some(cause.to_string());
@@ -266,11 +280,9 @@ impl Tokens {
                  file, then restart the daemon"
             )));
         }
-        let whole = Whole { format: FORMAT, tokens: all };
-        let mut text = serde_json::to_vec_pretty(&whole)?;
-        text.push(b'\n');
-        write_atomically(&self.file, &text)?;
-        self.all = whole.tokens;
+        let stored = TokensFile { tokens: all };
+        stored.write(&self.file)?;
+        self.all = stored.tokens;
         self.publish();
         Ok(())
     }
@@ -293,20 +305,6 @@ impl StoredToken {
         let (name, profile) = (format!("token `{}`", self.name), self.profile.clone());
         Some(Token { id: self.id, name, secret, may_manage: self.manage, profile })
     }
-}
-
-fn parse(text: &[u8]) -> Result<Vec<StoredToken>, String> {
-    let whole: Whole = serde_json::from_slice(text).map_err(|error| error.to_string())?;
-    let is_sound = |it: &StoredToken| {
-        ServerName::new(&it.name).is_ok() && it.id >= FIRST_ID && bytes_of(&it.sha256).is_some()
-    };
-    if whole.format != FORMAT
-        || whole.tokens.len() > MAX_TOKENS
-        || !whole.tokens.iter().all(is_sound)
-    {
-        return Err("its format or one of its tokens is not valid".to_owned());
-    }
-    Ok(whole.tokens)
 }
 
 /// Returns a new secret, and an id that no other token has.
@@ -408,20 +406,14 @@ mod tests {
     }
 
     #[test]
-    fn damaged_file_is_moved_aside_with_its_tokens() {
-        for text in [
-            "",
-            "{",
-            r#"{"format":2,"tokens":[]}"#,
-            r#"{"format":1,"tokens":[{"name":"a","id":70000,"sha256":"zz","made_at":"2026-01-01T00:00:00Z"}]}"#,
-        ] {
-            let folder = tempfile::tempdir().unwrap();
-            let paths = paths_in(folder.path());
-            let file = &paths.tokens_file;
-            std::fs::write(file, text).unwrap();
-            assert!(Tokens::read(&paths).list().is_empty());
-            assert!(!file.exists() && file.with_extension("json.damaged").exists());
-        }
+    fn file_with_invalid_token_is_moved_aside() {
+        let text = r#"{"format":1,"tokens":[{"name":"a","id":70000,"sha256":"zz","made_at":"2026-01-01T00:00:00Z"}]}"#;
+        let folder = tempfile::tempdir().unwrap();
+        let paths = paths_in(folder.path());
+        let file = &paths.tokens_file;
+        std::fs::write(file, text).unwrap();
+        assert!(Tokens::read(&paths).list().is_empty());
+        assert!(!file.exists() && file.with_extension("json.damaged").exists());
     }
 
     #[test]

@@ -5,9 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::DirBuilder;
-use std::hash::{BuildHasher, Hasher, RandomState};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::io::{self, Read};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::time::timeout;
 pub(crate) use xy_catalog::catalog::{Item, Lists, ServerCatalog};
+use xy_config::atomic_file::write_atomically;
 use xy_config::settings::{ServerKind, ServerSettings};
 use xy_config::trust;
 use xy_mcp::capabilities;
@@ -160,11 +160,17 @@ impl Manifests {
             if std::fs::read_to_string(&file).is_ok_and(|old| old == text) {
                 return;
             }
-            if let Err(problem) = write_atomically(&file, &text) {
+            if let Err(problem) = manifests.write(&file, &text) {
                 tracing::warn!(file = %file.display(), %problem, "a manifest cannot be kept");
             }
         });
         let _ = written.await; // Failures are logged by the task.
+    }
+
+    /// Writes a manifest. Creates the folder if it is missing.
+    fn write(&self, file: &Path, text: &str) -> io::Result<()> {
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
+        write_atomically(file, text.as_bytes())
     }
 
     /// Removes the manifest of a server.
@@ -289,23 +295,6 @@ fn key(settings: &ServerSettings) -> String {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
     format!("{digest:016x}")
-}
-
-/// Writes a file atomically: readers see the old or the new content.
-fn write_atomically(file: &Path, text: &str) -> io::Result<()> {
-    let folder = file.parent().ok_or(io::ErrorKind::NotFound)?;
-    DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    // Instances of one server for several clients may write at the same time.
-    let random = RandomState::new().build_hasher().finish();
-    let temporary = file.with_extension(format!("{random:016x}.new"));
-    let mut options = std::fs::OpenOptions::new();
-    let mut opened = options.write(true).create_new(true).mode(0o600).open(&temporary)?;
-    let written = opened.write_all(text.as_bytes()).and_then(|()| opened.sync_all());
-    let written = written.and_then(|()| std::fs::rename(&temporary, file));
-    if written.is_err() {
-        let _ = std::fs::remove_file(&temporary); // A leftover file would only take space.
-    }
-    written
 }
 
 #[cfg(test)]

@@ -3,86 +3,54 @@
 //! They are stored with all their settings. Defaults of a later `xy.kdl` apply only to servers
 //! that have files.
 
-use std::io;
-use std::path::Path;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use xy_config::settings::ServerSettings;
+use xy_config::stored_file::StoredFile;
 
 use crate::reload::ServerMap;
-use xy_config::atomic_file::{quarantine, read_bounded, write_atomically};
 
-const FORMAT: u32 = 1;
-
-/// Maximum size of the file: a thousand servers with long environments. A larger file counts as
-/// damaged.
+/// Maximum size of the file: a thousand servers with long environments.
 const MAX_FILE: u64 = 64 * 1024 * 1024;
 
 /// The servers that no file configures.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuntimeServers {
     /// The servers, by name.
+    #[serde(serialize_with = "write_list", deserialize_with = "read_list")]
     pub servers: ServerMap,
 }
 
-#[derive(Serialize, Deserialize)]
-struct StoredServers {
-    format: u32,
-    servers: Vec<Arc<ServerSettings>>,
-}
+impl StoredFile for RuntimeServers {
+    const FORMAT: u32 = 1;
+    const FILE_SIZE: u64 = MAX_FILE;
+    const IS_PRETTY: bool = true;
 
-impl RuntimeServers {
-    /// Reads the file. Quarantines a damaged file and returns a message about it.
-    pub fn read(file: &Path) -> io::Result<(Self, Option<String>)> {
-        let text = match read_bounded(file, MAX_FILE) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Ok((Self::default(), None));
-            }
-            Err(error) => return Err(error),
-        };
-        Ok(match parse(&text) {
-            Ok(added) => (added, None),
-            Err(problem) => (Self::default(), Some(quarantine(file, &problem))),
-        })
-    }
-
-    /// Returns the content of the file, if it can be parsed. Never changes the file.
-    pub fn peek(file: &Path) -> Option<Self> {
-        parse(&read_bounded(file, MAX_FILE).ok()?).ok()
-    }
-
-    /// Writes the file atomically.
-    pub fn write(&self, file: &Path) -> io::Result<()> {
-        let stored =
-            StoredServers { format: FORMAT, servers: self.servers.values().cloned().collect() };
-        let mut text = serde_json::to_vec_pretty(&stored)?;
-        text.push(b'\n');
-        write_atomically(file, &text)
+    fn validate(&self) -> Result<(), String> {
+        match self.servers.values().find(|one| !one.rules.are_sane()) {
+            Some(odd) => Err(format!("the durations of `{}` are too long", odd.name)),
+            None => Ok(()),
+        }
     }
 }
 
-fn parse(text: &[u8]) -> Result<RuntimeServers, String> {
-    let stored: StoredServers = serde_json::from_slice(text).map_err(|error| error.to_string())?;
-    if stored.format != FORMAT {
-        return Err(format!("format {} is unknown", stored.format));
-    }
-    if let Some(odd) = stored.servers.iter().find(|one| !one.rules.are_sane()) {
-        return Err(format!("the durations of `{}` are too long", odd.name));
-    }
-    let servers = stored.servers.into_iter().map(|mut one| {
+fn write_list<S: Serializer>(servers: &ServerMap, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_seq(servers.values())
+}
+
+fn read_list<'de, D: Deserializer<'de>>(from: D) -> Result<ServerMap, D::Error> {
+    let servers = Vec::<Arc<ServerSettings>>::deserialize(from)?.into_iter().map(|mut one| {
         // A server in this file has no file of its own, whatever the text says.
         Arc::make_mut(&mut one).source.added = true;
         (one.name.clone(), one)
     });
-    Ok(RuntimeServers { servers: servers.collect() })
+    Ok(servers.collect())
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::os::unix::fs::PermissionsExt;
 
     use super::*;
     use crate::fake::{remote, settings};
@@ -92,16 +60,6 @@ mod tests {
         one.source.added = true;
         one.rules.ready.probe = xy_config::settings::Probe::Process;
         RuntimeServers { servers: [(one.name.clone(), Arc::new(one))].into() }
-    }
-
-    #[test]
-    fn servers_survive_the_disk_in_a_private_file() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("added.json");
-        some().write(&file).unwrap();
-        assert_eq!(RuntimeServers::read(&file).unwrap(), (some(), None));
-        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "no temporary file is left");
     }
 
     #[test]
@@ -139,30 +97,15 @@ mod tests {
     }
 
     #[test]
-    fn missing_file_is_empty() {
-        let folder = tempfile::tempdir().unwrap();
-        let read = RuntimeServers::read(&folder.path().join("x")).unwrap();
-        assert_eq!(read, (RuntimeServers::default(), None));
-    }
-
-    #[test]
-    fn damaged_file_is_quarantined_and_reported() {
+    fn file_with_endless_durations_is_damaged() {
         let mut endless = some();
         let one = endless.servers.values_mut().next().unwrap();
         Arc::make_mut(one).rules.stop.grace = std::time::Duration::MAX;
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("added.json");
         endless.write(&file).unwrap();
-        let endless = fs::read_to_string(&file).unwrap();
-        for text in ["", "{", r#"{"format":9,"servers":[]}"#, &endless] {
-            let folder = tempfile::tempdir().unwrap();
-            let file = folder.path().join("added.json");
-            fs::write(&file, text).unwrap();
-            let (read, message) = RuntimeServers::read(&file).unwrap();
-            assert_eq!(read, RuntimeServers::default());
-            assert!(message.unwrap().contains("added.json.damaged"));
-            let aside = folder.path().join("added.json.damaged");
-            assert_eq!(fs::read_to_string(aside).unwrap(), text);
-        }
+        let (read, message) = RuntimeServers::read(&file).unwrap();
+        assert_eq!(read, RuntimeServers::default());
+        assert!(message.unwrap().contains("the durations of `one` are too long"));
     }
 }

@@ -1,4 +1,4 @@
-//! Tests of the flags of the test servers.
+//! Tests of the flags of the test servers whose silent failure would make other tests pass wrongly.
 //!
 //! Reads here have no timeout. The safety limit of a test server ends one that stays silent.
 #![expect(clippy::unwrap_used, reason = "everything in this file is a test")]
@@ -14,11 +14,8 @@ use serde_json::{Value, json};
 use xy_testkit::group_and_session;
 
 const RUN_LOG: &str = env!("CARGO_BIN_EXE_xy-test-run-log");
-const EXIT: &str = env!("CARGO_BIN_EXE_xy-test-exit");
 const IGNORE_TERM: &str = env!("CARGO_BIN_EXE_xy-test-ignore-term");
 const MIRROR: &str = env!("CARGO_BIN_EXE_xy-test-mirror");
-const SLEEP_SERVER: &str = env!("CARGO_BIN_EXE_xy-test-sleep-server");
-const SPEW: &str = env!("CARGO_BIN_EXE_xy-test-spew");
 const TREE: &str = env!("CARGO_BIN_EXE_xy-test-tree");
 
 /// A server whose stderr is read line by line.
@@ -55,70 +52,8 @@ impl Server {
     }
 }
 
-fn run(program: &str, args: &[&str]) -> Output {
-    Command::new(program).args(args).stdin(Stdio::null()).output().unwrap()
-}
-
 fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
-}
-
-#[test]
-fn sleep_server_ticks_until_sigterm() {
-    let mut server = Server::start(SLEEP_SERVER, &["--every", "5"], Stdio::null());
-    assert_eq!(server.line(), format!("started {}", server.child.id()));
-    // Stdin is /dev/null, whose end the server ignores.
-    assert_eq!(server.line(), "tick 1");
-    assert_eq!(server.line(), "tick 2");
-    server.send(Signal::TERM);
-    let (rest, code, _) = server.end();
-    assert!(rest.ends_with("stopping: TERM\n"), "{rest}");
-    assert_eq!(code, Some(0));
-}
-
-#[test]
-fn sleep_server_exits_at_end_of_stdin() {
-    let mut server = Server::start(SLEEP_SERVER, &["--every", "600000"], Stdio::piped());
-    assert!(server.line().starts_with("started "));
-    drop(server.child.stdin.take());
-    assert_eq!(server.end(), ("stopping: stdin closed\n".to_owned(), Some(0), None));
-}
-
-#[test]
-fn sleep_server_writes_to_stdout() {
-    let mut command = Command::new(SLEEP_SERVER);
-    command.arg("--stdout").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let said = command.spawn().unwrap().wait_with_output().unwrap();
-    let said = (text(&said.stdout).lines().last(), text(&said.stderr));
-    assert_eq!(said, (Some("stopping: stdin closed"), ""));
-}
-
-#[test]
-fn exit_has_code_and_final_output() {
-    let ran = run(EXIT, &["--code", "7", "--after", "5", "--say", "goodbye"]);
-    assert_eq!((ran.status.code(), text(&ran.stderr)), (Some(7), "goodbye\n"));
-    assert_eq!(run(EXIT, &[]).status.code(), Some(1));
-}
-
-#[test]
-fn exit_by_signal() {
-    for signal in [6, 9, 11, 13, 15] {
-        assert_eq!(run(EXIT, &["--signal", &signal.to_string()]).status.signal(), Some(signal));
-    }
-}
-
-#[test]
-fn exit_applies_to_first_runs_only() {
-    let folder = tempfile::tempdir().unwrap();
-    let lives = folder.path().join("lives");
-    let args = ["--lives", lives.to_str().unwrap(), "--until", "2", "--code", "3"];
-    assert_eq!(run(EXIT, &args).status.code(), Some(3));
-    assert_eq!(run(EXIT, &args).status.code(), Some(3));
-    let mut third = Server::start(EXIT, &args, Stdio::null());
-    assert_eq!(third.line(), "tick 1");
-    third.send(Signal::TERM);
-    assert_eq!(third.end().1, Some(0));
-    assert_eq!(fs::read_to_string(lives).unwrap().lines().count(), 3);
 }
 
 #[test]
@@ -132,39 +67,6 @@ fn ignore_term_ends_only_by_sigkill() {
     }
     server.send(Signal::KILL);
     assert_eq!(server.end(), (String::new(), None, Some(9)));
-}
-
-#[test]
-fn spew_numbers_lines_at_fixed_width() {
-    let ran = run(SPEW, &["--lines", "3", "--text", "a", "--stream", "both"]);
-    assert_eq!(text(&ran.stdout), "a0000001\na0000002\na0000003\n");
-    assert_eq!(ran.stdout, ran.stderr);
-    assert_eq!(ran.status.code(), Some(0));
-}
-
-#[test]
-fn spew_blocks_equal_lines() {
-    let by_line = run(SPEW, &["--lines", "20000", "--stream", "out"]);
-    let by_block = run(SPEW, &["--lines", "20000", "--stream", "out", "--flush", "block"]);
-    assert_eq!(text(&by_line.stdout).lines().count(), 20_000);
-    assert!(by_line.stdout == by_block.stdout);
-}
-
-#[test]
-fn spew_ends_within_a_line() {
-    let ran = run(SPEW, &["--lines", "2", "--no-newline-at-end"]);
-    assert_eq!(text(&ran.stderr), "line 0000001\nline 0000002");
-    let ran = run(SPEW, &["--lines", "1", "--bytes-without-newline", "70000"]);
-    assert_eq!(text(&ran.stderr), format!("line 0000001\n{}", "x".repeat(70_000)));
-}
-
-#[test]
-fn spew_sleeps_after_output() {
-    let args = ["--lines", "1", "--then", "sleep"];
-    let mut server = Server::start(SPEW, &args, Stdio::piped());
-    assert_eq!(server.line(), "line 0000001");
-    drop(server.child.stdin.take());
-    assert_eq!(server.end(), ("stopping: stdin closed\n".to_owned(), Some(0), None));
 }
 
 #[test]

@@ -147,3 +147,83 @@ async fn server_logs_at_lowest_level_and_each_client_gets_its_own() {
     })
     .await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn every_end_of_a_server_request_reaches_the_other_side() {
+    run_local(async {
+        let mut harness = Harness::begin().await;
+        let a = harness.client(&json!({ "sampling": {} }));
+        let ask = |harness: &Harness, id: &str| {
+            harness.sent();
+            harness.ask(id, "sampling/createMessage");
+            a.received().pop().unwrap()["id"].clone()
+        };
+        a.call("a");
+        let question = ask(&harness, "refused");
+        let error = json!({ "code": -1, "message": "no", "data": 1.0 });
+        a.send(&json!({ "jsonrpc": "2.0", "id": question, "error": error }));
+        let sent = harness.sent();
+        assert_eq!((&sent[0]["id"], &sent[0]["error"]), (&json!("refused"), &error));
+
+        let question = ask(&harness, "withdrawn");
+        let (method, params) = ("notifications/cancelled", json!({ "requestId": "withdrawn" }));
+        harness.send(&json!({ "jsonrpc": "2.0", "method": method, "params": params }));
+        let received = a.received();
+        assert_eq!(
+            (&received[0]["method"], &received[0]["params"]["requestId"]),
+            (&json!(method), &question)
+        );
+
+        let question = ask(&harness, "of an ended server");
+        harness.restart().await;
+        let received = a.received();
+        let cancelled = received.iter().find(|it| it["method"] == method).unwrap();
+        assert_eq!(cancelled["params"]["requestId"], question);
+
+        a.call("again");
+        ask(&harness, "of a client that leaves");
+        a.client_session.close();
+        let sent = harness.sent();
+        let refused = sent.iter().find(|it| it["id"] == "of a client that leaves").unwrap();
+        assert_eq!(refused["error"]["code"], -32603);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn server_request_during_a_control_socket_request_is_refused() {
+    run_local(async {
+        let harness = Harness::begin().await;
+        let a = harness.client(&json!({ "sampling": {} }));
+        a.call("a");
+        let admin = harness.upstream.ask_for_admin("tools/call", None).ok().unwrap();
+        harness.sent();
+        harness.ask("q", "sampling/createMessage");
+        assert!(a.received().is_empty());
+        assert_eq!(harness.sent()[0]["error"]["code"], -32603);
+        drop(admin);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn elicitation_of_an_error_completes_at_its_client() {
+    run_local(async {
+        let harness = Harness::begin().await;
+        let (a, b) = (harness.client(&json!({})), harness.client(&json!({})));
+        a.call("a");
+        let url =
+            json!({ "mode": "url", "elicitationId": "e", "url": "https://x", "message": "m" });
+        let error = json!({ "code": -32042, "message": "m", "data": { "elicitations": [url] } });
+        let (upstream_id, _) = harness.calls()[0];
+        harness.send(&json!({ "jsonrpc": "2.0", "id": upstream_id, "error": error }));
+        assert_eq!(a.received()[0]["error"], error);
+        b.call("b");
+        let (method, params) =
+            ("notifications/elicitation/complete", json!({ "elicitationId": "e" }));
+        harness.send(&json!({ "jsonrpc": "2.0", "method": method, "params": params }));
+        assert_eq!(a.received()[0]["params"], params);
+        assert!(b.received().is_empty());
+    })
+    .await;
+}

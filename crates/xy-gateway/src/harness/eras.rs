@@ -50,7 +50,7 @@ impl Harness {
 
     /// Returns a modern client with a session, and a harness whose server instance serves this
     /// client alone.
-    async fn with_isolated_client() -> (Self, TestClient) {
+    pub(super) async fn with_isolated_client() -> (Self, TestClient) {
         let mut harness = Self::begin().await;
         let own = ServerSettings { isolation: Isolation::Client, ..settings(CallRules::default()) };
         harness.server.configure(Arc::new(own));

@@ -107,3 +107,93 @@ async fn message_about_an_unknown_task_reaches_no_client() {
     })
     .await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn message_of_a_task_reaches_only_its_owner() {
+    run_local(async {
+        let harness = Harness::begin().await;
+        let (a, b) = (harness.client(&json!({})), harness.client(&json!({})));
+        begin(&a, "a");
+        harness.answer_with_task(harness.calls()[0].0, "t");
+        b.call("b");
+        a.received();
+        let related = json!({ "io.modelcontextprotocol/related-task": { "taskId": "t" } });
+        let method = "notifications/message";
+        harness.notify(method, &json!({ "level": "error", "data": "a's", "_meta": related }));
+        assert_eq!(a.received()[0]["params"]["data"], "a's");
+        harness.notify(method, &json!({ "level": "error", "data": "of the task or of b" }));
+        assert!(a.received().is_empty() && b.received().is_empty());
+        let status = json!({ "taskId": "t", "status": "completed" });
+        harness.notify("notifications/tasks/status", &status);
+        assert_eq!(a.received()[0]["params"], status);
+        harness.notify(method, &json!({ "level": "error", "data": "b's" }));
+        assert_eq!((a.received().len(), b.received().len()), (0, 1));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn client_that_waits_for_a_task_blocks_no_other() {
+    run_local(async {
+        let harness = Harness::begin().await;
+        harness.ask("first", "roots/list"); // From now on clients take turns.
+        let (a, b) = (harness.client(&json!({})), harness.client(&json!({})));
+        harness.sent();
+        begin(&a, "a");
+        harness.answer_with_task(harness.calls()[0].0, "t");
+        a.ask(&json!("wait"), "tasks/result", &json!({ "taskId": "t" }));
+        assert_eq!(harness.sent()[0]["method"], "tasks/result");
+        b.call("b");
+        assert_eq!(harness.calls().len(), 1);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn task_of_a_client_belongs_to_the_asking_server() {
+    run_local(async {
+        let (harness, a) = Harness::with_isolated_client().await;
+        let can = json!({
+            "elicitation": {},
+            "tasks": { "list": {}, "requests": { "elicitation": { "create": {} } } },
+        });
+        let params = json!({ "protocolVersion": "2025-11-25", "capabilities": can });
+        a.ask(&json!("hello"), "initialize", &params);
+        a.received();
+        // Returns what the server receives once the client has answered with this result.
+        let ask = |method: &str, params: Value, result: Value| {
+            harness.sent();
+            harness
+                .send(&json!({ "jsonrpc": "2.0", "id": "q", "method": method, "params": params }));
+            if let Some(question) = a.received().pop() {
+                a.send(&json!({ "jsonrpc": "2.0", "id": question["id"], "result": result }));
+            }
+            harness.sent().remove(0)
+        };
+        let task = |id: &str| json!({ "taskId": id, "status": "working", "ttl": null });
+        ask("elicitation/create", json!({ "task": {} }), json!({ "task": task("own") }));
+        let got = ask("tasks/get", json!({ "taskId": "own" }), task("own"));
+        assert_eq!(got["result"], task("own"));
+        let private = ask("tasks/get", json!({ "taskId": "private" }), task("private"));
+        assert_eq!(private["error"]["code"], -32602);
+        let all = json!({ "tasks": [task("own"), task("private")], "kept": 1 });
+        let listed = ask("tasks/list", json!({}), all);
+        assert_eq!(listed["result"], json!({ "tasks": [task("own")], "kept": 1 }));
+
+        let name = ServerName::new("t").unwrap();
+        let other = ServerSettings { name, ..settings(CallRules::default()) };
+        let other = harness.router.ensure_server(&Arc::new(other));
+        let ((events, _), sent) = (mpsc::channel(64), Rc::new(RecordedWire::default()));
+        let (router, introduction) = (&harness.router, legacy());
+        let other =
+            start_upstream(router, &other, events, sent.clone(), false, &introduction).await;
+        sent.messages.take();
+        let params = json!({ "taskId": "own" });
+        let question =
+            json!({ "jsonrpc": "2.0", "id": "q", "method": "tasks/get", "params": params });
+        other.handle(question.to_string().as_bytes(), None);
+        let refused: Value = serde_json::from_slice(&sent.messages.take().remove(0)).unwrap();
+        assert_eq!(refused["error"]["code"], -32602);
+    })
+    .await;
+}

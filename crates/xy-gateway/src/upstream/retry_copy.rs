@@ -4,6 +4,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use xy_transport::budget::Reservation;
 use xy_transport::large::LARGE_THRESHOLD;
 use xy_transport::message_text::{MessageText, StoredText};
 
@@ -12,7 +13,7 @@ pub(crate) struct RetryCopy {
     text: StoredText,
     /// The method and the name of a large call, so that it is not parsed again for them.
     about: Option<(Box<str>, Option<Box<str>>)>,
-    all: Rc<Cell<usize>>,
+    held: Reservation,
 }
 
 impl RetryCopy {
@@ -23,12 +24,11 @@ impl RetryCopy {
         all: &Rc<Cell<usize>>,
         most: usize,
     ) -> Option<Self> {
-        let total = all.get().saturating_add(text.len());
-        (total <= most).then(|| {
-            all.set(total);
+        let mut held = Reservation::new(all, most);
+        held.resize(text.len()).then(|| {
             let about =
                 (text.len() > LARGE_THRESHOLD).then(|| (method.into(), name.map(Into::into)));
-            Self { text: text.store(), about, all: all.clone() }
+            Self { text: text.store(), about, held }
         })
     }
 
@@ -43,24 +43,13 @@ impl RetryCopy {
 
     /// Empties the copy: the call will not be sent again.
     pub(crate) fn discard(&mut self) {
-        self.release();
+        self.held.resize(0);
         self.text = StoredText::default();
     }
 
     /// Returns the text, which is not counted any more.
-    pub(crate) fn into_text(mut self) -> StoredText {
-        self.release();
-        std::mem::take(&mut self.text)
-    }
-
-    fn release(&self) {
-        self.all.set(self.all.get().saturating_sub(self.text.len()));
-    }
-}
-
-impl Drop for RetryCopy {
-    fn drop(&mut self) {
-        self.release(); // A text that was taken out is empty.
+    pub(crate) fn into_text(self) -> StoredText {
+        self.text
     }
 }
 

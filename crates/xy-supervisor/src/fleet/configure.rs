@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use xy_config::BrokenServers;
 use xy_config::settings::ServerSettings;
+use xy_config::stored_file::StoredFile;
 use xy_protocol::server::{ServerName, Wanted};
 
 use super::fleet_task::FleetTask;

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use xy_config::BrokenServers;
+use xy_config::stored_file::StoredFile;
 use xy_protocol::server::ServerName;
 
 use super::fleet_task::FleetTask;

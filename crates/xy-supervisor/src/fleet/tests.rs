@@ -7,6 +7,7 @@ use tempfile::TempDir;
 use tokio::time::{Instant, sleep, timeout};
 
 use xy_config::settings::Isolation;
+use xy_config::stored_file::StoredFile;
 
 use super::*;
 use crate::fake::{FakeLauncher, SECOND, Script, process_of, settings};

@@ -1,7 +1,7 @@
 //! Elicitations that are completed after their call: the completion goes to the client that was
 //! asked.
 
-use serde_json::{Value, json};
+use serde_json::json;
 use xy_testkit::{Home, McpClient, McpSocket};
 
 use crate::fixtures::{home, linger, notification_count, ready, serve, uninitialized_client};
@@ -70,58 +70,5 @@ fn completion_reaches_an_http_client() {
     complete(&other, "mine");
     assert_eq!(one.wait_notification(COMPLETE)["params"]["elicitationId"], "mine");
     assert_eq!(notification_count(&other, COMPLETE), 0);
-    home.finish();
-}
-
-#[test]
-fn url_elicitation_error_has_an_owner() {
-    let home = home_with_requesting_server();
-    let (one, other) = (url_capable_client(&home), url_capable_client(&home));
-    let elicitations: Vec<Value> = ["e-1", "e-2"]
-        .map(
-            |id| json!({ "mode": "url", "elicitationId": id, "url": "https://x/", "message": "m" }),
-        )
-        .to_vec();
-    let error =
-        json!({ "code": -32042, "message": "first", "data": { "elicitations": elicitations } });
-    let answer = one.call("a__refuse", json!({ "error": error.to_string() }));
-    assert_eq!(answer["error"], error);
-    for id in ["e-2", "e-1"] {
-        complete(&other, id);
-        assert_eq!(one.wait_notification(COMPLETE)["params"]["elicitationId"], id);
-    }
-    assert_eq!(notification_count(&other, COMPLETE), 0);
-    home.finish();
-}
-
-#[test]
-fn ambiguous_or_orphaned_completion_reaches_no_client() {
-    let home = home_with_requesting_server();
-    let (one, other, third) =
-        (url_capable_client(&home), url_capable_client(&home), url_capable_client(&home));
-    elicit(&one, "same");
-    elicit(&other, "same");
-    elicit(&third, "gone");
-    drop(third);
-    home.wait_until("the client is gone", || {
-        crate::fixtures::metrics(&home).lines().any(|it| it == "xy_ids_owned 1")
-    });
-    complete(&one, "same");
-    complete(&other, "gone");
-    linger();
-    assert_eq!((notification_count(&one, COMPLETE), notification_count(&other, COMPLETE)), (0, 0));
-    home.finish();
-}
-
-#[test]
-fn restarted_server_has_no_earlier_elicitations() {
-    let home = home_with_requesting_server();
-    let (one, other) = (url_capable_client(&home), url_capable_client(&home));
-    elicit(&one, "old");
-    other.call("a__crash", json!({}));
-    crate::fixtures::who_once_up(&home, &other, "a__who");
-    complete(&other, "old");
-    linger();
-    assert_eq!((notification_count(&one, COMPLETE), notification_count(&other, COMPLETE)), (0, 0));
     home.finish();
 }

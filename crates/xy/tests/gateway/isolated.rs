@@ -84,34 +84,6 @@ fn instance_knows_its_clients_capabilities_and_may_ask_it() {
 }
 
 #[test]
-fn instance_knows_the_capabilities_of_a_modern_client() {
-    let home = home_with_isolated_server(&[]);
-    let client = home.mcp_connect(&[]); // This client never sends `initialize`.
-    let capabilities = json!({ "roots": {}, "sampling": {} });
-    let params = |tool: &str| {
-        json!({ "name": tool, "_meta": {
-            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-            "io.modelcontextprotocol/clientCapabilities": capabilities,
-        } })
-    };
-    let answer = client.request("tools/call", params("own__who"));
-    let answer =
-        answer["result"]["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{answer}"));
-    let answer: Value = serde_json::from_str(answer).unwrap();
-    assert_eq!(answer["client"]["capabilities"], capabilities);
-    let input_requests = client.request("tools/call", params("own__ask_roots"));
-    let input_requests = &input_requests["result"];
-    assert_eq!(input_requests["inputRequests"]["q1"]["method"], "roots/list", "{input_requests}");
-    let mut again = params("own__ask_roots");
-    again["requestState"] = input_requests["requestState"].clone();
-    again["inputResponses"] = json!({ "q1": { "roots": [{ "uri": "file:///home/ada" }] } });
-    let roots = client.request("tools/call", again).to_string();
-    assert!(roots.contains("file:///home/ada"), "{roots}");
-    client.close();
-    home.finish();
-}
-
-#[test]
 fn roots_change_reaches_the_clients_own_instance() {
     let home = home();
     let input_log = crate::fixtures::input_log_file(&home, "own");

@@ -3,33 +3,12 @@
 use std::time::Duration;
 
 use rustix::process::Signal;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::fixtures::{
     assert_echo, error_code, error_message, home_of_two, local_client, wait_until_idle, who_once_up,
 };
 use crate::support::{running, signal};
-
-#[test]
-fn one_client_has_at_most_1000_open_requests() {
-    let home = home_of_two();
-    let (client, other) = (local_client(&home), local_client(&home));
-    let mut ids = Vec::new();
-    for _ in 0..1000 {
-        ids.push(client.start_call("a__never", json!({})));
-    }
-    let one_more = client.call("a__echo", json!({ "message": "x" }));
-    assert_eq!(error_code(&one_more), -32008, "{one_more}");
-    assert!(error_message(&one_more).contains("1000"), "{one_more}");
-    assert_echo(&other, "b");
-    client.cancel(&json!(ids[0]));
-    home.wait_until("there is room again", || {
-        client.call("b__who", json!({})).get("result").is_some()
-    });
-    drop(client);
-    wait_until_idle(&home);
-    home.finish();
-}
 
 #[test]
 fn unread_bytes_for_a_server_are_limited() {
@@ -67,29 +46,5 @@ fn unread_bytes_for_a_server_are_limited() {
     }
     who_once_up(&home, &client, "a__who");
     wait_until_idle(&home);
-    home.finish();
-}
-
-#[test]
-fn at_most_1000_calls_wait_for_a_starting_server() {
-    let home = crate::fixtures::home();
-    crate::fixtures::serve(&home, "a", &["--slow-init", "3000"]);
-    home.daemon();
-    let clients = [local_client(&home), local_client(&home)];
-    let waiting: Vec<u64> = (0..600)
-        .map(|number| clients[0].start_call("a__echo", json!({ "message": number })))
-        .collect();
-    let more: Vec<u64> = (0..400)
-        .map(|number| clients[1].start_call("a__echo", json!({ "message": number })))
-        .collect();
-    clients[0].request("ping", Value::Null);
-    let refused = clients[1].call("a__echo", json!({ "message": "x" }));
-    assert_eq!(error_code(&refused), -32008, "{refused}");
-    for (client, ids) in clients.iter().zip([waiting, more]) {
-        for (number, id) in ids.into_iter().enumerate() {
-            let answer = client.wait_answer(id);
-            assert_eq!(answer["result"]["structuredContent"]["message"], number, "{answer}");
-        }
-    }
     home.finish();
 }

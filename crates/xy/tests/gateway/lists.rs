@@ -116,17 +116,6 @@ fn outdated_remembered_list_is_corrected() {
 }
 
 #[test]
-fn changed_command_invalidates_the_remembered_list() {
-    let home = home_that_remembers();
-    serve(&home, "slow", &["--slow-init", "1000", "--v2"]);
-    home.daemon();
-    let client = local_client(&home);
-    let names = client.tool_names();
-    assert!(names.contains(&"slow__reverse".to_owned()), "it was waited for: {names:?}");
-    home.finish();
-}
-
-#[test]
 fn long_list_is_paged() {
     let home = home();
     for name in ["a", "b"] {
@@ -301,36 +290,6 @@ fn tools_follow_removed_and_added_servers() {
     assert_echo(&client, "c");
     linger();
     assert_eq!(notification_count(&client, CHANGED), 0, "announced once each");
-    home.finish();
-}
-
-#[test]
-fn only_real_changes_are_announced_once() {
-    let home = home_of_two();
-    let (client, fresh) = (local_client(&home), local_client(&home));
-    client.tool_names();
-    for _ in 0..20 {
-        client.call_text("a__touch_list", json!({}));
-    }
-    linger();
-    assert_eq!(notification_count(&client, CHANGED), 0, "nothing has changed");
-    for number in 0..10 {
-        client.call_text("a__add_tool", json!({ "name": format!("new_{number}") }));
-    }
-    client.wait_notification(CHANGED);
-    home.wait_until("all are listed", || {
-        let names = client.tool_names();
-        (0..10).all(|number| names.contains(&format!("a__new_{number}")))
-    });
-    linger();
-    assert!(notification_count(&client, CHANGED) < 5, "changes are batched");
-    assert_eq!(notification_count(&fresh, CHANGED), 0, "this client has never listed");
-    assert_eq!(client.call_text("a__new_3", json!({ "query": 1 })), "new_3 1");
-    // A removed tool can no longer be called.
-    let _ = client.notifications();
-    client.call_text("a__remove_tool", json!({ "name": "new_3" }));
-    home.wait_until("the client is gone", || !client.tool_names().contains(&"a__new_3".to_owned()));
-    assert_eq!(error_code(&client.call("a__new_3", json!({}))), -32602);
     home.finish();
 }
 

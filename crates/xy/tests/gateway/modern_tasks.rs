@@ -1,13 +1,9 @@
 //! Tasks between modern clients and modern servers, at the endpoint of all servers.
 
-use rustix::process::Signal;
 use serde_json::{Value, json};
 use xy_testkit::{Home, McpModern};
 
-use crate::fixtures::{
-    error_code, error_message, home, ready, received_of, serve_recorded, uninitialized_client,
-};
-use crate::support::{running, running_after, signal};
+use crate::fixtures::{home, ready, received_of, serve_recorded};
 
 const TASKS: &str = "io.modelcontextprotocol/tasks";
 
@@ -28,14 +24,9 @@ fn can_tasks() -> Value {
 }
 
 #[track_caller]
-fn modern_with(home: &Home, capabilities: Value) -> McpModern {
-    let client = McpModern::http(&home.gateway_address(), "/mcp", &home.gateway_token());
-    client.with_capabilities(capabilities)
-}
-
-#[track_caller]
 fn modern(home: &Home) -> McpModern {
-    modern_with(home, can_tasks())
+    let client = McpModern::http(&home.gateway_address(), "/mcp", &home.gateway_token());
+    client.with_capabilities(can_tasks())
 }
 
 /// Starts a task, and returns its id.
@@ -93,87 +84,4 @@ fn tasks_of_several_servers_are_started_queried_and_answered() {
 
 fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
-}
-
-#[test]
-fn task_needs_its_token_and_a_unique_id() {
-    let home = home_of_tasks(["same", "same"]);
-    let client = modern(&home);
-    let one = begin(&client, "a__job", json!({ "message": "mine" }));
-    wait_until(&home, &client, &one, "completed");
-    let get_count = received_of(&home, "a", "tasks/get").len();
-
-    // A client at the local socket.
-    let local = uninitialized_client(&home);
-    let meta = json!({
-        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-        "io.modelcontextprotocol/clientCapabilities": can_tasks(),
-    });
-    for method in ["tasks/get", "tasks/update", "tasks/cancel"] {
-        let answer = local.request(method, json!({ "taskId": one, "_meta": meta }));
-        assert_eq!(error_code(&answer), -32602, "{answer}");
-    }
-    for task in ["same-7", "", "first-1"] {
-        assert_eq!(error_code(&client.request("tasks/get", json!({ "taskId": task }))), -32602);
-    }
-    let unknowing = modern_with(&home, json!({}));
-    assert_eq!(error_code(&unknowing.request("tasks/get", json!({ "taskId": one }))), -32021);
-    // This client does not support tasks, so it gets the plain result.
-    let plain = unknowing.call_tool("a__job", json!({ "message": "at once" }));
-    assert_eq!(plain["result"]["content"][0]["text"], "at once");
-
-    // The first task of the other server has the same id.
-    assert_eq!(begin(&client, "b__job", json!({ "message": "theirs" })), one);
-    let answer = client.request("tasks/get", json!({ "taskId": one }));
-    assert!(
-        error_code(&answer) == -32602 && error_message(&answer).contains("several servers"),
-        "{answer}"
-    );
-    assert_eq!(received_of(&home, "a", "tasks/get").len(), get_count);
-    assert_eq!(received_of(&home, "b", "tasks/get").len(), 0);
-    home.finish();
-}
-
-#[test]
-fn listening_client_gets_the_task_status() {
-    let home = home_of_tasks(["first", "second"]);
-    let client = modern(&home);
-    let task = begin(&client, "a__job", json!({ "message": "who?", "ask": "elicitation" }));
-    wait_until(&home, &client, &task, "input_required");
-    let filter = json!({ "taskIds": [task, "second-1"] });
-    let mut listening =
-        client.start("subscriptions/listen", json!({ "notifications": filter }), &[]);
-    let first = listening.next_message().unwrap();
-    assert_eq!(first["params"]["notifications"], json!({ "taskIds": [task] }), "{first}");
-    let update = json!({ "taskId": task, "inputResponses": { "name": { "action": "decline" } } });
-    client.request("tasks/update", update);
-    let mut notifications = Vec::new();
-    while notifications.last().is_none_or(|it: &Value| it["params"]["status"] != "completed") {
-        notifications.push(listening.next_message().unwrap());
-    }
-    for one in &notifications {
-        assert_eq!(
-            (&one["method"], &one["params"]["taskId"]),
-            (&json!("notifications/tasks"), &json!(task))
-        );
-    }
-    assert!(notifications.last().unwrap()["params"]["result"].is_object());
-    drop(listening);
-    home.finish();
-}
-
-#[test]
-fn task_ends_with_its_server() {
-    let home = home_of_tasks(["first", "second"]);
-    let client = modern(&home);
-    let task = begin(&client, "a__job", json!({ "message": "long", "ms": 600_000 }));
-    signal(running(&home, "a"), Signal::KILL);
-    running_after(&home, "a", 1);
-    let answer = client.request("tasks/get", json!({ "taskId": task }));
-    assert!(
-        error_code(&answer) == -32602 && error_message(&answer).contains("ended with it"),
-        "{answer}"
-    );
-    assert_eq!(received_of(&home, "a", "tasks/get").len(), 0);
-    home.finish();
 }

@@ -173,26 +173,6 @@ fn logged(client: &McpClient) -> Vec<String> {
 }
 
 #[test]
-fn each_client_gets_logs_from_its_own_level() {
-    let home = home_of_two();
-    let (quiet, curious, silent) = (local_client(&home), local_client(&home), local_client(&home));
-    request_ok(&quiet, "logging/setLevel", json!({ "level": "error" }));
-    request_ok(&curious, "logging/setLevel", json!({ "level": "debug" }));
-    home.wait_until("the server gets the lower level", || {
-        let requests = received_of(&home, "a", "logging/setLevel");
-        requests.last().is_some_and(|it| it["params"]["level"] == "debug")
-    });
-    for client in [&quiet, &curious] {
-        logs(client, "debug", "a detail");
-        logs(client, "error", "a problem");
-    }
-    assert_eq!(logged(&quiet), ["a problem"]);
-    assert_eq!(logged(&curious), ["a detail", "a problem"]);
-    assert_eq!(logged(&silent), [""; 0]);
-    home.finish();
-}
-
-#[test]
 fn quiet_client_does_not_silence_others() {
     let home = home_of_two();
     let quiet = local_client(&home);

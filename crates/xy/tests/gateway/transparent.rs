@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 use xy_testkit::McpStdio;
 
 use crate::fixtures::{
-    capabilities, home, http_client_at, ready, received_of, serve, serve_recorded, serve_with,
-    single_server_client, uninitialized_client_at,
+    capabilities, home, http_client_at, ready, received_of, serve, serve_recorded,
+    uninitialized_client_at,
 };
 use crate::support::status;
 
@@ -72,29 +72,6 @@ fn single_server_endpoint_answers_like_the_server_itself() {
 }
 
 #[test]
-fn each_client_is_answered_in_its_revision() {
-    let home = home();
-    serve(&home, "a", &[]);
-    home.daemon();
-    ready(&home, &["a"]);
-    for view in [json!({ "server": "a" }), json!({ "profile": "default" })] {
-        for (request, answered) in [
-            ("2024-11-05", "2024-11-05"),
-            ("2025-03-26", "2025-03-26"),
-            ("2025-06-18", "2025-06-18"),
-            ("2025-11-25", "2025-11-25"),
-            ("1999-01-01", "2025-11-25"),
-        ] {
-            let client = uninitialized_client_at(&home, &view);
-            let params = json!({ "protocolVersion": request, "capabilities": {} });
-            let answer = client.initialize_as(params);
-            assert_eq!(answer["result"]["protocolVersion"], answered, "{answer}");
-        }
-    }
-    home.finish();
-}
-
-#[test]
 fn client_notifications_reach_the_server() {
     let home = home();
     serve_recorded(&home, "a", &[]);
@@ -116,18 +93,6 @@ fn client_notifications_reach_the_server() {
 }
 
 #[test]
-fn initialize_waits_for_a_starting_server() {
-    let home = home();
-    serve(&home, "a", &["--slow-init", "500", "--name", "slow one"]);
-    home.daemon();
-    let http = home.mcp_http("/mcp/s/a");
-    assert_eq!(http.initialize()["serverInfo"]["name"], "slow one");
-    let client = single_server_client(&home, "a");
-    assert!(client.tool_names().contains(&"echo".to_owned()));
-    home.finish();
-}
-
-#[test]
 fn remembered_server_is_introduced_at_once() {
     let home = home();
     serve(&home, "a", &["--slow-init", "4000", "--name", "slow one"]);
@@ -140,18 +105,6 @@ fn remembered_server_is_introduced_at_once() {
     let http = home.mcp_http("/mcp/s/a");
     assert_eq!(http.initialize()["serverInfo"]["name"], "slow one");
     assert_eq!(status(&home, "a")["state"], "starting", "the list has not waited for the server");
-    home.finish();
-}
-
-#[test]
-fn initialize_does_not_wait_forever() {
-    let home = home();
-    serve_with(&home, "a", &["--never-init"], "ready { within \"1h\" }\n");
-    home.daemon();
-    let http = home.mcp_http("/mcp/s/a");
-    let greeted = http.initialize();
-    assert!(greeted["serverInfo"]["name"].is_string(), "{greeted}");
-    assert_eq!(status(&home, "a")["state"], "starting");
     home.finish();
 }
 
