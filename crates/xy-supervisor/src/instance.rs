@@ -316,9 +316,15 @@ impl InstanceHandle {
     /// retired.
     pub async fn wait_until(&self, is_so: impl Fn(&Snapshot) -> bool) -> Snapshot {
         let mut published = self.published.clone();
-        // An error means that the task has ended: the last published state stays true.
-        let _ = published.wait_for(|snapshot| is_so(snapshot)).await;
-        published.borrow().clone().without_dead_pid()
+        loop {
+            // `is_so` may read the state through a handle, so the state must not be locked here: a
+            // second read would wait for the task that publishes, and that for the first read.
+            let now = published.borrow_and_update().clone();
+            // An error means that the task has ended: the last published state stays true.
+            if is_so(&now) || published.changed().await.is_err() {
+                return published.borrow().clone().without_dead_pid();
+            }
+        }
     }
 }
 

@@ -441,13 +441,16 @@ fn isolated_instances_count_towards_the_limit() {
     home.finish();
 }
 
+/// Memory of a server with a known size, in MiB: much more than the rest of its process.
+const HEAVY: &str = "64";
+
 #[test]
 fn memory_limit_stops_the_least_recently_used_server() {
     let home = home();
-    let small = "gateway { listen \"127.0.0.1:0\" }\ninstances { memory \"1MiB\" }\n";
+    let small = "gateway { listen \"127.0.0.1:0\" }\ninstances { memory \"32MiB\" }\n";
     home.write_config("xy.kdl", small);
     for name in ["a", "b"] {
-        serve(&home, name, &[], LAZY);
+        serve(&home, name, &["--megabytes", HEAVY], LAZY);
     }
     home.daemon();
     let one = client(&home);
@@ -459,9 +462,6 @@ fn memory_limit_stops_the_least_recently_used_server() {
     who(&one, "a");
     home.finish();
 }
-
-/// Memory of a server with a known size, in MiB: much more than the rest of its process.
-const HEAVY: &str = "64";
 
 #[test]
 fn memory_limit_stops_only_as_many_servers_as_needed() {

@@ -19,7 +19,7 @@ use xy_protocol::size::Size;
 use xy_shim::wire::Containment;
 
 use super::{Fleet, Roster};
-use crate::instance::{InstanceHandle, InstanceKey};
+use crate::instance::{InstanceHandle, InstanceKey, Snapshot};
 
 /// How often memory is measured, if it is limited.
 const MEASURE_INTERVAL: Duration = Duration::from_secs(5);
@@ -113,8 +113,7 @@ fn idle_order(mut idle: Vec<(Duration, InstanceKey)>) -> Vec<InstanceKey> {
 }
 
 /// Returns true if an instance counts against the limits: it runs, or restarts by itself.
-fn is_counted(instance: &InstanceHandle) -> bool {
-    let now = instance.now();
+fn counts(now: &Snapshot) -> bool {
     let is_local = now.settings.remote().is_none();
     is_local
         && matches!(
@@ -124,7 +123,7 @@ fn is_counted(instance: &InstanceHandle) -> bool {
 }
 
 fn counted_instances(roster: &Roster) -> impl Iterator<Item = &InstanceHandle> {
-    roster.values().flat_map(super::Member::own_instances).filter(|it| is_counted(it))
+    roster.values().flat_map(super::Member::own_instances).filter(|it| counts(&it.now()))
 }
 
 /// Checks the limits for one more instance.
@@ -156,7 +155,7 @@ pub(super) async fn make_room(roster: &Roster) -> bool {
     }
     for instance in idle_order(idle).iter().filter_map(|key| handles.get(key)) {
         if instance.stop_if_idle(FOR_ANOTHER).await {
-            let stopped = instance.wait_until(|_| !is_counted(instance));
+            let stopped = instance.wait_until(|now| !counts(now));
             let _ = timeout(SLEEP_TIMEOUT, stopped).await; // It may have been woken already.
             return true;
         }

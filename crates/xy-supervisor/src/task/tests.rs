@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, mpsc, watch};
 use tokio::time::{Instant, advance, sleep, timeout};
 use xy_config::settings::{RestartPolicy, ServerSettings};
 use xy_protocol::server::{ServerState, Wanted};
@@ -101,6 +101,21 @@ async fn exited_process_has_no_pid_before_its_last_event() {
     let exit = Exit { code: Some(1), ..Exit::UNKNOWN };
     ends.events.send(LifeEvent::Exited(exit)).await.unwrap();
     assert_eq!(settles(&server).await.state(), ServerState::Failed);
+}
+
+/// A waiter that read the state inside its condition once blocked the task that publishes.
+#[tokio::test(start_paused = true)]
+async fn state_is_not_locked_while_a_condition_is_checked() {
+    let settings = some_settings(|_| {});
+    let server = spawn(parts(&FakeLauncher::each_lives_on(), settings, Wanted::Up));
+    let (published, state) = watch::channel(server.now());
+    let (commands, _received) = mpsc::channel(1);
+    let handle = InstanceHandle::new(server.key().clone(), commands, state, server.logs().clone());
+    let is_so = |_: &Snapshot| {
+        published.send_modify(|_| {}); // Would wait for ever if the state was locked.
+        handle.now().settings.name.as_str() == server.key().server.as_str()
+    };
+    handle.wait_until(is_so).await;
 }
 
 #[tokio::test(start_paused = true)]
