@@ -2,7 +2,7 @@
 //!
 //! Each daemon has an id. Requests of xy name the daemons that ask: xy first, then those among its
 //! clients ([`VIA`]). Results for another daemon name the daemons that they come from: xy, and
-//! those behind its servers ([`BEHIND`]). Lists carry them too, so no list goes round.
+//! those behind its servers (`BEHIND`). Lists carry them too, so no list goes round.
 //!
 //! Clients and servers can lie. Only the first id of `via` hides servers, from that client alone. A
 //! daemon that finds itself among the others refuses only if one of its servers confirms it.
