@@ -134,7 +134,7 @@ impl Pipes {
 
     /// Does nothing: the system does not tell what was read.
     #[cfg(not(target_os = "linux"))]
-    pub(crate) fn mark_dead(&self) {}
+    pub fn mark_dead(&self) {}
 
     /// Determines what the server has left unread, as nothing more is written.
     ///
