@@ -115,7 +115,7 @@ pub enum ServerFault {
         is_total: bool,
         /// The setting within `park`.
         setting: &'static str,
-        /// What the token has.
+        /// The amount that the token holds.
         own: String,
         /// The limit.
         most: String,

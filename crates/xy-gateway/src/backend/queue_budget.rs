@@ -33,7 +33,7 @@ impl Load {
     }
 }
 
-/// What waits somewhere: of one token, and of all.
+/// The calls that wait in one place: those of one token, and all.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TokenLoad {
     pub(super) own: Load,

@@ -32,7 +32,7 @@ impl Transport {
     }
 }
 
-/// Whether clients share a server behind xy.
+/// The way in which clients share a server behind xy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sharing {
     /// Each client has an instance, with `isolation "client"`.
